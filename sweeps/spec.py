@@ -157,7 +157,7 @@ class FitRequest(SpecSection, frozen=True):
         "by": "expected a list of parameter names",
         "layer": _ANY_LAYER,
         "where": "expected an SQL condition, as in 'weight_decay > 0'",
-        "x_min": "expected a number above zero, or auto",
+        "x_min": "expected a number above zero",
         "target": "expected a number above zero",
         "over": "expected a parameter's name",
     }
@@ -171,10 +171,8 @@ class FitRequest(SpecSection, frozen=True):
     """Layer index. Default: the last. -2 is the one before it."""
     where: str | None = None
     """SQL condition over a trial's row in `results` that selects the trials."""
-    weights: Literal["equal", "spread", "robust"] = "equal"
-    """equal, spread (the variance follows a power of x) or robust (outliers among seeds are down-weighted)."""
-    x_min: Positive | Literal["auto"] | None = None
-    """Lower cut-off: a number, or auto (the smallest x that passes the lack-of-fit test at 5 %)."""
+    x_min: Positive | None = None
+    """Lower cut-off of x."""
     unconverged: Literal["keep", "drop"] = "keep"
     """keep (and count) or drop trials whose objective still falls."""
     target: Positive | None = None
@@ -192,7 +190,6 @@ class FitRequest(SpecSection, frozen=True):
         """Describe the options that differ from the defaults, to distinguish fits of the same metric."""
         active = {
             f"where {self.where}": bool(self.where),
-            f"weights {self.weights}": self.weights != "equal",
             f"x_min {self.x_min}": self.x_min is not None,
             "converged only": self.unconverged == "drop",
         }

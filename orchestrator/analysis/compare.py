@@ -90,6 +90,6 @@ def common_fit(curves: Sequence[FittedCurve]) -> CommonFit | None:
     replicates = [keys for curve in curves if (keys := replicate_keys(curve.rows)) is not None]
     seeds = replicates if len(replicates) == len(curves) else None
     try:
-        return common_exponent(points, seeds=seeds, weights=curves[0].asked.weights if curves else "equal")
+        return common_exponent(points, seeds=seeds)
     except FitError:
         return None

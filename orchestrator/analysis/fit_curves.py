@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
@@ -18,7 +16,7 @@ from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.bounds import check_bound
-from depthrate.tasks.fits.cutoffs import Cutoff, cutoff, lack_of_fit, sensitivity
+from depthrate.tasks.fits.lack_of_fit import lack_of_fit, sensitivity
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many
 from depthrate.tasks.interface import Task
@@ -96,16 +94,15 @@ def _build_curve(
         else:
             left_out.append({**point, "reason": reason})
     by = {name: group[0][0][name] for name in request.by}
-    x_cutoff = _find_cutoff(request, used)
-    if x_cutoff is not None:
-        left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < x_cutoff.x_min]
-        used = [point for point in used if point["x"] >= x_cutoff.x_min]
+    if request.x_min is not None:
+        left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < request.x_min]
+        used = [point for point in used if point["x"] >= request.x_min]
     excluded: dict[str, int] = {}
     for point in left_out:
         excluded[point["reason"]] = excluded.get(point["reason"], 0) + 1
     ids = {point["trial_id"] for point in used}
     return FittedCurve(
-        request.metric, request.x, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request, x_cutoff,
+        request.metric, request.x, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request,
         above={trial_id: ended[trial_id].above for trial_id in ids & set(ended) if ended[trial_id].above > 0},
         judged=len(ids & set(ended)),
         stationary=frozenset(trial_id for trial_id in ids & set(ended) if ended[trial_id].stationary),
@@ -135,18 +132,6 @@ def _reason_to_exclude(status: str, point: Mapping[str, Any], request: FitReques
     return "unconverged" if request.unconverged == "drop" and point["trial_id"] in unconverged else None
 
 
-def _find_cutoff(request: FitRequest, used: list[dict[str, Any]]) -> Cutoff | None:
-    if request.x_min is None:
-        return None
-    if request.x_min != "auto":
-        return Cutoff(float(request.x_min), None, True)
-    try:
-        x, y = [point["x"] for point in used], [point["y"] for point in used]
-        return cutoff(x, y, seeds=replicate_keys(used), weights=request.weights)
-    except FitError:
-        return None
-
-
 def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
     """Fit the curves, with one call for all curves that have the same x and seeds."""
     designs: dict[str, list[int]] = {}
@@ -168,7 +153,7 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
                 raise FitError(
                     f"{num_x} value{'' if num_x == 1 else 's'} of {request.x}, at least {MIN_DISTINCT_X} needed"
                 )
-            results = fit_many(design, y, seeds=seeds, weights=request.weights, target=request.target)
+            results = fit_many(design, y, seeds=seeds, target=request.target)
         except FitError as error:
             for index in indices:
                 fitted[index] = replace(curves[index], note=str(error))
@@ -177,8 +162,8 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
             fitted[index] = replace(
                 curves[index],
                 fits=fits,
-                sensitivity=sensitivity(design, y_N, seeds=seeds, weights=request.weights),
-                p_lack_of_fit=lack_of_fit(np.array(design), np.array(y_N, dtype=float), seeds, weights=request.weights),
+                sensitivity=sensitivity(design, y_N, seeds=seeds),
+                p_lack_of_fit=lack_of_fit(design, y_N, seeds=seeds),
             )
     return fitted
 
@@ -203,5 +188,5 @@ def _with_bound(curve: FittedCurve, declared: Metric | None, params: Mapping[str
     pairs = [(row, value) for row, value in zip(curve.rows, bounds, strict=True) if value is not None]
     rows = [row for row, _ in pairs]
     x, y = [float(row["x"]) for row in rows], [float(row["y"]) for row in rows]
-    check = check_bound(x, y, [value for _, value in pairs], seeds=replicate_keys(rows), weights=curve.asked.weights)
+    check = check_bound(x, y, [value for _, value in pairs], seeds=replicate_keys(rows))
     return replace(curve, bound=check)

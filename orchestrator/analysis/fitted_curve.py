@@ -12,7 +12,6 @@ from depthrate.orchestrator.analysis.convergence import Drift
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
-from depthrate.tasks.fits.cutoffs import Cutoff
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.metric import Metric
@@ -40,8 +39,6 @@ class FittedCurve:
     unconverged: frozenset[str] = frozenset()
     """Unconverged trials (see UNCONVERGED_RULE) among the used trials."""
     request: FitRequest | None = None
-    cutoff: Cutoff | None = None
-    """Lower cut-off of x, if the request has one."""
     sensitivity: list[dict[str, Any]] = field(default_factory=list)
     """Power law without the smallest x, the two smallest, ...: x_min, exponent, ci_low, ci_high, n_points."""
     common: CommonFit | None = None
@@ -61,7 +58,7 @@ class FittedCurve:
     bound: BoundCheck | None = None
     """Comparison of the data with a theorem's upper bound, if one exists."""
     p_lack_of_fit: float | None = None
-    """p-value of the test that the means lie on a power law, over whole seeds if known."""
+    """p-value of the test for a bend of log y over log x, over whole seeds if known."""
 
     @property
     def is_stationary(self) -> bool:
@@ -101,8 +98,8 @@ class FittedCurve:
         names += [] if self.asked.layer is None else [f"layer {self.asked.layer}"]
         return ", ".join([*names, *self.asked.options])
 
-    def table_rows(self, sweep: str) -> list[dict[str, Any]]:
-        """Return the curve's rows of the fits table."""
+    def table_rows(self, sweep: str, preferred: str = "") -> list[dict[str, Any]]:
+        """Return the curve's rows of the fits table. `preferred`: the models that describe the curve, in words."""
         request, common = self.asked, self.common
         shared = {
             "sweep": sweep,
@@ -114,10 +111,10 @@ class FittedCurve:
             "n_unconverged": len(self.unconverged),
             "layer": request.layer,
             "filter": request.where,
-            "weights": request.weights,
             "target": request.target,
-            "x_min": self.cutoff.x_min if self.cutoff else None,
+            "x_min": request.x_min,
             "p_lack_of_fit": self.p_lack_of_fit,
+            "preferred": preferred or None,
             "over": self.draws or None,
             "n_above_shallower": len(self.above),
         }
@@ -134,5 +131,8 @@ class FittedCurve:
             "exponent_moved": self.drift.moved if self.drift else None,
             "exponent_could_move": self.drift.could_move if self.drift else None,
         }
+        if self.sensitivity:  # its last row is the power law over the three largest x
+            names = {"exponent": "local_exponent", "ci_low": "local_low", "ci_high": "local_high"}
+            power |= {column: self.sensitivity[-1][name] for name, column in names.items()}
         empty = dict.fromkeys(power)
         return [{**fit.row(), **shared, **(power if fit.model == POWER.name else empty)} for fit in self.fits]

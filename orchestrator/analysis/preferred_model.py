@@ -1,16 +1,16 @@
-"""Select the model that describes a fitted curve: one rule for the terminal, the report and LaTeX.
+"""Select the models that describe a fitted curve: one rule for the terminal, the report, LaTeX and the atlas.
 
-A model is adequate if R^2 of log values is at least MIN_R2, no log mean at an x is farther from it than MAX_RESIDUAL_SHARE
-of the range of all log means, and x has at least MIN_DISTINCT_X values. Another model replaces the power law if its AICc is
-clearly lower and, where seeds are known, whole seeds reject the power law.
+A model is adequate if R^2 of the means of log y is at least MIN_R2, no mean is farther from it than MAX_RESIDUAL_SHARE of
+the range of all means, and x has at least MIN_DISTINCT_X values. The data prefer the adequate models whose AICc is within
+CLEAR_AICC of the lowest. The power law is among them even with a higher AICc, unless the test for a bend rejects it.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
 
@@ -20,24 +20,56 @@ MIN_DISTINCT_X = 4
 CLEAR_AICC = 2.0
 """Difference of AICc below which two models are indistinguishable (Burnham and Anderson 2002, section 2.6)."""
 LEVEL = 0.05
-"""Significance level for rejecting the power law over whole seeds. AICc alone accepts bends that are due to chance."""
+"""Significance level for rejecting the power law. AICc alone accepts bends that are due to chance."""
 MAX_LOCAL_EXPONENTS = 8
 """Maximum number of local exponents listed in a sentence. If there are more, it gives only their range."""
 
 
-def preferred_model(curve: FittedCurve) -> RateFit | None:
-    """Return the power law, or a clearly better model. Return None if neither is adequate."""
-    candidates = (clear_rival(curve), curve.power)
-    return next((fit for fit in candidates if fit is not None and not inadequacy(curve, fit)), None)
+@dataclass(frozen=True)
+class Preference:
+    """Models that describe a curve equally well, as far as its values decide."""
+
+    models: tuple[RateFit, ...]
+    """Adequate models that the values do not rule out, lowest AICc first. Empty if no model is adequate."""
+    judges: str
+    """Values that decide, as in `3 seeds` or `15 values`."""
+    reason: str
+    """Reason why the power law is inadequate, if no model is adequate."""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether exactly one model is left."""
+        return len(self.models) == 1
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the models."""
+        return [fit.model for fit in self.models]
+
+    @property
+    def text(self) -> str:
+        """The models in words, as in `exponential or power: 3 seeds cannot decide`."""
+        if not self.models:
+            return f"none ({self.reason})"
+        return " or ".join(self.names) + ("" if self.is_decided else f": {self.judges} cannot decide")
 
 
-def preferred_names(curve: FittedCurve) -> list[str]:
-    """Return the name of the preferred model and of an indistinguishable rival. Empty if no model is adequate."""
-    best, rival = preferred_model(curve), best_rival(curve)
-    if best is None:
-        return []
-    is_tie = best.model == POWER.name and rival is not None and abs(rival[1]) < CLEAR_AICC
-    return [best.model, rival[0].model] if is_tie and rival is not None else [best.model]
+def preferred_models(curve: FittedCurve) -> Preference:
+    """Return the models that describe a curve, by the rule of this module."""
+    power = curve.power
+    if power is None:
+        return Preference((), "", curve.note or "no fit")
+    count = power.n_points if power.n_seeds is None else power.n_seeds
+    judges = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
+    adequate = [fit for fit in curve.fits if not inadequacy(curve, fit)]
+    ranked = sorted((fit for fit in adequate if _is_finite(fit.aicc)), key=_aicc)
+    if not ranked:  # without AICc, the power law is the only model that is compared with the values
+        return Preference((power,) if power in adequate else (), judges, inadequacy(curve, power))
+    models = [fit for fit in ranked if _aicc(fit) - _aicc(ranked[0]) < CLEAR_AICC]
+    is_rejected = curve.p_lack_of_fit is not None and curve.p_lack_of_fit < LEVEL
+    if power in ranked and power not in models and not is_rejected:
+        models.append(power)
+    return Preference(tuple(models), judges, "")
 
 
 def adequate_power(curve: FittedCurve) -> RateFit | None:
@@ -61,30 +93,6 @@ def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
     if math.isinf(farthest):
         return f"the fit at {curve.x} = {x:g} is not positive"
     return f"the mean at {curve.x} = {x:g} is off by a factor {math.exp(abs(farthest)):.1f}"
-
-
-def clear_rival(curve: FittedCurve) -> RateFit | None:
-    """Return the model that clearly beats the power law by AICc, or None.
-
-    Over whole seeds, the means must also deviate from a power law by more than chance.
-    """
-    power, rival = curve.power, best_rival(curve)
-    if power is None or rival is None or rival[1] >= -CLEAR_AICC:
-        return None
-    p = curve.p_lack_of_fit
-    if power.n_seeds is not None and (p is None or p >= LEVEL):  # too few whole seeds to reject a model
-        return None
-    return rival[0]
-
-
-def best_rival(curve: FittedCurve) -> tuple[RateFit, float] | None:
-    """Return the best model other than the power law, and its AICc minus the power law's."""
-    power = curve.power
-    others = [fit for fit in curve.fits if fit.model != POWER.name and _is_finite(fit.aicc)]
-    if power is None or not _is_finite(power.aicc) or not others:
-        return None
-    best = min(others, key=lambda fit: fit.aicc or 0.0)
-    return best, (best.aicc or 0.0) - (power.aicc or 0.0)
 
 
 def local_exponents_text(curve: FittedCurve) -> str:
@@ -112,6 +120,10 @@ def _log_means(curve: FittedCurve) -> dict[float, float]:
         if row["y"] > 0:
             logs.setdefault(float(row["x"]), []).append(math.log(row["y"]))
     return {x: math.fsum(values) / len(values) for x, values in logs.items()}
+
+
+def _aicc(fit: RateFit) -> float:
+    return math.inf if fit.aicc is None else fit.aicc
 
 
 def _is_finite(value: float | None) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.analysis.preferred_model import preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
@@ -51,7 +52,7 @@ def fit_sweep(
     curves = fit_curves(
         results, checked.sweep.fit if requests is None else requests, fitted_trials(checked, view), checked.task
     )
-    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
+    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name, preferred_models(curve).text)]
     warnings = list(mixtures(checked, store, results.snapshot))
     if rows and requests is None:
         try:

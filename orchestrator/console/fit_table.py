@@ -9,9 +9,8 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
     adequate_power,
     curves_with_common_exponent,
-    inadequacy,
     local_exponents_text,
-    preferred_names,
+    preferred_models,
 )
 from depthrate.orchestrator.console.tables import print_rows
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -35,7 +34,8 @@ def print_fits(
             base = curve.x if curve.x.isidentifier() else f"({curve.x})"
             prefactor = f"{power.prefactor:#.3g}".removesuffix(".")
             law, exponent = f"{prefactor} {base}^{-power.exponent:.3f}", _interval(power)
-        model = " or ".join(preferred_names(curve)) or f"none ({inadequacy(curve, power)})"
+        preference = preferred_models(curve)
+        model = " or ".join(preference.names) or preference.text
         numbers = [power.r2, power.n_points, _bounded(curve)]
         rows.append([*name, law, exponent, *numbers, model, _reached(curve), curve.excluded_text])
     columns = ["metric", "group", "power law", "exponent a [95 %]", "R^2", "trials", "theorem's bound"]
@@ -49,13 +49,19 @@ def print_fits(
         wide=wide,
         more=more,
     )
-    for line in _convergence(curves):
+    for line in [*_undecided(curves), *_convergence(curves)]:
         console.print(line)
     for curve in curves_with_common_exponent(curves):
         if (common := curve.common) is not None:
             text = f"{curve.metric}: one exponent for all {common.num_groups} groups: {common.exponent:.3f}"
             text += f" [{common.ci_low:.3f}, {common.ci_high:.3f}], p = {_p_value(common.p_common)}"
             console.print(text)
+
+
+def _undecided(curves: Sequence[FittedCurve]) -> list[str]:
+    """Return a line on the curves with several preferred models."""
+    judges = {preference.judges for preference in map(preferred_models, curves) if len(preference.models) > 1}
+    return [f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them."] if judges else []
 
 
 def _convergence(curves: Sequence[FittedCurve]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_names
+from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.curve_groups import unique
 from depthrate.orchestrator.report.report_data import ReportData
@@ -85,7 +85,8 @@ def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
         "trials": [str(len(curve.rows)) for curve in curves],
         "unconverged": [str(len(curve.unconverged)) if curve.judged else NOTHING for curve in curves],
         "preferred model": [
-            " or ".join(MODELS[name].words for name in preferred_names(curve)) or ("none" if curve.fits else NOTHING)
+            " or ".join(MODELS[name].words for name in preferred_models(curve).names)
+            or ("none" if curve.fits else NOTHING)
             for curve in curves
         ],
     }

@@ -37,7 +37,7 @@ class StoreResults(Results):
             metric: Metric to plot.
             x: Parameter of the x axis, or an expression of parameters.
             by: Parameters that split the data: each value gets its own colour and curve.
-            **options: Options of a fit: layer, where, weights, x_min, unconverged, target.
+            **options: Options of a fit: layer, where, x_min, unconverged, target.
         Returns:
             The figure, shown in a notebook.
         Raises:

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
-    CLEAR_AICC,
     LEVEL,
     adequate_power,
-    best_rival,
-    clear_rival,
     inadequacy,
     local_exponents_text,
-    preferred_model,
+    preferred_models,
 )
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.text import (
@@ -20,6 +17,7 @@ from depthrate.orchestrator.report.text import (
     group_text,
     group_values,
     interval_of,
+    is_finite,
     minus_signs,
     number_text,
     p_text,
@@ -120,18 +118,27 @@ def inadequacy_text(curve: FittedCurve, fit: RateFit) -> str:
 
 
 def _model_text(curve: FittedCurve, power: RateFit) -> str:
-    """Describe the preferred model, followed by the power law if that is a different model."""
-    best = preferred_model(curve)
-    if best is None or best is power:
-        return f"<strong>{_rate_text(curve, power)}</strong>"
-    model = MODELS[best.model]
-    values = [f"exponent {signed_text(best.exponent, '.2f')}"]
-    values += [f"{parameter.symbol} {number_text(best.parameter(parameter.name))}" for parameter in model.parameters]
-    details = f" ({', '.join(values)})" if model.values_are_told else ""
-    name = model.words if " " in model.words else f"{model.words} law"
-    article = "an" if name[0] in "aeiou" else "a"
+    """Describe the preferred models, with the power law first if it is one of them and last otherwise."""
+    preference = preferred_models(curve)
+    others = " or ".join(_law_text(fit) for fit in preference.models if fit is not power)
+    undecided = "" if len(preference.models) < 2 else f": {preference.judges} cannot decide"
+    rate = _rate_text(curve, power)
+    if not others:
+        return f"<strong>{rate}</strong>"
+    if power in preference.models:
+        return f"<strong>{rate}</strong> or follows {others}{undecided}"
     power_law = "as a power law it " if adequate_power(curve) else "it "
-    return f"<strong>follows {article} {name}</strong>{details}; {power_law}{_rate_text(curve, power)}"
+    return f"<strong>follows {others}</strong>{undecided}; {power_law}{rate}"
+
+
+def _law_text(fit: RateFit) -> str:
+    """Name a model other than the power law, as in `a power law with floor (exponent 0.81, floor 0.03)`."""
+    model = MODELS[fit.model]
+    values = [f"exponent {signed_text(fit.exponent, '.2f')}"]
+    values += [f"{parameter.symbol} {number_text(fit.parameter(parameter.name))}" for parameter in model.parameters]
+    name = model.words if " " in model.words else f"{model.words} law"
+    details = f" ({', '.join(values)})" if model.values_are_told else ""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{details}"
 
 
 def _rate_text(curve: FittedCurve, power: RateFit) -> str:
@@ -164,24 +171,27 @@ def _interval_text(curve: FittedCurve) -> str:
 
 
 def rivals_text(curve: FittedCurve) -> str:
-    """Compare the power law with the best other model by AICc. Empty without a fit."""
-    rival = best_rival(curve)
-    if rival is None:
-        return "none (too few distinct values or points)" if curve.power else ""
-    best, delta = rival
-    model, by = MODELS[best.model].words, f"ΔAICc {abs(delta):.1f}"
-    if preferred_model(curve) is best:
-        return f"{model} preferred, {by}"
-    if abs(delta) < CLEAR_AICC:
-        return f"{model} indistinguishable, {by}"
-    if delta > 0:
-        return f"preferred over {model}, {by}"
-    lower, p = f"{model} has the lower AICc ({by})", curve.p_lack_of_fit
-    if clear_rival(curve) is best:
-        return f"{lower}, but does not fit ({inadequacy_text(curve, best)})"
-    if p is None:
-        return f"{lower}, but too few whole seeds to reject the power law"
-    return f"{lower}, but a test over whole seeds does not reject the power law (p = {p_text(p)})"
+    """State the preferred models, the best other model by AICc and the test for a bend. Empty without a fit."""
+    power = curve.power
+    if power is None:
+        return ""
+    others = [fit for fit in curve.fits if fit is not power and is_finite(fit.aicc)]
+    if not others or not is_finite(power.aicc):
+        return "none (too few distinct values or points)"
+    preference = preferred_models(curve)
+    words = " or ".join(MODELS[name].words for name in preference.names)
+    verdict = (
+        f"{preference.judges} cannot decide: {words}" if len(preference.names) > 1 else f"preferred: {words or 'none'}"
+    )
+    best = min(others, key=lambda fit: fit.aicc or 0.0)
+    why = inadequacy_text(curve, best)
+    parts = [
+        verdict,
+        f"{MODELS[best.model].words}: ΔAICc {signed_text((best.aicc or 0.0) - (power.aicc or 0.0), '+.1f')}",
+    ]
+    parts[1] += f", does not fit ({why})" if why else ""
+    parts += [] if curve.p_lack_of_fit is None else [f"bend: p = {p_text(curve.p_lack_of_fit)}"]
+    return "; ".join(parts)
 
 
 def bound_text(curve: FittedCurve) -> str:
@@ -213,15 +223,16 @@ def above_text(curve: FittedCurve) -> str:
 
 
 def range_text(curve: FittedCurve) -> str:
-    """Describe the cut-off, and the exponent without the smallest x."""
-    parts = []
-    if curve.cutoff is not None and not curve.cutoff.passed:
-        parts.append("no cut-off gives a power law, none applied")
-    elif curve.cutoff is not None:
-        parts.append(f"from {x_text(curve.x)} = {curve.cutoff.x_min:g}")
+    """Describe the cut-off, and the exponents without the smallest x and over the three largest x."""
+    parts = [] if curve.asked.x_min is None else [f"from {x_text(curve.x)} = {curve.asked.x_min:g}"]
     if len(curve.sensitivity) > 1:
         whole, row, *_ = curve.sensitivity
         parts.append(f"a = {signed_text(row['exponent'], '.2f')} without {x_text(curve.x)} = {whole['x_min']:g}")
+    if len(curve.sensitivity) > 2:
+        last = curve.sensitivity[-1]
+        ends = (last["ci_low"], last["ci_high"])
+        interval = f" [{', '.join(signed_text(end, '.2f') for end in ends)}]" if all(map(is_finite, ends)) else ""
+        parts.append(f"a = {signed_text(last['exponent'], '.2f')}{interval} from {x_text(curve.x)} = {last['x_min']:g}")
     return "; ".join(parts)
 
 

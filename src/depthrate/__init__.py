@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from depthrate.sweeps.errors import SweepError
     from depthrate.sweeps.spec import FinalRuns, FitRequest, Prune, Search
     from depthrate.tasks.fits.common_exponent import common_exponent
-    from depthrate.tasks.fits.cutoffs import cutoff
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.function_task import task
     from depthrate.tasks.interface import Interrupted, Pruned, TaskError
@@ -63,7 +62,6 @@ __all__ = [
     "along_geodesic",
     "common_exponent",
     "compare",
-    "cutoff",
     "effective_rank",
     "fit_many",
     "fit_rates",
@@ -92,7 +90,6 @@ _HOMES = {
     "sweeps.errors": ("SweepError",),
     "sweeps.spec": ("FinalRuns", "FitRequest", "Prune", "Search"),
     "tasks.fits.common_exponent": ("common_exponent",),
-    "tasks.fits.cutoffs": ("cutoff",),
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
     "tasks.metric": ("Metric",),
     "tasks.measures.labelled": ("FeaturesError",),

@@ -40,7 +40,6 @@ def check_bound(
     bound_N: npt.ArrayLike,
     *,
     seeds: Sequence[Hashable] | None = None,
-    weights: str = "equal",
 ) -> BoundCheck | None:
     """Fit a power law to y / bound.
 
@@ -49,7 +48,6 @@ def check_bound(
         y_N: Positive y values, shape [N].
         bound_N: Positive bound of each y, shape [N].
         seeds: Seed of each value, length N, as for `fit_rates`.
-        weights: Weighting, see `fit_many`.
 
     Returns:
         The check, or None if the fit fails, has no interval (too few x or whole seeds), or the bound is not a function
@@ -62,7 +60,7 @@ def check_bound(
     if any(bound_of_x[x] != bound for x, bound in zip(x_N.tolist(), bound_N.tolist(), strict=True)):
         return None
     try:
-        (fit,) = fit_rates(x_N, y_N / bound_N, models=(POWER.name,), seeds=seeds, weights=weights)
+        (fit,) = fit_rates(x_N, y_N / bound_N, models=(POWER.name,), seeds=seeds)
     except FitError:
         return None
     if fit.ci_low is None or fit.ci_high is None:

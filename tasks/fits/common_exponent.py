@@ -36,15 +36,13 @@ def common_exponent(
     curves: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
     *,
     seeds: Sequence[Sequence[Hashable]] | None = None,
-    weights: str = "equal",
 ) -> CommonFit:
     """Fit one power-law exponent to several curves and test whether they share it.
 
     Args:
         curves: Pairs (x, y) of positive values. Each curve has its own prefactor.
         seeds: Seed of each value, per curve. A seed may have values in all curves and is one replicate. Without it, the
-            noise is assumed independent, with the same variance in all groups after weighting.
-        weights: Weighting, see `fit_many`.
+            noise is assumed independent, with the same variance in all groups.
 
     Returns:
         The common exponent, its 95 % interval and the p-value of the test.
@@ -57,15 +55,15 @@ def common_exponent(
         raise FitError(f"a common exponent is fitted to {len(curves)} curves, expected at least 2.")
     x_y = [(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for x, y in curves]
     if seeds is not None:
-        return _over_seeds(x_y, seeds, weights)
-    return _over_values([gather(x_N, y_N[None], weights) for x_N, y_N in x_y])
+        return _over_seeds(x_y, seeds)
+    return _over_values([gather(x_N, y_N[None]) for x_N, y_N in x_y])
 
 
-def _over_seeds(curves: list[tuple[Array, Array]], seeds: Sequence[Sequence[Hashable]], weights: str) -> CommonFit:
+def _over_seeds(curves: list[tuple[Array, Array]], seeds: Sequence[Sequence[Hashable]]) -> CommonFit:
     """Average each seed's exponents over the groups, and test whether the group means differ."""
     slopes, information = [], []
     for (x_N, y_N), of_curve in zip(curves, seeds, strict=True):
-        points = gather(x_N, y_N[None], weights, of_curve)
+        points = gather(x_N, y_N[None], of_curve)
         names, log_y_SG = table_of_seeds(points, of_curve)
         mass_G = points.mass_GC[:, 0]
         u_G = np.log(points.x_G) - mass_G @ np.log(points.x_G) / mass_G.sum()

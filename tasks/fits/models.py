@@ -27,6 +27,8 @@ LOG_LARGEST = 500.0
 """Bound on a |log x| in PowerFloor, so that c stays a float when the x are close together and far from 1."""
 LOG_FLOAT = 300.0
 """Bound on a log(x_max / x_min) for all points: the square of its exponential is still a float."""
+MAX_CORRECTION = 0.25
+"""Bound on b / x at the largest x in PowerCorrection. A larger b there is part of the exponent: x^-a b/x is x^-(a + 1)."""
 STEEPEST = 1e6
 """Bound on LogLinear's exponent if positivity sets none (rising y and all x above 1, with limit y = c log x)."""
 
@@ -166,6 +168,50 @@ class PowerLog(LinearModel):
         return never_unless(falls_R, last_above(above, low_R, np.full_like(low_R, 1e4)))
 
 
+class PowerCorrection(Model):
+    """y = c x^-a (1 + b/x), a power law with its first correction to scaling."""
+
+    name = "power_correction"
+    words = "power law with correction"
+    formula = "c x^{-a} (1 + b/x)"
+    parameters = (FitParameter("correction", "b"),)
+    has_theory = True
+    values_are_told = True
+
+    def family(self, points: Points) -> CurveFamily:
+        """Write log y = log c - a log x + log(1 + b/x) with theta = (a, b), b > -x at every x."""
+        log_x_G, x_G = np.log(points.x_G), points.x_G[:, None]
+        slope_C = power_slope(points)
+
+        def shape(theta_PR: Array, ref_R: Array) -> Array:
+            (a_R, b_R) = theta_PR
+            by_a_GR = np.broadcast_to(-log_x_G[:, None], (len(log_x_G), theta_PR.shape[1]))
+            return np.stack([by_a_GR * a_R + np.log1p(b_R / x_G), by_a_GR, 1 / (x_G + b_R)])
+
+        lower, upper = -points.x_G[0] * (1 - 1e-6), MAX_CORRECTION * points.x_G[-1]
+        starts = [(0.0, 0.0), (-0.2, points.x_G[0]), (-0.5, points.x_G[-1]), (0.2, 0.5 * lower), (0.4, 0.9 * lower)]
+        starts_SPC = np.stack([np.stack([slope_C + more, np.full_like(slope_C, b)]) for more, b in starts])
+        steepest_C = 10 * np.abs(slope_C) + 10
+        lower_PC = np.stack([-steepest_C, np.full_like(slope_C, lower)])
+        upper_PC = np.stack([steepest_C, np.full_like(slope_C, upper)])
+        return CurveFamily(self, shape, None, starts_SPC, lower_PC, upper_PC, np.zeros_like(slope_C))
+
+    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
+        """Return c x^-a (1 + b/x)."""
+        return np.asarray(prefactor * x_N**-exponent * (1 + others["correction"] / x_N))
+
+    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
+        """Solve level - a v + log(1 + b e^-v) = target for v = log x on the branch that falls, by bisection."""
+        a_R, b_R = theta_PR
+        peak_R = np.log(-b_R * (1 + a_R) / a_R)
+        low_R = np.where((b_R < 0) & (a_R > 0), peak_R, -50.0)
+
+        def above(v_R: Array) -> Mask:
+            return np.asarray(level_R - a_R * v_R + np.log1p(b_R * np.exp(-v_R)) > log_target, dtype=np.bool_)
+
+        return never_unless(a_R > 0, last_above(above, low_R, np.full_like(low_R, 1e4)))
+
+
 class Exponential(LinearModel):
     """y = c exp(-a x)."""
 
@@ -223,7 +269,7 @@ class LogLinear(Model):
 
 POWER = Power()
 MODELS: dict[str, Model] = {
-    model.name: model for model in (POWER, PowerFloor(), PowerLog(), Exponential(), LogLinear())
+    model.name: model for model in (POWER, PowerFloor(), PowerCorrection(), PowerLog(), Exponential(), LogLinear())
 }
 """Models by name, in the order of the fits table."""
 

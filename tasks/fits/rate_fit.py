@@ -60,7 +60,7 @@ class RateFit:
     floor: float | None
     """Floor of power_floor, >= 0. None for other models."""
     r2: float | None
-    """Share of the variance of log y explained by the curve. None when y is constant."""
+    """Share of the variance of the means of log y at each x explained by the curve. None when they are constant."""
     aicc: float | None
     """AICc up to a constant of the points. The noise variance counts as a parameter. None with too few points."""
     weight: float | None
@@ -71,7 +71,7 @@ class RateFit:
     profile_low: float | None = None
     profile_high: float | None = None
     """95 % interval of the exponent by profile likelihood (F test). Assumes independent values with the same variance at
-    every x after weighting. An end is None if the points do not determine it, both if whole seeds are known."""
+    every x. An end is None if the points do not determine it, both if whole seeds are known."""
     p_half: float | None = None
     p_one: float | None = None
     """Two-sided p-values of a = 1/2 and a = 1: over whole seeds if known, else by the profile. None for models that are
@@ -123,7 +123,7 @@ def fit_family(
     stderr_C = np.full_like(squares_C, np.nan)
     if free > 0:
         stderr_C = np.sqrt(squares_C / free * (influence_GC**2 / mass_GC).sum(0))
-    columns = {"exponent": theta_PC[0], "prefactor": exp(level_C), "stderr": stderr_C, "r2": _r2(squares_C, points)}
+    columns = {"exponent": theta_PC[0], "prefactor": exp(level_C), "stderr": stderr_C, "r2": _r2(residual_GC, points)}
     fit = _Fitted(family, points, theta_PC, level_C, residual_GC, jacobian_PGC, influence_GC, squares_C)
     columns["aicc"] = _aicc(fit)
     if points.seed_N is not None:
@@ -299,11 +299,13 @@ def _p_values(fit: _Fitted, unit_C: Array, freedom_C: Array) -> dict[str, Array]
     return columns
 
 
-def _r2(squares_C: Array, points: Points) -> Array:
-    grand_C = (points.mass_GC * points.mean_GC).sum(0) / points.mass_GC.sum(0)
-    total_C = points.within_C + sum_of_squares(points.mean_GC - grand_C, points.mass_GC)
+def _r2(residual_GC: Array, points: Points) -> Array:
+    """Return R^2 of the means [C]: the spread between seeds at one x is no evidence against a curve."""
+    mass_GC = points.mass_GC
+    grand_C = (mass_GC * points.mean_GC).sum(0) / mass_GC.sum(0)
+    total_C = sum_of_squares(points.mean_GC - grand_C, mass_GC)
     varies_C = total_C > points.num_points * EXACT_FIT_RMS**2
-    return np.where(varies_C, 1 - squares_C / np.where(varies_C, total_C, 1.0), np.nan)
+    return np.where(varies_C, 1 - sum_of_squares(residual_GC, mass_GC) / np.where(varies_C, total_C, 1.0), np.nan)
 
 
 def _aicc(fit: _Fitted) -> Array:
@@ -312,7 +314,7 @@ def _aicc(fit: _Fitted) -> Array:
     If seeds are known, each seed has its own level: a shift of all its values carries no information about the shape.
     """
     points, squares_C = fit.points, fit.squares_C
-    k = fit.family.model.num_parameters + points.num_noise_parameters
+    k = fit.family.model.num_parameters + 1
     if points.num_seeds > 1:
         squares_C, k = own_levels(points, fit.residual_GC), k + points.num_seeds - 1
     if points.num_points - k - 1 <= 0:

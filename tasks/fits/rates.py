@@ -24,7 +24,6 @@ def fit_rates(
     *,
     models: Iterable[str] | None = None,
     seeds: Sequence[Hashable] | None = None,
-    weights: str = "equal",
     num_resamples: int = 1000,
     seed: int = 0,
     target: float | None = None,
@@ -38,7 +37,6 @@ def fit_rates(
         y_N: Positive y values, shape [N].
         models: Names from MODELS. Default: all.
         seeds: Seed of each value, length N. With it, intervals are over whole seeds. Without it, values are independent.
-        weights: Weighting, see `fit_many`.
         num_resamples: Number of bootstrap resamples.
         seed: Seed of the bootstrap.
         target: Value of y for `x_at_target`.
@@ -51,7 +49,7 @@ def fit_rates(
     """
     y_N = np.asarray(y_N, dtype=np.float64)
     y_CN = y_N[None] if y_N.ndim == 1 else y_N
-    options = {"weights": weights, "num_resamples": num_resamples, "seed": seed, "target": target}
+    options = {"num_resamples": num_resamples, "seed": seed, "target": target}
     return fit_many(x_N, y_CN, models=models, seeds=seeds, **options)[0]  # type: ignore[arg-type]
 
 
@@ -61,7 +59,6 @@ def fit_many(
     *,
     models: Iterable[str] | None = None,
     seeds: Sequence[Hashable] | None = None,
-    weights: str = "equal",
     num_resamples: int = 1000,
     seed: int = 0,
     target: float | None = None,
@@ -76,8 +73,6 @@ def fit_many(
         y_CN: Positive y values, shape [C, N].
         models: Names from MODELS. Default: all.
         seeds: Seed of each value, length N, as for `fit_rates`.
-        weights: `equal`, `spread` (the variance follows a power of x, fitted to the spread at each x) or `robust`
-            (values far from their group's median are pulled in).
         num_resamples: Number of bootstrap resamples.
         seed: Seed of the bootstrap.
         target: Value of y for `x_at_target`.
@@ -86,15 +81,15 @@ def fit_many(
         For each curve, one fit per fitted model, in the order requested.
 
     Raises:
-        FitError: Fewer than two x are distinct, a value is not positive and finite, lengths differ, a model or weighting
-            is unknown, the target is not positive and finite, or `num_resamples` is below 1.
+        FitError: Fewer than two x are distinct, a value is not positive and finite, lengths differ, a model is unknown,
+            the target is not positive and finite, or `num_resamples` is below 1.
     """
     requested = models_named(MODELS if models is None else models)
     if num_resamples < 1:
         raise FitError(f"num_resamples is {num_resamples}, expected at least 1.")
     if target is not None and not (math.isfinite(target) and target > 0):
         raise FitError(f"target is {target}, expected a finite number > 0.")
-    points = gather(np.asarray(x_N, dtype=np.float64), np.asarray(y_CN, dtype=np.float64), weights, seeds)
+    points = gather(np.asarray(x_N, dtype=np.float64), np.asarray(y_CN, dtype=np.float64), seeds)
     resampling = draw(points, num_resamples, seed) if seeds is None else None
     families = [model.family(points) for model in requested if len(points.x_G) >= model.min_distinct_x]
     fitted = [fit_family(family, points, resampling, target) for family in families if family is not None]

@@ -81,11 +81,8 @@ def seed_spread(points: Points, jacobian_PGC: Array, residual_GC: Array, influen
 
 
 def is_complete(points: Points) -> bool:
-    """Return whether all seeds have the same number of values at each x."""
-    assert points.seed_N is not None
-    counts_SG = np.zeros((points.num_seeds, len(points.x_G)))
-    np.add.at(counts_SG, (points.seed_N, points.group_N), 1)
-    return bool((counts_SG == counts_SG[0]).all())
+    """Return whether every seed has a value at each x."""
+    return points.num_points == points.num_seeds * len(points.x_G)
 
 
 def sums_of_seeds(value_NC: Array, seed_N: np.ndarray) -> Array:
@@ -101,38 +98,38 @@ def _incomplete(points: Points, jacobian_PGC: Array, residual_GC: Array, influen
     Both are exact for independent values, the reference case of Bell and McCaffrey.
     """
     assert points.seed_N is not None
-    group_N, root_NC = points.group_N, np.sqrt(points.weight_GC)[points.group_N]
-    ones_1NC = np.ones((1, *root_NC.shape))
-    x_CNQ = np.moveaxis(np.concatenate([ones_1NC, jacobian_PGC[:, group_N]]) * root_NC, (2, 1), (0, 1))
+    group_N = points.group_N
+    ones_1NC = np.ones((1, *points.deviation_NC.shape))
+    x_CNQ = np.moveaxis(np.concatenate([ones_1NC, jacobian_PGC[:, group_N]]), (2, 1), (0, 1))
     inverse_CQQ = np.linalg.pinv(np.swapaxes(x_CNQ, 1, 2) @ x_CNQ)
     hat_CNN = x_CNQ @ inverse_CQQ @ np.swapaxes(x_CNQ, 1, 2)
     left_CNN = np.eye(len(group_N)) - hat_CNN
-    scaled_NC = (points.deviation_NC + residual_GC[group_N]) * root_NC
-    factor_NC = (influence_GC / points.count_G[:, None])[group_N] / root_NC
-    widened_NC, reach = np.zeros_like(scaled_NC), []
+    around_NC = points.deviation_NC + residual_GC[group_N]
+    factor_NC = (influence_GC / points.count_G[:, None])[group_N]
+    widened_NC, reach = np.zeros_like(around_NC), []
     for seed in range(points.num_seeds):
         own = np.flatnonzero(points.seed_N == seed)
         value_CM, vector_CMM = np.linalg.eigh(left_CNN[:, own[:, None], own])
         with np.errstate(divide="ignore"):
             widen_CM = np.where(value_CM > FREE, np.maximum(value_CM, FREE) ** -0.5, 0.0)
         widen_CMM = (vector_CMM * widen_CM[:, None]) @ np.swapaxes(vector_CMM, 1, 2)
-        widened_NC[own] = np.einsum("cmk,kc->mc", widen_CMM, scaled_NC[own])
+        widened_NC[own] = np.einsum("cmk,kc->mc", widen_CMM, around_NC[own])
         reach.append(np.einsum("cnm,cmk,kc->cn", left_CNN[:, :, own], widen_CMM, factor_NC[own]))
     reach_CSN = np.stack(reach, axis=1)
     gram_CSS = reach_CSN @ np.swapaxes(reach_CSN, 1, 2)
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom_C = np.trace(gram_CSS, axis1=1, axis2=2) ** 2 / (gram_CSS**2).sum((1, 2))
     freedom_C = np.clip(np.nan_to_num(freedom_C, nan=1.0), 1.0, points.num_seeds - 1.0)
-    return SeedSpread(points, widened_NC / root_NC, freedom_C)
+    return SeedSpread(points, widened_NC, freedom_C)
 
 
 def own_levels(points: Points, residual_GC: Array) -> Array:
-    """Return the weighted squares [C] that remain when each seed has its own level."""
+    """Return the squares [C] that remain when each seed has its own level."""
     assert points.seed_N is not None
-    weight_NC = points.weight_GC[points.group_N]
     around_NC = points.deviation_NC + residual_GC[points.group_N]
-    level_SC = sums_of_seeds(weight_NC * around_NC, points.seed_N) / sums_of_seeds(weight_NC, points.seed_N)
-    return np.asarray((weight_NC * (around_NC - level_SC[points.seed_N]) ** 2).sum(0))
+    count_S1 = np.bincount(points.seed_N)[:, None]
+    level_SC = sums_of_seeds(around_NC, points.seed_N) / count_S1
+    return np.asarray(((around_NC - level_SC[points.seed_N]) ** 2).sum(0))
 
 
 def log_x_interval(is_outside: Callable[[Array], Mask], log_x_C: Array) -> tuple[Array, Array]:
@@ -177,18 +174,16 @@ def p_of_zero_means(value_SQ: Array) -> float:
 
 
 def table_of_seeds(points: Points, seeds: Sequence[Hashable]) -> tuple[list[Hashable], Array]:
-    """Return the seeds with a value at each x, and their log y [S, G] on the first curve (means of repeated values).
+    """Return the seeds with a value at each x, and their log y [S, G] on the first curve.
 
     `seeds`: the argument passed to `gather`.
     """
     assert points.seed_N is not None
-    log_y_N = points.mean_GC[points.group_N, 0] + points.deviation_NC[:, 0]
-    sums_SG, counts_SG = np.zeros((2, points.num_seeds, len(points.x_G)))
-    np.add.at(sums_SG, (points.seed_N, points.group_N), log_y_N)
-    np.add.at(counts_SG, (points.seed_N, points.group_N), 1)
-    full = np.flatnonzero((counts_SG > 0).all(1))
+    log_y_SG = np.full((points.num_seeds, len(points.x_G)), np.nan)
+    log_y_SG[points.seed_N, points.group_N] = points.mean_GC[points.group_N, 0] + points.deviation_NC[:, 0]
+    full = np.flatnonzero(~np.isnan(log_y_SG).any(1))
     names = list(dict.fromkeys(seeds))
-    return [names[number] for number in full], sums_SG[full] / counts_SG[full]
+    return [names[number] for number in full], log_y_SG[full]
 
 
 def without(columns_GP: Array) -> Array:

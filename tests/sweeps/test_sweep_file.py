@@ -216,7 +216,7 @@ def test_an_engine_changes_no_trial_and_the_default_no_hash(file, engine):
 def test_null_is_a_default():
     plain = sweep_of_spec({"name": "s", "task": "collapse", "fit": [{"metric": "nc1"}]})
     keys = ("params", "grid", "grids", "seeds", "search", "figures", "max_trials", "engine")
-    fit = {"metric": "nc1", "layer": None, "weights": None, "over": None}
+    fit = {"metric": "nc1", "layer": None, "over": None}
     spelled = sweep_of_spec({"name": "s", "task": "collapse", "fit": [fit], **dict.fromkeys(keys)})
     assert spelled == plain and spelled.spec() == {
         "name": "s",

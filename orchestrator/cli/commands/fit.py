@@ -11,7 +11,6 @@ from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.console.tables import make_console, print_json, print_warnings
 from depthrate.storage.files.store import existing_store
-from depthrate.sweeps.load import parse_yaml
 
 
 @declared(__doc__)
@@ -22,8 +21,7 @@ from depthrate.sweeps.load import parse_yaml
 @click.option("--by", multiple=True, help="Parameter with one curve per value. Repeatable.")
 @click.option("--layer", type=int, help="Layer to fit, -2 for the one before the last. Default: the last.")
 @click.option("--where", help="SQL condition over results that selects trials.")
-@click.option("--weights", help="Weights of the points: equal, spread or robust.")
-@click.option("--x-min", help="Lower cut-off of x: a number, or auto.")
+@click.option("--x-min", type=float, help="Lower cut-off of x.")
 @click.option("--unconverged", help="Unconverged trials: keep or drop.")
 @click.option("--target", type=float, help="Estimate the x at which the metric has this value.")
 @json_option
@@ -31,8 +29,6 @@ from depthrate.sweeps.load import parse_yaml
 def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], **options: Any) -> None:
     opened = existing_store(store)
     changes = {name: value for name, value in {"by": list(by) or None, **options}.items() if value is not None}
-    if "x_min" in changes:
-        changes["x_min"] = parse_yaml(changes["x_min"])  # a number, or auto
     checked, view = find_sweep(sweep, opened)
     if not changes and not checked.sweep.fit:
         name = checked.sweep.name

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_model
+from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
 from depthrate.orchestrator.report.curve_groups import thin_indices
 from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, curve_sweeps, select_curves
 from depthrate.orchestrator.report.plot import (
@@ -140,7 +140,7 @@ def _trial_dots(points: pd.DataFrame, y: str, style: LineStyle, group: str, budg
 def _fit_traces(
     curve: FittedCurve, points: pd.DataFrame, style: LineStyle, group: str, *, names_rival: bool
 ) -> list[Trace]:
-    """Return the lines of the power law, if it is adequate, and of another preferred model."""
+    """Return the lines of the power law, if it is adequate, and of the best other model that is not ruled out."""
     power, line = adequate_power(curve), {"color": style.colour, "width": 2.5, "dash": style.dash}
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
     if power is None:
@@ -152,9 +152,11 @@ def _fit_traces(
             rate += f" [{', '.join(signed_text(end, '.2f') for end in interval)}]"
         name = _legend_name(curve, rate if curve.by else f"fit {rate}")
         traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
-    rival = preferred_model(curve)
-    if rival is not None and rival.model != POWER.name:
-        name = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc") if names_rival else ""
+    preference = preferred_models(curve)
+    rival = next((fit for fit in preference.models if fit.model != POWER.name), None)
+    if rival is not None:
+        text = f"{MODELS[rival.model].words}, {'preferred' if preference.is_decided else 'not ruled out'}"
+        name = _legend_name(curve, text) if names_rival else ""
         dotted = line | {"dash": "dot", "width": 2}
         traces.append(make_trace(x, predict(rival, x), group, name=name or None, line=dotted, meta="rival"))
     return traces

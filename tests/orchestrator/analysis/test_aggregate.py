@@ -171,9 +171,9 @@ def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(f
 
 def test_fits_that_differ_in_an_option_alone_are_told_apart(folder: Store) -> None:
     trials = with_curves(folder, {2: [1], 4: [1], 8: [1]})
-    asked = [FitRequest("nc1"), FitRequest("nc1", weights="robust"), FitRequest("nc1", x_min=4, weights="spread")]
+    asked = [FitRequest("nc1"), FitRequest("nc1", x_min=4)]
     names = [curve.label() for curve in fit_curves(results_of(folder), asked, trials)]
-    assert names == ["", "weights robust", "weights spread, x_min 4"]
+    assert names == ["", "x_min 4"]
 
 
 def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
@@ -199,8 +199,8 @@ def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Store) -> None:
 
     grid = [{"depth": d, "seed": s} for d in (2, 4, 8, 16, 32) for s in (0, 1, 2)]
     trials = stored(folder, grid, metrics)
-    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x_min="auto", target=0.01)], trials)
-    assert curve.excluded == {"below the cut-off": 3} and curve.cutoff is not None and curve.cutoff.x_min == 4
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x_min=4, target=0.01)], trials)
+    assert curve.excluded == {"below the cut-off": 3}
     row = curve.table_rows("s")[0]
     assert row["x_min"] == 4 and row["target"] == 0.01 and row["x_at_target"] == pytest.approx(101, rel=1e-2)
     assert [cut["x_min"] for cut in json.loads(row["sensitivity"])] == [4, 8]

@@ -15,12 +15,11 @@ from depthrate.orchestrator.analysis.preferred_model import (
     curves_with_common_exponent,
     inadequacy,
     local_exponents_text,
-    preferred_model,
-    preferred_names,
+    preferred_models,
 )
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.export.latex import _columns
-from depthrate.orchestrator.report.fit_text import fit_sentence
+from depthrate.orchestrator.report.fit_text import fit_sentence, rivals_text
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import fit_rates
@@ -71,35 +70,59 @@ def test_local_exponents_are_those_between_neighbours() -> None:
     assert local_exponents_text(many).endswith(" to 1.00")
 
 
+def over_seeds(curve: Sequence[float], spread: float, p: float) -> FittedCurve:
+    """Return a curve of three seeds around given means, with the p-value of its bend."""
+    rng = np.random.default_rng(0)
+    y = np.exp(np.log(curve) + spread * rng.standard_normal((3, len(curve)))).reshape(-1).tolist()
+    x, seeds = [*DEPTHS, 21, 34] * 3, np.repeat([0, 1, 2], 7).tolist()
+    rows = [{"x": a, "y": b, "seed": 0, "trial_id": f"{i}"} for i, (a, b) in enumerate(zip(x, y, strict=True))]
+    return FittedCurve("nc1", "depth", {}, rows, fit_rates(x, y, seeds=seeds), {}, p_lack_of_fit=p)
+
+
+LOG_FACTOR = [math.log(x) / x for x in [*DEPTHS, 21, 34]]
+
+
 @pytest.mark.parametrize(
     ("curve", "names"),
     [
-        (POWER, None),
+        (POWER, ["power"]),
         (SCATTERED, []),
         (RISING_AND_FALLING, []),
         (EXPONENTIAL, ["exponential"]),
+        (over_seeds(LOG_FACTOR, 0.1, 0.2), ["power_log", "power_correction", "power"]),
+        (over_seeds(LOG_FACTOR, 0.1, 0.01), ["power_log", "power_correction"]),
     ],
 )
-def test_terminal_report_and_latex_state_the_same_model(curve: FittedCurve, names: list[str] | None) -> None:
-    """Before there was one rule the terminal named the model of the highest weight, whatever its fit."""
-    names = preferred_names(curve) if names is None else names
-    best = preferred_model(curve)
-    assert preferred_names(curve) == names and (best.model if best else None) == (names[0] if names else None)
+def test_terminal_report_and_latex_agree(curve: FittedCurve, names: list[str]) -> None:
+    preference = preferred_models(curve)
+    assert preference.names == names
     print_fits(console := Console(file=io.StringIO(), width=300), [curve])
     printed, sentence, latex = console.file.getvalue(), fit_sentence(curve), _columns([curve])  # type: ignore[attr-defined]
-    words = " or ".join(MODELS[name].words for name in names)
-    assert latex["preferred model"] == [words or "none"]
-    if names:
-        assert " or ".join(names) in printed
-    if best is None:
+    words = [MODELS[name].words for name in names]
+    assert latex["preferred model"] == [" or ".join(words) or "none"]
+    assert (" or ".join(names) or "none (") in printed
+    undecided = "3 seeds cannot decide"
+    assert (undecided in printed, undecided in sentence) == (len(names) > 1, len(names) > 1)
+    assert (undecided in preference.text, undecided in rivals_text(curve)) == (len(names) > 1, len(names) > 1)
+    for name in names:
+        assert name == "power" or MODELS[name].words in sentence
+    if not names:
         assert "no power law fits" in printed and "follows no power law" in sentence and latex["$a$"] == ["---"]
         assert local_exponents_text(curve) in printed and "local exponents over depth: " in sentence
         assert f"{curve.power.exponent:.3f}" not in printed  # type: ignore[union-attr]
-    elif best.model == "power":
-        assert f"{best.exponent:.3f}" in printed and f"${best.exponent:.3f}$" in latex["$a$"]
-        assert f"falls as <span class=nowrap>depth<sup>−{best.exponent:.2f}</sup>" in sentence
-    else:
-        assert f"follows an {words}" in sentence and "it follows no power law" in sentence
+    if "power" in names:
+        power = curve.power
+        assert power is not None and f"{power.exponent:.3f}" in printed and f"${power.exponent:.3f}$" in latex["$a$"]
+        assert sentence.startswith(f"nc1 <strong>falls as <span class=nowrap>depth<sup>−{power.exponent:.2f}</sup>")
+
+
+def test_an_indistinguishable_rival_is_never_hidden() -> None:
+    """A rival with an AICc far below the power law's stays visible where whole seeds do not reject the power law."""
+    curve = over_seeds(LOG_FACTOR, 0.1, 0.2)
+    preference = preferred_models(curve)
+    power = curve.power
+    assert power is not None and power.aicc is not None and preference.models[0].aicc is not None
+    assert preference.models[0].aicc < power.aicc - 2 and not preference.is_decided
 
 
 def test_a_common_exponent_is_stated_where_each_group_has_an_adequate_power_law() -> None:

@@ -198,16 +198,14 @@ def test_the_page_the_table_the_json_and_the_module_give_one_number(tmp_path: Pa
 @pytest.mark.slow
 def test_fits_of_the_moment_are_printed_and_not_kept(rates: str) -> None:
     before = invoke("query", "select * from fits", "--store", rates, "--json")[1]
-    options = ["--metric", "nc3", "--layer", "-1", "--where", "depth < 9", "--target", "0.01", "--weights", "robust"]
+    options = ["--metric", "nc3", "--layer", "-1", "--where", "depth < 9", "--target", "0.01"]
     code, output = invoke("fit", "tiny", "--store", rates, *options)
     assert code == 0 and "layer -1, where depth < 9" in output and "not saved" in output
-    rows = json.loads(invoke("fit", "tiny", "--store", rates, "--weights", "spread", "--json")[1])
-    assert {row["metric"] for row in rows} == {"nc1", "objective_gap"} and {row["weights"] for row in rows} == {
-        "spread"
-    }
+    rows = json.loads(invoke("fit", "tiny", "--store", rates, "--x-min", "2", "--json")[1])
+    assert {row["metric"] for row in rows} == {"nc1", "objective_gap"} and {row["x_min"] for row in rows} == {2}
     assert invoke("query", "select * from fits", "--store", rates, "--json")[1] == before
-    code, output = invoke("fit", "tiny", "--store", rates, "--weights", "heavy")
-    assert code == 2 and "weights is 'heavy', expected one of equal, spread, robust" in output
+    code, output = invoke("fit", "tiny", "--store", rates, "--x-min", "heavy")
+    assert code == 2 and "heavy" in output
     code, output = invoke("fit", "tiny", "--store", rates, "--where", "no_such_column > 1")
     assert code == 2 and "no_such_column" in output
 

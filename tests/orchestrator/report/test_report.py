@@ -40,7 +40,6 @@ from depthrate.orchestrator.report.trial_tables import left_out_table
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
-from depthrate.tasks.fits.cutoffs import Cutoff
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import fit_rates, predict
 from tests.support.browser import Browser, browser
@@ -614,8 +613,7 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         make_curve(fit),
         sensitivity=rows,
         unconverged=frozenset({"a"}),
-        request=FitRequest("nc1", layer=-2, target=0.01),
-        cutoff=Cutoff(2.0, 0.4, True),
+        request=FitRequest("nc1", layer=-2, target=0.01, x_min=2),
         above={"b": 0.123},
         drift=Drift(-0.02, 0.11),
         bound=BoundCheck(0.4, -0.05, -0.1, 0.02),

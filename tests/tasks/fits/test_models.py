@@ -189,7 +189,7 @@ def assert_told(added: Model, curve: FittedCurve) -> None:
 @pytest.mark.parametrize("model", BUILT_IN, ids=lambda model: model.name)
 def test_a_model_s_value_is_its_shape(model: Model) -> None:
     # what least squares fits and what predict draws are two formulas: they must be one curve
-    points = gather(DEPTHS, (3 * DEPTHS**-0.5 + 0.01 * DEPTHS)[None], "equal")
+    points = gather(DEPTHS, (3 * DEPTHS**-0.5 + 0.01 * DEPTHS)[None])
     family = model.family(points)
     assert family is not None
     theta_PC = np.array([[0.2], [0.7]])[: family.starts_SPC.shape[1]]
@@ -209,10 +209,16 @@ def test_a_model_s_value_is_its_shape(model: Model) -> None:
 def test_models_are_told_apart() -> None:
     for texts in ([model.words for model in BUILT_IN], [model.formula for model in BUILT_IN]):
         assert len(set(texts)) == len(texts)
-    assert [model.name for model in BUILT_IN if model.has_theory] == ["power", "power_floor", "power_log"]
+    assert [model.name for model in BUILT_IN if model.has_theory] == [
+        "power",
+        "power_floor",
+        "power_correction",
+        "power_log",
+    ]
     assert {model.name: model.num_parameters for model in BUILT_IN} == {
         "power": 2,
         "power_floor": 3,
+        "power_correction": 3,
         "power_log": 3,
         "exponential": 2,
         "log_linear": 2,

@@ -17,6 +17,7 @@ DEPTHS = np.array([2.0, 3, 5, 8, 13, 21])
 TRUE_CURVES = {
     "power": (lambda x: 3 * x**-0.5, 0.5, 3.0, None),
     "power_floor": (lambda x: 3 * x**-1.5 + 0.02, 1.5, 3.0, 0.02),
+    "power_correction": (lambda x: 3 * x**-0.5 * (1 + 2 / x), 0.5, 3.0, None),
     "power_log": (lambda x: 3 * x**-0.5 * np.log(x) ** 1.5, 0.5, 3.0, None),
     "exponential": (lambda x: 3 * np.exp(-0.2 * x), 0.2, 3.0, None),
     "log_linear": (lambda x: 3 * (1 - 0.3 * np.log(x)), 0.3, 3.0, None),
@@ -53,7 +54,7 @@ def test_recovers_a_noise_free_curve_and_ranks_it_first(model, num_seeds):
     assert fit.r2 == pytest.approx(1)
     assert predict(fit, DEPTHS) == pytest.approx(curve(DEPTHS), rel=1e-7)
     assert max(fits, key=lambda f: f.weight) is fit
-    assert sum(f.weight for f in fits if f.model not in (model, "power_floor", "power_log")) < 1e-9
+    assert sum(f.weight for f in fits if f.model not in (model, "power_floor", "power_correction", "power_log")) < 1e-9
     assert sum(f.weight for f in fits) == pytest.approx(1)
 
 
@@ -136,7 +137,7 @@ def test_bootstrap_spread_is_unbiased():
     # two values a depth: the plain bootstrap's variance would be half of sigma^2 / 2
     rng = np.random.default_rng(0)
     y = np.exp(0.2 * rng.standard_normal((200, 12)))
-    means = resampled_means(gather(np.repeat(DEPTHS, 2), y, "equal"), 200, 0)
+    means = resampled_means(gather(np.repeat(DEPTHS, 2), y), 200, 0)
     assert means.var(2).mean() == pytest.approx(0.2**2 / 2, rel=0.1)
 
 
@@ -145,7 +146,7 @@ def test_bootstrap_spread_is_unbiased():
 def test_resamples_fitted_together_equal_resamples_fitted_alone(model):
     # some resamples have a floor and others have none: the rows of one batch end at the bound and inside
     x, y = noisy(lambda x: x**-1.0, DEPTHS, 3, 0.1, seed=1)
-    points = gather(x, y[None], "equal")
+    points = gather(x, y[None])
     alone = [one(DEPTHS, y, model) for y in np.exp(resampled_means(points, 40, 0)[:, 0].T)]
     if model == "power_floor":
         assert 4 < sum(fit.floor == 0 for fit in alone) < 36
@@ -236,8 +237,6 @@ def test_points_that_cannot_be_fitted_are_named(x, y, message):
 
 
 def test_options_that_are_not_allowed_are_named():
-    with pytest.raises(FitError, match="weights is 'heavy', expected one of equal, spread, robust"):
-        fit_rates([1, 2], [2, 1], weights="heavy")
     with pytest.raises(FitError, match="target is -1, expected a finite number > 0"):
         fit_rates([1, 2], [2, 1], target=-1)
     with pytest.raises(FitError, match="fitted to 1 curves, expected at least 2"):

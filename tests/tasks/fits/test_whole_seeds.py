@@ -6,7 +6,7 @@ from scipy import stats
 
 from depthrate.tasks.fits.bounds import check_bound
 from depthrate.tasks.fits.common_exponent import common_exponent
-from depthrate.tasks.fits.cutoffs import lack_of_fit
+from depthrate.tasks.fits.lack_of_fit import lack_of_fit
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many, fit_rates
 
@@ -114,14 +114,14 @@ def test_a_target_is_met_between_the_ends_of_fieller_s_interval():
 @pytest.mark.parametrize("kind", ["independent", "shift", "slope", "bend"])
 def test_tests_over_whole_seeds_do_not_reject_what_is_true_too_often(kind):
     x, y, seeds = simulated(CURVES["power"][0], kind, num_curves=200)
-    assert np.mean([lack_of_fit(x, y_N, seeds) < 0.05 for y_N in y]) <= 0.09
+    assert np.mean([lack_of_fit(x, y_N, seeds=seeds) < 0.05 for y_N in y]) <= 0.09
     pairs = [common_exponent([(x, y[i]), (x, y[i + 1])], seeds=[seeds, seeds]).p_common for i in range(0, 200, 2)]
     assert np.mean(np.array(pairs) < 0.05) <= 0.13, "four standard errors of 100 pairs"
 
 
 def test_a_bend_and_two_exponents_are_found_over_whole_seeds():
     x, (y, *_), seeds = simulated(lambda x: 3 / x + 1, "shift", num_curves=1, num_seeds=10)
-    assert lack_of_fit(x, y, seeds) < 0.01
+    assert lack_of_fit(x, y, seeds=seeds) < 0.01
     other = y * x**-0.2
     common = common_exponent([(x, y), (x, other)], seeds=[seeds, seeds])
     assert common.p_common < 1e-6 and common.ci_low < common.exponent < common.ci_high
@@ -150,3 +150,56 @@ def test_a_bound_that_is_no_function_of_x_is_not_compared_with():
         "x is a learning rate: it does not speak of that"
     )
     assert check_bound(x, y, (x + np.array(seeds)) ** -0.5, seeds=seeds) is None, "networks of several depths at one x"
+
+
+def test_the_bend_is_student_s_t_of_one_contrast():
+    x, (y, *_), seeds = simulated(CURVES["power"][0], "shift", num_curves=1)
+    log_x = np.log(DEPTHS)
+    bends = [np.polyfit(log_x, np.log(y[rows]), 2)[0] for rows in np.arange(25).reshape(5, 5)]
+    assert lack_of_fit(x, y, seeds=seeds) == pytest.approx(stats.ttest_1samp(bends, 0).pvalue, rel=1e-6)
+    two_level = lack_of_fit(np.repeat(DEPTHS, 5), np.reshape(y.reshape(5, 5).T, -1))
+    design = np.vander(np.repeat(log_x, 5), 3)
+    values = np.log(y.reshape(5, 5).T)
+    pooled = ((values - values.mean(1, keepdims=True)) ** 2).sum() / 20
+    bend = np.linalg.lstsq(design, values.reshape(-1), rcond=None)[0][0]
+    t = bend / np.sqrt(pooled * np.linalg.inv(design.T @ design)[0, 0])
+    assert two_level == pytest.approx(2 * stats.t.sf(abs(t), 20), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["independent", "shift"])
+def test_three_seeds_reject_a_log_factor(kind):
+    depths = np.array([2.0, 3, 5, 8, 13, 21, 34])
+    rng = np.random.default_rng(0)
+    shift = 0.2 * rng.standard_normal((300, 3, 1)) if kind == "shift" else 0
+    curves = {"power": depths**-0.5, "log factor": np.log(depths) / depths}
+    noise_CSG = 0.1 * rng.standard_normal((300, 3, 7)) + shift
+    x, seeds = np.tile(depths, 3), np.repeat(np.arange(3), 7).tolist()
+    rejected = {
+        name: np.mean([lack_of_fit(x, y.reshape(-1), seeds=seeds) < 0.05 for y in curve * np.exp(noise_CSG)])
+        for name, curve in curves.items()
+    }
+    assert rejected["power"] <= 0.09 and rejected["log factor"] > 0.35
+
+
+def test_restarts_of_one_seed_count_once():
+    x, (y, *_), seeds = simulated(CURVES["power"][0], "shift", num_curves=1)
+    restarts = np.concatenate([y * 1.02, y / 1.02, y])
+    once, thrice = fit_rates(x, y, seeds=seeds), fit_rates(np.tile(x, 3), restarts, seeds=seeds * 3)
+    for alone, repeated in zip(once, thrice, strict=True):
+        assert repeated.n_points == 25
+        assert (repeated.exponent, repeated.aicc, repeated.ci_low) == pytest.approx(
+            (alone.exponent, alone.aicc, alone.ci_low), rel=1e-6
+        )
+
+
+@pytest.mark.parametrize("correction", [0.0, 1.0, 3.0])
+@pytest.mark.slow
+def test_a_correction_to_scaling_keeps_the_coverage(correction):
+    depths = np.array([2.0, 3, 5, 8, 13, 21, 34, 55])
+    rng = np.random.default_rng(0)
+    noise_CSG = 0.1 * rng.standard_normal((300, 5, 8)) + 0.2 * rng.standard_normal((300, 5, 1))
+    y = 3 * depths**-0.5 * (1 + correction / depths) * np.exp(noise_CSG)
+    x, seeds = np.tile(depths, 5), np.repeat(np.arange(5), 8).tolist()
+    fits = [fit for (fit,) in fit_many(x, y.reshape(300, -1), models=("power_correction",), seeds=seeds)]
+    held = np.mean([fit.ci_low <= 0.5 <= fit.ci_high for fit in fits])
+    assert 0.95 - 3 * 0.0126 < held < 0.998

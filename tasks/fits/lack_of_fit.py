@@ -1,0 +1,72 @@
+"""Departures from a power law: the test for a bend, and the exponent without the smallest x.
+
+Shapes: N points, G groups (the distinct x, rising), S seeds.
+Source: Draper and Smith, Applied Regression Analysis (1998), 2.1 (lack of fit).
+"""
+
+from collections.abc import Hashable, Sequence
+from itertools import compress
+
+import numpy as np
+import numpy.typing as npt
+
+from depthrate.tasks.fits.bootstrap_and_profile import f_tail
+from depthrate.tasks.fits.models import POWER
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, gather
+from depthrate.tasks.fits.rates import fit_rates
+from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds
+
+
+def lack_of_fit(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None) -> float | None:
+    """Test whether log y is straight in log x, against a quadratic bend.
+
+    The bend is one contrast: the coefficient of (log x)^2 beside a line. Over whole seeds, Student's t compares its mean
+    with its variation between seeds (only seeds with a value at every x). A test of all departures together has almost no
+    power with three seeds. For independent values, the scatter of the values around their means is the noise.
+
+    Args:
+        x_N: Positive x values, shape [N].
+        y_N: Positive y values, shape [N].
+        seeds: Seed of each value, length N, as for `fit_rates`.
+
+    Returns:
+        The p-value, or None if the points do not allow the test.
+
+    Raises:
+        FitError: See `fit_many`.
+    """
+    points = gather(np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)[None], seeds)
+    if len(points.x_G) < 3:
+        return None
+    log_x_G = np.log(points.x_G)
+    line_and_bend_GP = np.stack([np.ones_like(log_x_G), log_x_G, log_x_G**2], axis=1)
+    bend_G = np.linalg.qr(line_and_bend_GP)[0][:, 2]
+    if seeds is not None:
+        _, log_y_SG = table_of_seeds(points, seeds)
+        return p_of_zero_means((log_y_SG @ bend_G)[:, None]) if len(log_y_SG) >= MIN_SEEDS else None
+    pure, within = points.num_points - len(points.x_G), float(points.within_C[0])
+    if pure < 1 or within <= points.num_points * EXACT_FIT_RMS**2:
+        return None
+    variance = within / pure * float((bend_G**2 / points.count_G).sum())
+    return float(f_tail(float(bend_G @ points.mean_GC[:, 0]) ** 2 / variance, 1, pure))
+
+
+def sensitivity(
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None, num_resamples: int = 1000
+) -> list[dict[str, float | int | None]]:
+    """Fit the power law to all x, then without the smallest x, the two smallest, and so on while three are left.
+
+    Returns:
+        One row per cut: x_min, exponent, ci_low, ci_high, n_points. The first row covers all points, the last the three
+        largest x. Its exponent is the nearest to a local one, which a slow approach to a power law does not bias.
+    """
+    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
+    distinct = np.unique(x_N)
+    rows: list[dict[str, float | int | None]] = []
+    for x_min in distinct[: max(len(distinct) - 2, 1)]:
+        above = x_N >= x_min
+        left = None if seeds is None else list(compress(seeds, above))
+        (fit,) = fit_rates(x_N[above], y_N[above], models=(POWER.name,), seeds=left, num_resamples=num_resamples)
+        row = {"x_min": float(x_min), "exponent": fit.exponent, "ci_low": fit.ci_low, "ci_high": fit.ci_high}
+        rows.append({**row, "n_points": fit.n_points})
+    return rows
