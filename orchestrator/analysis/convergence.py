@@ -3,7 +3,8 @@
 A rate describes the optimum only if training reached it. A solver for stationary points reports whether it reached a stationary
 point (`Optimum.reached_where`). Otherwise there are three checks, and none is a proof: the change of the objective over the
 last quarter of the steps, its change over the last quarter of the learning rate spent (a cosine schedule spends little at its
-end, so every objective looks flat there), and its height against shallower networks, which no optimum exceeds.
+end, so every objective looks flat there), and its height against shallower networks, which no optimum exceeds. A trial that
+ends at the loss of constant predictions, while others train, is untrained: its features show the initialisation.
 """
 
 from __future__ import annotations
@@ -74,6 +75,12 @@ MIN_SIBLINGS = 3
 """Minimum number of trials, including the judged trial, whose median is used for the comparison."""
 GAP_RTOL = 1e-9
 """Tolerance for equal heights, as a share of the gap. In a chain, each depth starts where the previous one ended."""
+MIN_UNTRAINED_LOSS = 0.85
+"""Minimum loss of an untrained trial, as a share of the loss at zero weights, or of its own first loss if that is unknown.
+The best constant prediction has a share of 1 for cross-entropy and (K - 1) / K for the squared error."""
+MAX_TRAINED_LOSS = 0.5
+"""Maximum share of a trial that proves that the sweep trains. Without one, a short sweep would have no trial left."""
+UNTRAINED_ADVICE = "Lower lr, or raise steps."
 LAST_QUARTER_START = 0.75
 """Start of the last quarter, as a share of the whole."""
 UNCONVERGED_RULE = (
@@ -97,6 +104,8 @@ class Convergence:
     """Height of the objective above a shallower network's, as a share of the gap. 0 if it is not above."""
     has_failed: bool = False
     """Whether the objective is FAILED_FACTOR times the siblings', the trials that differ only in the seed."""
+    is_untrained: bool = False
+    """Whether the loss is that of constant predictions although other trials train."""
 
     @property
     def is_converged(self) -> bool:
@@ -113,8 +122,11 @@ def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Metr
     reached = {trial_id: flag == 1 for trial_id, flag in flags.items() if math.isfinite(flag)}
     above = {} if objective is None else _above_shallower(ends, trials, objective)
     failed = set() if objective is None else _failed(ends, trials)
+    untrained = set() if objective is None else _untrained(curves, trials, objective)
     return {
-        trial_id: Convergence(moved, from_step, reached.get(trial_id), above.get(trial_id, 0.0), trial_id in failed)
+        trial_id: Convergence(
+            moved, from_step, reached.get(trial_id), above.get(trial_id, 0.0), trial_id in failed, trial_id in untrained
+        )
         for trial_id, (moved, from_step, _, _) in ends.items()
     }
 
@@ -125,11 +137,11 @@ CurveEnd = tuple[float, float, float, float]
 
 
 def _read_curves(results: Results, declared: Metric | None) -> dict[str, Curve]:
-    """Return each trial's training curve: step, height, gap and lr, in the order of the steps."""
+    """Return each trial's training curve: step, height, gap, lr and loss, in the order of the steps."""
     names = results.sql("select * from curves limit 0").columns
     height = "coalesce(objective, loss)" if declared is None else quoted(declared.name)
     gap = quoted(declared.gap) if declared is not None and declared.gap in names else "null"
-    columns = {"step": "step", "height": height, "gap": gap, "lr": "lr" if "lr" in names else "null"}
+    columns = {"step": "step", "height": height, "gap": gap, "lr": "lr" if "lr" in names else "null", "loss": "loss"}
     reached = "" if declared is None or declared.optimum is None else declared.optimum.reached_where
     columns["reached"] = quoted(reached) if reached in names else "null"
     selected = ", ".join(f"{text} as {name}" for name, text in columns.items())
@@ -207,3 +219,22 @@ def _failed(ends: Mapping[str, CurveEnd], trials: Sequence[Trial]) -> set[str]:
             limit = FAILED_FACTOR * float(np.median([ends[trial_id][2] for trial_id in trial_ids]))
             failed |= {trial_id for trial_id in trial_ids if ends[trial_id][2] > limit > 0}
     return failed
+
+
+def _untrained(curves: Mapping[str, Curve], trials: Sequence[Trial], declared: Metric) -> set[str]:
+    """Return the trials whose loss ends at the level of constant predictions, if other trials train.
+
+    A limit of the objective near its value at zero weights explains such a loss: decay is strong, and zero is optimal.
+    """
+    known = [trial for trial in trials if trial.trial_id in curves]
+    zeros = [None] * len(known) if declared.at_zero is None else declared.at_zero([trial.params for trial in known])
+    shares: dict[str, float] = {}
+    for trial, zero in zip(known, zeros, strict=True):
+        curve = curves[trial.trial_id]
+        level = curve["loss"][0] if zero is None and curve["step"][0] == 0 else zero
+        limit = curve["height"][-1] - curve["gap"][-1]
+        if level is not None and level > 0 and not limit > MIN_UNTRAINED_LOSS * level:
+            shares[trial.trial_id] = float(curve["loss"][-1] / level)
+    if min(shares.values(), default=math.inf) > MAX_TRAINED_LOSS:
+        return set()
+    return {trial_id for trial_id, share in shares.items() if share >= MIN_UNTRAINED_LOSS}

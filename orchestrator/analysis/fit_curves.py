@@ -31,8 +31,9 @@ def fit_curves(
 ) -> list[FittedCurve]:
     """Fit a sweep's requests to the values of its trials, over whole seeds.
 
-    Diverged and failed trials, missing values and values without a logarithm are excluded and counted. A trial has failed if
-    its objective is far above its siblings', the trials that differ only in the seed. Unconverged trials are counted,
+    Diverged, untrained and failed trials, missing values and values without a logarithm are excluded and counted. A trial is
+    untrained if it ends at the loss of constant predictions while others train. It has failed if its objective is far above
+    its siblings', the trials that differ only in the seed. Unconverged trials are counted,
     and excluded if the request says so.
 
     Args:
@@ -87,8 +88,7 @@ def _build_curve(
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
         }
-        has_failed = row["trial_id"] in ended and ended[row["trial_id"]].has_failed
-        reason = "failed" if has_failed else _reason_to_exclude(row["status"], point, request, unconverged)
+        reason = _reason_to_exclude(row["status"], point, request, unconverged, ended.get(row["trial_id"]))
         if reason is None:
             used.append(point | {"draw": replicate_of(request, params)})
         else:
@@ -119,7 +119,11 @@ def _x_of(x: str, expression: Expression, params: Mapping[str, Any]) -> Any:
         return None
 
 
-def _reason_to_exclude(status: str, point: Mapping[str, Any], request: FitRequest, unconverged: set[str]) -> str | None:
+def _reason_to_exclude(
+    status: str, point: Mapping[str, Any], request: FitRequest, unconverged: set[str], end: Convergence | None
+) -> str | None:
+    if end is not None and (end.is_untrained or end.has_failed):
+        return "untrained" if end.is_untrained else "failed"
     if status != "ok":
         return status
     if point["y"] is None:

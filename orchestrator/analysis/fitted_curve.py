@@ -88,6 +88,11 @@ class FittedCurve:
         return self.request or FitRequest(self.metric, self.x, tuple(self.by))
 
     @property
+    def untrained(self) -> frozenset[str]:
+        """Excluded trials that did not train."""
+        return frozenset(row["trial_id"] for row in self.left_out if row["reason"] == "untrained")
+
+    @property
     def excluded_text(self) -> str:
         """Number of excluded trials per reason, as in `2 diverged, 1 not positive`."""
         return ", ".join(f"{count} {reason}" for reason, count in self.excluded.items() if count)

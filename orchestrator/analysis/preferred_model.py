@@ -66,10 +66,19 @@ def preferred_models(curve: FittedCurve) -> Preference:
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
         return Preference((power,) if power in adequate else (), judges, inadequacy(curve, power))
     models = [fit for fit in ranked if _aicc(fit) - _aicc(ranked[0]) < CLEAR_AICC]
-    is_rejected = curve.p_lack_of_fit is not None and curve.p_lack_of_fit < LEVEL
+    p = curve.p_lack_of_fit
+    is_rejected = (
+        power.n_seeds is None if p is None else p < LEVEL
+    )  # without a test, AICc decides on independent values
     if power in ranked and power not in models and not is_rejected:
         models.append(power)
     return Preference(tuple(models), judges, "")
+
+
+def undecided_text(curves: Sequence[FittedCurve]) -> str:
+    """Explain several preferred models in one cell of a table. Empty if each curve has at most one."""
+    judges = {preference.judges for preference in map(preferred_models, curves) if len(preference.models) > 1}
+    return f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them." if judges else ""
 
 
 def adequate_power(curve: FittedCurve) -> RateFit | None:

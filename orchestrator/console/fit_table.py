@@ -5,12 +5,14 @@ from typing import Any
 
 from rich.console import Console
 
+from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
     adequate_power,
     curves_with_common_exponent,
     local_exponents_text,
     preferred_models,
+    undecided_text,
 )
 from depthrate.orchestrator.console.tables import print_rows
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -49,7 +51,8 @@ def print_fits(
         wide=wide,
         more=more,
     )
-    for line in [*_undecided(curves), *_convergence(curves)]:
+    undecided = undecided_text(curves)
+    for line in [*([undecided] if undecided else []), *_untrained(curves), *_convergence(curves)]:
         console.print(line)
     for curve in curves_with_common_exponent(curves):
         if (common := curve.common) is not None:
@@ -58,10 +61,13 @@ def print_fits(
             console.print(text)
 
 
-def _undecided(curves: Sequence[FittedCurve]) -> list[str]:
-    """Return a line on the curves with several preferred models."""
-    judges = {preference.judges for preference in map(preferred_models, curves) if len(preference.models) > 1}
-    return [f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them."] if judges else []
+def _untrained(curves: Sequence[FittedCurve]) -> list[str]:
+    """Return a line on the trials that did not train."""
+    untrained = frozenset().union(*(curve.untrained for curve in curves))
+    if not untrained:
+        return []
+    are = "trial is" if len(untrained) == 1 else "trials are"
+    return [f"{len(untrained)} {are} untrained (at the loss of constant predictions) and excluded. {UNTRAINED_ADVICE}"]
 
 
 def _convergence(curves: Sequence[FittedCurve]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
+from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models, undecided_text
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.curve_groups import unique
 from depthrate.orchestrator.report.report_data import ReportData
@@ -65,7 +65,8 @@ def fits_table(data: ReportData) -> str:
         position="t",
         position_float="centering",
         caption=rf"Rates of {latex(data.name)}: $y \approx c\,x^{{-a}}$, fitted to $\log y$ of every trial. "
-        "Preferred model: by AICc and, over whole seeds, only if they reject the power law. None: no model fits.",
+        f"Preferred models: adequate, with an AICc within 2 of the lowest, and a power law that no bend rejects. None: no "
+        f"model is adequate. {undecided_text(data.fits)}".strip(),
         label=f"tab:{re.sub(r'[^A-Za-z0-9]+', '-', data.name).strip('-').lower()}-rates",
     )
     return f"% needs \\usepackage{{booktabs}}\n{text}"

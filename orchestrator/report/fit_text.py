@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
     LEVEL,
@@ -81,14 +82,21 @@ def fit_sentence(curve: FittedCurve) -> str:
 
 
 def unconverged_sentence(curves: Sequence[FittedCurve]) -> str:
-    """Count the unconverged trials of all fits and suggest the next step, as HTML. Empty if all trials converged."""
+    """Count the untrained and unconverged trials of all fits and suggest the next step, as HTML. Empty if all converged."""
     used = {row["trial_id"] for curve in curves if curve.fits for row in curve.rows}
     unconverged = used & frozenset().union(*(curve.unconverged for curve in curves))
+    untrained = frozenset().union(*(curve.untrained for curve in curves))
+    excluded = (
+        f"<strong>Untrained: {counted(len(untrained), 'trial')}</strong>, at the loss of constant predictions, excluded. "
+        f"{UNTRAINED_ADVICE} "
+        if untrained
+        else ""
+    )
     if not unconverged:
-        return ""
+        return excluded.strip()
     drop = ", or exclude them with <code>unconverged: drop</code> under <code>fit:</code>"
     return (
-        f"<strong>Unconverged: {len(unconverged)} of {counted(len(used), 'trial')}.</strong> "
+        f"{excluded}<strong>Unconverged: {len(unconverged)} of {counted(len(used), 'trial')}.</strong> "
         f"Train longer{drop if len(unconverged) < len(used) else ''}."
     )
 

@@ -1,10 +1,12 @@
 """Convergence of a trial, judged by its curve and by shallower networks."""
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
-from depthrate.orchestrator.analysis.convergence import CurveEnd, _above_shallower, _curve_end, _failed
+from depthrate.orchestrator.analysis.convergence import CurveEnd, _above_shallower, _curve_end, _failed, _untrained
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.supervised.metrics import CLASSES
 from depthrate.tasks.training.parameters import judged_steps
@@ -14,8 +16,6 @@ OBJECTIVE = next(measurement for measurement in CLASSES if measurement.optimum i
 
 
 def ended(heights: dict[int, float], *, limit: float | None = None, schedule: str = "constant") -> CurveEnd:
-    import numpy as np
-
     last, gap = max(heights), float("nan") if limit is None else 0.0
     steps, values = np.array([float(step) for step in heights]), np.array(list(heights.values()))
     lr = np.array([learning_rate_factor(schedule, step, last) for step in heights])
@@ -79,3 +79,39 @@ def test_a_trial_far_above_its_siblings_has_failed_and_no_other() -> None:
     trials += [trial("alone", lr=1.0), trial("two", lr=0.1, seed=0), trial("of two", lr=0.1, seed=1)]
     assert _failed(ends, trials) == {"a"}, "d is below three times the median 0.007, and two trials are too few"
     assert _failed({name: (0.0, 1.0, 0.0, 0.01) for name in heights}, trials) == set()
+
+
+def untrained(losses: dict[str, float], *, gap: float = 2.38, first: float = 2.6, **params: Any) -> set[str]:
+    trials = [Trial(name, "collapse", 3, {"dataset": "digits", "loss": "ce", **params}) for name in losses]
+    curves = {
+        name: {
+            "step": np.array([0.0, 100.0]),
+            "height": np.array([first + 0.1, loss + 0.1]),
+            "gap": np.array([3.0, gap if gap else math.nan]),
+            "loss": np.array([first, loss]),
+        }
+        for name, loss in losses.items()
+    }
+    return _untrained(curves, trials, OBJECTIVE)
+
+
+def test_a_trial_at_chance_is_untrained() -> None:
+    losses = {"chance": math.log(10), "near chance": 2.2, "slow": 1.5, "trained": 0.01}
+    assert untrained(losses) == {"chance", "near chance"}
+    mse = {"chance": 0.45, "trained": 0.004}
+    assert untrained(mse, loss="mse", first=1.1) == {"chance"}, "the mean of one-hot labels has the loss .45"
+
+
+def test_own_data_compare_with_the_first_loss() -> None:
+    own = {"dataset": "./data.py:make"}
+    assert untrained({"chance": 1.0, "trained": 0.01}, first=1.1, **own) == {"chance"}
+
+
+def test_a_short_sweep_has_no_untrained_trials() -> None:
+    assert untrained({"a": 2.3, "b": 2.2, "c": 1.9}) == set(), "no trial proves that the sweep trains"
+
+
+def test_strong_decay_explains_the_loss_of_zero_weights() -> None:
+    losses = {"decayed": 2.3, "trained": 0.01}
+    assert untrained(losses, gap=2.0) == {"decayed"}, "the limit is at .4"
+    assert untrained(losses, gap=0.01) == set(), "the limit is at 2.39"

@@ -123,13 +123,18 @@ SENTENCES = {
     "a power law is preferred": (
         make_curve(make_fit(), make_fit("exponential", aicc=-33.9)),
         "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66].",
-        ["NC1 depth^−0.58", "15", "0.970", "preferred over exponential, ΔAICc 6.1"],
+        [
+            "NC1 depth^−0.58",
+            "15",
+            "0.970",
+            "preferred: power law; exponential: ΔAICc +6.1, does not fit (the mean at depth = 8 is off by a factor 31.0)",
+        ],
     ),
     "another model is preferred": (
         make_curve(make_fit(), replace(FLOOR, aicc=-44.5), make_fit("exponential", aicc=-33.9)),
         "NC1 follows a power law with floor (exponent 0.81, floor 0.0123); as a power law it falls as depth^−0.58, "
         "95 % interval [0.51, 0.66].",
-        ["power law with floor preferred, ΔAICc 4.5"],
+        ["preferred: power law with floor; power law with floor: ΔAICc −4.5"],
     ),
     "with the article of the model's words": (
         make_curve(make_fit(), make_fit("exponential", 0.13, prefactor=0.33, aicc=-60.0)),
@@ -140,10 +145,10 @@ SENTENCES = {
         replace(
             make_curve(make_fit(n_seeds=5), replace(FLOOR, aicc=-62.0, n_seeds=5)), p_lack_of_fit=0.3, draws="5 seeds"
         ),
-        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66] over 5 seeds.",
+        "NC1 falls as depth^−0.58 or follows a power law with floor (exponent 0.81, floor 0.0123): 5 seeds cannot decide, "
+        "95 % interval [0.51, 0.66] over 5 seeds.",
         [
-            "power law with floor has the lower AICc (ΔAICc 22.0), but a test over whole seeds does not reject the power law "
-            "(p = 0.300)"
+            "5 seeds cannot decide: power law with floor or power law; power law with floor: ΔAICc −22.0; bend: p = 0.300"
         ],
     ),
     "whole seeds reject the power law": (
@@ -153,13 +158,14 @@ SENTENCES = {
     ),
     "one seed prefers no other model": (
         make_curve(make_fit(n_seeds=1, ci_low=None, ci_high=None), replace(FLOOR, aicc=-62.0, n_seeds=1)),
-        "NC1 goes as depth^−0.58, no interval (1 seed, at least 3 needed)",
-        ["power law with floor has the lower AICc (ΔAICc 22.0), but too few whole seeds to reject the power law"],
+        "NC1 goes as depth^−0.58 or follows a power law with floor (exponent 0.81, floor 0.0123): 1 seed cannot decide, no "
+        "interval (1 seed, at least 3 needed)",
+        ["1 seed cannot decide: power law with floor or power law; power law with floor: ΔAICc −22.0"],
     ),
     "models are indistinguishable": (
-        make_curve(make_fit(), make_fit("log_linear", aicc=-41.0)),
-        "NC1 falls as",
-        ["log-linear indistinguishable, ΔAICc 1.0"],
+        make_curve(make_fit(), replace(FLOOR, aicc=-41.0)),
+        "NC1 falls as depth^−0.58 or follows a power law with floor (exponent 0.81, floor 0.0123): 15 values cannot decide",
+        ["15 values cannot decide: power law with floor or power law; power law with floor: ΔAICc −1.0"],
     ),
     "a metric grows": (
         make_curve(make_fit(exponent=-0.2, ci_low=-0.3, ci_high=-0.1)),
@@ -621,12 +627,12 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         common=CommonFit(0.6, 0.5, 0.7, 0.02, 3),
     )
     sentence = words(fit_sentence(curve))
-    assert sentence.startswith("NC1, layer −2 falls as depth^−0.58, 95 % interval [0.51, 0.66]")
+    assert sentence.startswith("NC1, layer −2, x_min 2 falls as depth^−0.58, 95 % interval [0.51, 0.66]")
     assert words(unconverged_sentence([curve])) == (
         "Unconverged: 1 of 4 trials. Train longer, or exclude them with unconverged: drop under fit:."
     )
     assert supported(curve) == [
-        "NC1, layer −2 depth^−0.58",
+        "NC1, layer −2, x_min 2 depth^−0.58",
         "15",
         "0.970",
         "none (too few distinct values or points)",
@@ -637,7 +643,9 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         "0.01 at depth = 120 [90, ∞]",
     ]
     print_fits(console := Console(file=io.StringIO(), width=300), [replace(curve, by={"width": 8}, judged=2)])
-    assert "nc1 over depth (width = 8, layer -2) -0.020 (another quarter: up to 0.110)" in console.file.getvalue()
+    assert (
+        "nc1 over depth (width = 8, layer -2, x_min 2) -0.020 (another quarter: up to 0.110)" in console.file.getvalue()
+    )
     slower = replace(curve, bound=BoundCheck(0.4, -0.05, -0.1, -0.01))
     assert "Ratio to the bound: a = −0.05 [−0.10, −0.01], slower than the bound allows" in supported(slower)[-2]
     faster = replace(curve, bound=BoundCheck(0.4, 0.3, 0.1, 0.5))
