@@ -19,14 +19,16 @@ from typing import Any
 from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_names
+from depthrate.orchestrator.analysis.preferred_model import preferred_models
+from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import existing_store
-from depthrate.sweeps.atlas import FLAT, AtlasFigure, Check, Outcome, Verdict, atlas_figures
+from depthrate.sweeps.atlas import FLAT, AtlasFigure, Check, Outcome, SlopeEvidence, Verdict, atlas_figures
 from depthrate.sweeps.load import find_sweep_file, load_sweep
 from depthrate.tasks.citations import PAPERS
+from depthrate.tasks.fits.lack_of_fit import change_over_x
 
 FOLDER = Path(__file__).parent / "atlas"
 STORE = FOLDER / "store"
@@ -105,17 +107,24 @@ def pages() -> Iterator[tuple[str, str]]:
         "",
         "## How a verdict is reached",
         "",
-        "Each row has statements that its paper prints or proves, with their places. The numbers of the committed store",
-        "decide each. The statement that a metric falls holds if the 95 % interval of its exponent over depth is above 0,",
-        "however small the exponent is, fails if the interval is below 0, and is open if it contains 0. The statement that a",
-        "metric does not fall fails if the interval is above 0 and holds if it contains 0. Where the paper states that a",
-        f"metric is almost constant, the statement holds if the interval contains 0 or |exponent| is smaller than {FLAT}.",
-        "Other statements have bounds. Two seeds give no interval. Without one a statement about a fall stays open.",
+        "Each row has statements with their places. Those that its paper prints or proves decide the verdict. Others are",
+        "marked as ours and do not count. The numbers of the committed store decide each statement:",
+        "",
+        "- A metric *falls* if the change of its logarithm from the first to the last depth is negative: Student's t over",
+        "  seeds, 95 %, without a model of the curve. The statement fails if the interval is above 0. It is open if the",
+        "  interval contains 0, if there are fewer than three seeds, or if the exponent could move by its own size in another",
+        "  quarter of training.",
+        f"- A metric *does not fall* if the 95 % interval of its exponent over depth lies below {FLAT}. It is almost constant",
+        f"  if the interval lies within {FLAT} of 0. The limit is ours. An interval that merely contains 0 leaves both open.",
+        "- Other statements have bounds. Where the bound is ours, the table says so and gives the distance to it.",
+        "",
+        f"The atlas makes {_num_trends(figures)} tests of a fall at 5 %, two-sided, without correction: without any trend,",
+        f"{0.025 * _num_trends(figures):.1f} would be found by chance.",
         "",
         "| verdict | rule |",
         "|---|---|",
-        "| agrees | all statements hold, at the print's size. What the print leaves open is chosen, and the row names it |",
-        "| agrees in trend | all statements hold, at a size, by a method or in settings not in print, which the row names |",
+        "| agrees | all printed statements hold, at the print's size. The row names what the print leaves open |",
+        "| agrees in trend | all printed statements hold, at a size, by a method or in settings of ours, which the row names |",
         "| in part | some statements hold, others fail or are open |",
         "| disagrees | none holds, and at least one fails |",
         "| undecided | all are open |",
@@ -153,6 +162,10 @@ def _all_figures(figures: Sequence[AtlasFigure]) -> str:
             for f in figures
         ],
     )
+
+
+def _num_trends(figures: Sequence[AtlasFigure]) -> int:
+    return sum(check.expect == "falls" for figure in figures for check in figure.checks)
 
 
 def _judged(figure: AtlasFigure) -> str:
@@ -207,8 +220,8 @@ def _fits(figure: AtlasFigure) -> list[str]:
             curve.x,
             _digits(curve.power.exponent),
             f"{_digits(curve.power.ci_low)} to {_digits(curve.power.ci_high)}",
-            " or ".join(preferred_names(curve)) or f"none ({inadequacy(curve, curve.power)})",
-            "" if curve.drift is None else f"{curve.drift.moved:+z.2f}",
+            preferred_models(curve).text,
+            "" if curve.drift is None else f"{curve.drift.moved:+z.2f} (could move {curve.drift.could_move:.2f})",
             f"{len(curve.unconverged)} of {len(curve.rows)}",
         ]
         for curve in _curves(figure.run)
@@ -218,41 +231,64 @@ def _fits(figure: AtlasFigure) -> list[str]:
     return [_table(columns, rows)] if rows else []
 
 
-def measured(figure: AtlasFigure, check: Check) -> tuple[float | None, str, Outcome]:
-    """Return a check's number in the store, the number as text, and the outcome."""
+def _slope(figure: AtlasFigure, check: Check) -> SlopeEvidence | None:
+    """Return the evidence for a metric's trend over depth, or None without a fit."""
+    wanted = (check.slope, "depth", check.layer)
+    curves = [curve for curve in _curves(figure.run) if (curve.metric, curve.x, curve.asked.layer) == wanted]
+    if not curves or (power := curves[0].power) is None:
+        return None
+    curve = curves[0]
+    seeds = replicate_keys(curve.rows)
+    x, y = [row["x"] for row in curve.rows], [row["y"] for row in curve.rows]
+    change = None if seeds is None else change_over_x(x, y, seeds=seeds)
+    could_move = None if curve.drift is None or curve.is_stationary else curve.drift.could_move
+    return SlopeEvidence(power.exponent, (power.ci_low, power.ci_high), change, could_move)
+
+
+def measured(figure: AtlasFigure, check: Check) -> tuple[str, Outcome]:
+    """Return a check's number in the store as text, and the outcome."""
     if check.slope:
-        asked = (check.slope, "depth", check.layer)
-        curves = [curve for curve in _curves(figure.run) if (curve.metric, curve.x, curve.asked.layer) == asked]
-        if not curves or curves[0].power is None:
-            return None, "no fit", check.outcome(None)
-        power = curves[0].power
-        interval = (power.ci_low, power.ci_high)
-        span = "no interval" if power.ci_low is None else f"{_digits(power.ci_low)} to {_digits(power.ci_high)}"
-        return power.exponent, f"exponent {_digits(power.exponent)} ({span})", check.outcome(power.exponent, interval)
+        evidence = _slope(figure, check)
+        return _slope_text(evidence), check.outcome_of_slope(evidence)
     if not check.value:
-        return None, "not run", check.outcome(None)
+        return "not run", check.outcome(None)
     ((value,),) = (row.values() for row in _rows(_name(figure), check.value))
-    return value, _short(value), check.outcome(value)
+    return ", ".join(filter(None, (_short(value), check.distance(value)))), check.outcome(value)
+
+
+def _slope_text(evidence: SlopeEvidence | None) -> str:
+    """Describe a trend, as in `change of the log -1.38 (-1.52 to -1.24); exponent 0.48 (0.45 to 0.51), could move 0.05`."""
+    if evidence is None:
+        return "no fit"
+    low, high = evidence.interval
+    span = "no interval" if low is None else f"{_digits(low)} to {_digits(high)}"
+    moved = "" if evidence.could_move is None else f", could move {_digits(evidence.could_move)}"
+    text = f"exponent {_digits(evidence.exponent)} ({span}){moved}"
+    if evidence.change is None:
+        return text
+    change, *ends = map(_digits, evidence.change)
+    return f"change of the log {change} ({' to '.join(ends)}); {text}"
 
 
 def _outcomes(figure: AtlasFigure) -> list[Outcome]:
-    return [measured(figure, check)[2] for check in figure.checks]
+    """Return the outcomes of the printed statements."""
+    return [measured(figure, check)[1] for check in figure.checks if check.source == "printed"]
 
 
 def verdict(figure: AtlasFigure) -> Verdict:
     """Return the verdict by the rule, from the numbers in the store."""
     outcomes = _outcomes(figure) if figure.run else []
-    in_scope = "holds" if figure.scope is None or not figure.run else measured(figure, figure.scope)[2]
+    in_scope = "holds" if figure.scope is None or not figure.run else measured(figure, figure.scope)[1]
     return figure.judge(outcomes, in_scope)
 
 
 def _checks(figure: AtlasFigure) -> list[str]:
     scope = [] if figure.scope is None else [figure.scope]
     rows = [
-        [check.claim, check.requirement() if check.slope or check.value else "", *measured(figure, check)[1:]]
+        [check.claim, check.source, check.requirement() if check.slope or check.value else "", *measured(figure, check)]
         for check in [*scope, *figure.checks]
     ]
-    return [_table(["statement", "holds if", "measured", "outcome"], rows)] if rows else []
+    return [_table(["statement", "source", "holds if", "measured", "outcome"], rows)] if rows else []
 
 
 def _answer(figure: AtlasFigure) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.sweeps.atlas import VERDICTS, Check, atlas_figures
+from depthrate.sweeps.atlas import VERDICTS, Check, SlopeEvidence, atlas_figures
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import find_sweep_file, load_sweep
 from depthrate.tasks.citations import PAPERS
@@ -123,21 +123,33 @@ def test_outcomes_decide_the_verdict(outcomes, size, verdict):
 
 
 @pytest.mark.parametrize(
-    ("expect", "exponent", "interval", "outcome"),
+    ("expect", "interval", "change", "could_move", "outcome"),
     [
-        ("falls", 0.5, (0.4, 0.6), "holds"),
-        ("falls", 0.5, (-0.1, 1.1), "open"),
-        ("falls", -0.5, (-0.6, -0.4), "fails"),
-        ("falls", 0.5, (None, None), "open"),
-        ("does not fall", -0.5, (-0.6, -0.4), "holds"),
-        ("does not fall", 0.5, (0.4, 0.6), "fails"),
-        ("flat", 0.05, (0.04, 0.06), "holds"),
-        ("flat", 0.3, (-0.1, 0.7), "holds"),
-        ("flat", 0.3, (0.2, 0.4), "fails"),
+        ("falls", (0.4, 0.6), (-1.2, -0.8), 0.1, "holds"),
+        ("falls", (0.4, 0.6), (-1.2, 0.1), 0.1, "open"),
+        ("falls", (-0.6, -0.4), (0.8, 1.2), None, "fails"),
+        ("falls", (0.4, 0.6), None, None, "open"),
+        ("falls", (0.4, 0.6), (-1.2, -0.8), 0.6, "open"),
+        ("does not fall", (-0.6, 0.05), None, None, "holds"),
+        ("does not fall", (-0.14, 0.25), None, None, "open"),
+        ("does not fall", (0.4, 0.6), None, None, "fails"),
+        ("flat", (-0.04, 0.06), None, None, "holds"),
+        ("flat", (-0.1, 0.7), None, None, "open"),
+        ("flat", (0.2, 0.4), None, None, "fails"),
+        ("flat", (None, None), None, None, "open"),
     ],
 )
-def test_an_interval_decides_a_slope(expect, exponent, interval, outcome):
-    assert Check("NC1", slope="nc1", expect=expect).outcome(exponent, interval) == outcome
+def test_intervals_decide_a_trend(expect, interval, change, could_move, outcome):
+    whole = None if change is None else (sum(change) / 2, *change)
+    evidence = SlopeEvidence(0.5, interval, whole, could_move)
+    assert Check("NC1", slope="nc1", expect=expect).outcome_of_slope(evidence) == outcome
+
+
+def test_own_limits_are_marked_with_their_distance():
+    check = Check("close", value="select 1", low=0.97, high=1.03, own_limit=True)
+    assert check.requirement() == "0.97 to 1.03 (our limit)"
+    assert check.distance(1.0) == "+2.9% from our limit" and check.distance(1.087).startswith("-5.5%")
+    assert Check("printed", value="select 1", high=1).distance(0.5) == ""
 
 
 @pytest.mark.slow
