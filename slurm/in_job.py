@@ -4,9 +4,9 @@ import os
 import shutil
 import sys
 import time
-from datetime import datetime
 
-from depthrate.slurm.command import SlurmError, parse_fields, run_command
+from depthrate.slurm.answers import parse_records, parse_time
+from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.script import REQUEUE_CODE
 
 QUERY_TIMEOUT_S = 15.0
@@ -25,12 +25,8 @@ def restart_count() -> int:
 
 def seconds_left() -> float | None:
     """Return the seconds to this job's time limit, or None if neither the controller nor the batch script reports it."""
-    ends = _record().get("EndTime", "")
-    try:
-        return datetime.fromisoformat(ends).timestamp() - time.time()
-    except ValueError:
-        ends_at = os.environ.get("DEPTHRATE_ENDS_AT")
-        return None if ends_at is None else float(ends_at) - time.time()
+    ends_at = parse_time(_record().get("EndTime", "")) or os.environ.get("DEPTHRATE_ENDS_AT")
+    return None if ends_at is None else float(ends_at) - time.time()
 
 
 def is_ending() -> bool | None:
@@ -56,6 +52,7 @@ def requeue() -> bool:
 
 def _record() -> dict[str, str]:
     try:
-        return parse_fields(run_command(["scontrol", "--oneliner", "show", "job", job_id()], QUERY_TIMEOUT_S))
+        answer = run_command(["scontrol", "--oneliner", "show", "job", job_id()], QUERY_TIMEOUT_S)
     except SlurmError:
         return {}
+    return next(iter(parse_records(answer, "JobId")), {})

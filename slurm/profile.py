@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from depthrate.slurm.answers import parse_integer
 from depthrate.slurm.command import SlurmError
 
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -236,13 +237,15 @@ def expiring_keys_message(profile: Profile) -> str:
 
 
 def parse_gpu_gres(gres: str | None) -> list[tuple[str | None, int]]:
-    """Return (type, number) of the GPUs in sbatch's notation for generic resources."""
+    """Return (type, number) of the GPUs in SLURM's notation for generic resources, of a job or a node."""
     gpu_counts: list[tuple[str | None, int]] = []
-    for part in _split_commas(gres):
+    for part in _split_commas(re.sub(r"\([^)]*\)", "", gres or "")):  # the sockets of a node's GPUs
         name, *words = part.removeprefix("gres/").split(":")
         if name == "gpu":
-            count = int(words.pop()) if words and words[-1].isdigit() else 1
-            gpu_counts.append((words[0] if words else None, count))
+            words = [word for word in words if word != "no_consume"] or ["1"]
+            count = parse_integer(words[-1])
+            gpu_types = words if count is None else words[:-1]
+            gpu_counts.append((gpu_types[0] if gpu_types else None, 1 if count is None else count))
     return gpu_counts
 
 

@@ -93,14 +93,13 @@ def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
         printed = run_command(
             ["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, num_error_lines=3, hidden_variables=withheld
         )
-        if match := re.search(r"^(\d+)(;.*)?$", printed, re.MULTILINE):  # at some sites sbatch prints more lines
+        if match := re.search(r"^([0-9]+)(;.*)?$", printed, re.MULTILINE):  # at some sites sbatch prints more lines
             return match[1]
         error = SlurmError(f"sbatch printed no job id but {printed.strip()[-200:]!r}")
     except SlurmError as refusal:
         error = refusal
-    is_final = _REFUSED.search(str(error)) and not _NO_ANSWER.search(str(error))
-    is_known = False
-    for pause_s in CHECK_DELAYS_S[: 1 if is_final else None]:
+    is_known = bool(_REFUSED.search(str(error))) and not _NO_ANSWER.search(str(error))
+    for pause_s in () if is_known else CHECK_DELAYS_S:
         time.sleep(pause_s)
         try:
             if job_ids := find_submitted(name, 1):
@@ -108,7 +107,7 @@ def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
         except SlurmError:  # the controller does not answer
             continue
         is_known = True
-    if is_final or is_known:
+    if is_known:
         kind = SubmitLimitError if _FULL.search(str(error)) else SlurmError
         raise kind(f"sbatch refused the jobs: {error}. The script is {script}.")
     raise UnclearSubmissionError(

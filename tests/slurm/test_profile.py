@@ -1,7 +1,7 @@
 """Cluster files, limits, job states, bundles and the batch script, without SLURM."""
 
 import subprocess
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +296,9 @@ def test_states_of_an_array(programs: Any) -> None:
     assert squeue_states(["7", "12"]) == {
         "7_0": JobState("RUNNING", 0, "n1", "None", 0, None, "a"),
         "7_1": JobState("PENDING", 2, "", "Priority", 0, None, "a"),
-        "12": JobState("FAILED", 0, "n2", "NonZeroExitCode", 113, datetime(2026, 1, 2, 3, 4, 5).timestamp(), "b"),
+        "12": JobState(
+            "FAILED", 0, "n2", "NonZeroExitCode", 113, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp(), "b"
+        ),
     }
     assert squeue_states(["12"])["12"].failed_in_setup
     programs(squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
