@@ -40,9 +40,13 @@ def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Prof
         ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the file or an option cannot be used.
     """
     from depthrate.orchestrator.executors.machine import check_request
+    from depthrate.slurm.command import run_command
     from depthrate.slurm.profile import load_profile
 
     options, profile = request.options, load_profile(cluster)
+    if hosts := ",".join(profile.exclude).replace(" ", ""):
+        names = run_command(["scontrol", "show", "hostnames", hosts]).split() if "[" in hosts else hosts.split(",")
+        profile = replace(profile, exclude=tuple(names))
     check_request(options.device, options.workers)
     if (packs_per_gpu := options.executor_options[PACKS_PER_GPU.name]) is not None:
         profile = replace(profile, packs_per_gpu=packs_per_gpu)

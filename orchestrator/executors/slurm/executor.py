@@ -118,7 +118,7 @@ class SlurmExecutor(Executor):
         """Submits the launch itself to SLURM, if not all jobs can be submitted now."""
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
         self.quota = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.record_count)
-        self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
+        self.num_nodes = self._num_nodes = max(1, limits.partition_of(profile).num_usable(profile))
         self._nodes = StartFailures(self._num_nodes)
         self._unhealthy_nodes: list[str] = []
         """Nodes that the driver excludes."""
@@ -321,7 +321,7 @@ class SlurmExecutor(Executor):
         globally = list(dict.fromkeys([*self._nodes.excluded, *self._unhealthy_nodes]))
         globally = globally[: max(0, self._num_nodes - 1)]
         combined = list(dict.fromkeys([*globally, *failed_nodes]))
-        return combined if len({*combined, *self.profile.exclude}) < self._num_nodes else globally
+        return combined if len(combined) < self._num_nodes else globally
 
     def nodes_by_attempt(self) -> dict[str, str]:
         """Map the submitted ID of each started attempt to its node."""
@@ -334,7 +334,7 @@ class SlurmExecutor(Executor):
 
     def has_other_nodes(self, nodes: Collection[str]) -> bool:
         """Return whether the partition has nodes outside `nodes` that are not excluded."""
-        return len({*nodes, *self._nodes.excluded, *self.profile.exclude}) < self._num_nodes
+        return len({*nodes, *self._nodes.excluded}) < self._num_nodes
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Exclude these nodes from new and waiting jobs."""

@@ -137,7 +137,7 @@ class Supervisor(RemoteLaunch):
 
     def _submit_job(self, name: str, folder: Path) -> list[str]:
         profile = self._job_profile()
-        elsewhere = min(MAX_EXCLUDED_NODES, self._limits.partition_of(profile).nodes - 1)
+        elsewhere = min(MAX_EXCLUDED_NODES, max(0, self._limits.partition_of(profile).num_usable(profile) - 1))
         return submit_array(profile, name, folder, run_supervisor, [[str(folder)]], elsewhere=elsewhere)
 
     def _job_profile(self) -> Profile:

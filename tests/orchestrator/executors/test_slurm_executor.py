@@ -389,6 +389,18 @@ def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: 
     assert scheduler.excluded == ["n2"], "it has failed everywhere"
 
 
+def test_the_last_node_that_meets_the_keys_stays(scheduler: Scheduler, folder: Store) -> None:
+    """Without it sbatch would refuse the jobs."""
+    members = [Partition(f"n{i}", False, True, None, 8, 16.0, 0, 1, features=frozenset("ab"[i > 2])) for i in range(5)]
+    partition = replace(LIMITS.partitions["main"], features=frozenset("ab"), nodes=5, members=tuple(members))
+    limits = replace(LIMITS, partitions={"main": partition})
+    executor = SlurmExecutor(Profile(constraint="b", exclude=("n0",)), limits, folder, "s", clock=Clock())
+    executor.submit([replace(job, avoid=["n3"]) for job in jobs("a")])
+    assert scheduler.excluded == ["n3"] and executor.has_other_nodes(["n3"])
+    executor.submit([replace(job, avoid=["n3", "n4"]) for job in jobs("b")])
+    assert scheduler.excluded == [] and not executor.has_other_nodes(["n3", "n4"])
+
+
 def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsewhere(
     scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
