@@ -79,10 +79,8 @@ class Metric:
         Raises:
             MeasurementError: A field has a value that is not allowed, or the name cannot be a column.
         """
-        if not self.name.isidentifier():
-            raise MeasurementError(
-                f"metric {self.name!r}: invalid name. Use letters, digits and '_', starting with a letter."
-            )
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise MeasurementError(f"metric name is {self.name!r}, expected the name of a column, such as 'nc1'")
         for field, values in (("axis", Axis), ("per", Per), ("kind", Kind), ("panel", Panel)):
             allowed = get_args(values)
             if (value := getattr(self, field)) not in allowed:

@@ -41,6 +41,10 @@ _MAX_VALUE_LENGTH = 500
 """Maximum number of characters of a value in a message."""
 
 
+_SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
+"""Words for true and false that sweep files contain as str."""
+
+
 class ParameterError(ValueError):
     """A parameter is unknown, missing, of the wrong type or out of range."""
 
@@ -168,10 +172,12 @@ class Parameter:
             return float(value) + 0.0  # -0.0 and 0.0 are the same value and hence the same trial
         if kind == "str" and isinstance(value, str) and _is_text(value):
             return value
-        if kind == "bool" and isinstance(value, bool):
-            return value
+        switch = _SWITCHES.get(value.lower()) if isinstance(value, str) else None
+        if kind == "bool" and (isinstance(value, bool) or switch is not None):
+            return value if switch is None else switch
         if kind == "scalar" and (is_number or isinstance(value, bool) or (isinstance(value, str) and _is_text(value))):
-            return value
+            if switch is None:  # else text or a boolean may be meant
+                return value
         raise self._refusal(whole_value)
 
     def _in_range(self, number: float) -> bool:
@@ -186,6 +192,10 @@ class Parameter:
         numbers = value if isinstance(value, list | tuple) else [value]
         is_huge = any(isinstance(number, int | float) and abs(number) >= LARGEST for number in numbers)
         bound = f", of magnitude below {LARGEST:g}" if is_huge else ""
+        if self.kind == "str" and isinstance(value, bool | int | float):
+            hint += " (quote it in YAML if it is text)"
+        elif self.kind == "scalar" and isinstance(value, str):
+            hint += ". Write true or false, or annotate the argument as str or bool."
         return ParameterError(f"parameter {self.name!r} is {value_text}, expected {self.allowed}{bound}{hint}")
 
 

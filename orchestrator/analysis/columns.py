@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
+from depthrate.storage.tables.custom_columns import check_names
 from depthrate.storage.tables.schema import TRIALS, Columns
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric, Per, by_name
@@ -37,9 +38,12 @@ def columns_of(task: Task) -> Columns:
     """Return the built-in columns and the task's columns.
 
     Raises:
-        TableError: The task declares a column that has another meaning.
+        TableError: The task declares a column that has another meaning, or with an invalid name.
     """
-    return replace(builtin_columns(), own=_tables(task.measurements))
+    columns = replace(builtin_columns(), own=_tables(task.measurements))
+    for table, own in columns.own.items():
+        check_names(table, own, columns.schemas[table].names)
+    return columns
 
 
 def known_measurements(task: Task) -> dict[str, Metric]:
