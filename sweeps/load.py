@@ -17,12 +17,14 @@ from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request,
 from depthrate.tasks.code.collect import real_path
 from depthrate.tasks.code.load import code_of_file, require_trust
 from depthrate.tasks.loading import absolute_task_name
+from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.parameters import format_value
 from depthrate.tasks.supervised.references import (
     HOSTS,
     REFERENCES,
     absolute_reference,
     is_custom,
+    replace_references,
     require_no_file_meant,
 )
 
@@ -228,20 +230,23 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> SweepSpec:
 
 
 def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
-    """Make the paths of custom networks and data absolute, and return the changed keys."""
+    """Make the paths of custom networks, data and metrics absolute, and return the changed keys."""
 
     def absolute(name: str, value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(name, item) for item in value]
         require_no_file_meant(name, value, folder)
-        return absolute_reference(value, folder) if is_custom(name, value) else value
+        if not is_custom(name, value):
+            return value
+        return replace_references(name, value, lambda reference: absolute_reference(reference, folder))
 
     def changed(part: Any) -> Any:
         if isinstance(part, list | tuple):
             return type(part)(map(changed, part))
         if not isinstance(part, Mapping):
             return part
-        return {name: absolute(name, value) if name in REFERENCES else value for name, value in part.items()}
+        names = (*REFERENCES, PARAMETER)
+        return {name: absolute(name, value) if name in names else value for name, value in part.items()}
 
     return {key: changed(getattr(sweep, key)) for key in _OF_TRIALS}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.explain import unforeseen_import
+from depthrate.tasks.code.load import IS_LOADING
 from depthrate.tasks.interface import (
     Diverged,
     Interrupted,
@@ -143,12 +144,21 @@ def task(
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            function.__depthrate_task__ = build(function)  # type: ignore[attr-defined]
+        except Exception as error:
+            if not IS_LOADING.get():
+                raise
+            function.__depthrate_task__ = error  # type: ignore[attr-defined]  # raised if this task is requested
+        return function
+
+    def build(function: Callable[..., Any]) -> FunctionTask:
         schema = schema_of_function(function, ("seed",) if fusible is None else fusible, added)
         for option, names in (("fusible", fusible or ()), ("added", added)):
             for name in names:
                 schema.require_known(name, f"{option} of task {function.__name__!r}")
         path = Path(inspect.getfile(function))
-        function.__depthrate_task__ = FunctionTask(  # type: ignore[attr-defined]
+        return FunctionTask(
             function=function,
             name=f"{path.stem}:{function.__name__}",
             version=version,
@@ -159,7 +169,6 @@ def task(
             doc=inspect.getdoc(function) or "",
             defined_at=f"{path.name}, line {function.__code__.co_firstlineno}",
         )
-        return function
 
     return mark
 

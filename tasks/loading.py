@@ -43,6 +43,8 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
         state = "has no function" if function is None else "does not mark with @depthrate.task the function"
         tasks = [key for key, value in vars(module).items() if hasattr(value, "__depthrate_task__")]
         raise TaskError(f"{location} {state} {function_name!r}. Tasks in it: {', '.join(tasks) or 'none'}.")
+    if isinstance(loaded, Exception):
+        raise loaded if isinstance(loaded, ValueError) else TaskError(f"{location}: {type(loaded).__name__}: {loaded}")
     assert isinstance(loaded, FunctionTask)
     return replace(loaded, code=code)
 

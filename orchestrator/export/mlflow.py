@@ -79,8 +79,7 @@ def _write_run(client: Any, experiment_id: str, trial: CommittedRun) -> None:
     params = [Param(name, str(value)[:MAX_VALUE_LENGTH]) for name, value in trial.params.items()]
     for part in _parts(params, MAX_PARAMS_PER_CALL):
         client.log_batch(run.info.run_id, params=part)
-    names = {tag: _metric_name(tag) for _, values in trial.steps for tag in values}
-    scalars = [(names[tag], value, step) for step, values in trial.steps for tag, value in values.items()]
+    scalars = [(_metric_name(tag), value, step) for step, values in trial.steps for tag, value in values.items()]
     metrics = [Metric(name, value, ended_ms, step) for name, value, step in scalars]
     for part in _parts(metrics, MAX_METRICS_PER_CALL):
         client.log_batch(run.info.run_id, metrics=part)

@@ -12,6 +12,7 @@ from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.custom_columns import check_names
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.expression import Expression, ExpressionError
@@ -73,7 +74,9 @@ def check_sweep(sweep: SweepSpec, files: Mapping[str, bytes] | None = None) -> C
     trials = expand(sweep, task)
     check_fits(sweep, task)
     check_figures(sweep, task)
-    columns_of(task)  # this refuses columns that the store does not support
+    columns = columns_of(task)  # this refuses columns that the store does not support
+    standard = [*columns.schemas["metrics"].names, *columns.schemas["curves"].names]
+    check_names("metrics", [request.metric for request in sweep.fit], standard)
     check_filters(sweep, task)
     return CheckedSweep(sweep, task, trials)
 

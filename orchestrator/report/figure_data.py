@@ -31,18 +31,14 @@ class FigureContent:
         return f"cannot draw the figure {name!r} ({self.request.kind}): {self.problem}"
 
 
-def _as_sql(request: FigureRequest, columns: Sequence[str]) -> FigureRequest:
-    """Quote a metric that is a column's name, such as `val/loss`. Others are SQL expressions."""
-    return request.replace(metric=quoted(request.metric)) if request.metric in columns else request
-
-
 def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids: Sequence[str]) -> list[FigureContent]:
     """Return each figure with the values of the given trials that are committed and did not diverge."""
     contents = []
     columns = [name for view in ("results", "metrics") for name in results.sql(f"select * from {view} limit 0").columns]
     for request in requests:
         try:
-            rows = results.sql(_query(_as_sql(request, columns))).df()
+            is_column = request.metric in columns  # such as `val/loss`, otherwise an SQL expression
+            rows = results.sql(_query(request.replace(metric=quoted(request.metric)) if is_column else request)).df()
         except QueryError as error:
             contents.append(FigureContent(request, pd.DataFrame(), str(error)))
             continue

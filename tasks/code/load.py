@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,8 @@ from depthrate.tasks.private_cache import is_of_process
 
 _MAIN = "depthrate_task_"
 """Prefix of the module name of a task's file."""
+IS_LOADING = ContextVar("IS_LOADING", default=False)
+"""Whether a user's module is being imported, so that only the requested one of its tasks must be valid."""
 
 
 def load_user_module(
@@ -41,7 +44,11 @@ def load_user_module(
     Raises:
         TaskError: The file or module does not exist, is not trusted, or cannot be imported.
     """
-    return _load_file(location, folder, files) if location.endswith(".py") else _load_module(location, files)
+    token = IS_LOADING.set(True)
+    try:
+        return _load_file(location, folder, files) if location.endswith(".py") else _load_module(location, files)
+    finally:
+        IS_LOADING.reset(token)
 
 
 def task_file(path: Path) -> Path:

@@ -16,6 +16,7 @@ from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.interface import Params, TaskContext, TaskError, TrialResult
+from depthrate.tasks.measures.named_columns import parse_measure, split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
@@ -49,7 +50,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         data: CustomData | None = None,
         code: TaskCode | None = None,
     ):
-        """Build a task from a custom network, custom data, or both. None stands for a built-in one.
+        """Build a task from a custom network, custom data, or both. None stands for a built-in one. A target has the metrics.
 
         Raises:
             ParameterError: A callable takes arguments with the names of parameters.
@@ -65,6 +66,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self._network_arguments = {argument.name for argument in network_arguments}
         self._arguments = {argument.name for argument in (*network_arguments, *data_arguments)}
         executed = network if network is not None or data is None else data.function
+        executed = executed or next((metric.function for metric in target.custom.values()), None)
         self.defined_at = "" if executed is None else executed.defined_at
         self.distinguished_by = "" if executed is None else f"rename {executed.name} ({executed.defined_at})"
         self._networks: dict[str, Network] = {}
@@ -221,7 +223,11 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self.target.check(trial, custom_data)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
-        self.target.check_network(trial, self.network(trial, data), data)
+        network = self.network(trial, data)
+        self.target.check_network(trial, network, data)
+        names = parse_measure(trial.measure, self.target.custom) if self.target.custom else {}
+        for metric in filter(None, names.values()):
+            metric.check([layer.width for layer in network.measured_layers()], data.num_classes, trial.dtype)
 
     def _check_texts(self, trial: SupervisedParameters) -> None:
         """Reject parameters of text data for other data, so that no two trials differ in name only."""
@@ -247,6 +253,9 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 )
             if isinstance(data := self.read_custom_data(trial), Streamed):
                 remarks.append(data.remark(trial.measure_samples))
+        for metric in self.target.custom.values():
+            columns = ", ".join(column.name for column in metric.metrics)
+            remarks.append(f"{metric.name}: measured per layer as {columns}")
         return [*dict.fromkeys(remarks), *self._remarks_on_network(parsed)]
 
     def _remarks_on_network(self, trials: Sequence[SupervisedParameters]) -> Sequence[str]:
@@ -278,14 +287,14 @@ NEXT_TOKEN = Supervised(TARGETS["next_token"])
 
 
 def load_custom_task(text: str, files: Mapping[str, bytes] | None = None) -> Supervised:
-    """Build the task for the custom network and data named in a string, with their code from `files` or from disk.
+    """Build the task for the custom network, data and metrics named in a string, with their code from `files` or from disk.
 
     Raises:
         TaskError: A file cannot be imported, lacks the callable, or can be changed by other users.
         ParameterError: A callable takes arguments that no sweep can give, or that have names of parameters.
     """
     references = parse_references(text)
-    if references.arch is None and references.dataset is None:
+    if references.task == CUSTOM and references.arch is None and references.dataset is None:
         raise TaskError(
             f"task {CUSTOM!r} needs a custom network or data set. Set arch: ./model.py:Net, or dataset: ./mine.npz, or both."
         )
@@ -299,8 +308,14 @@ def load_custom_task(text: str, files: Mapping[str, bytes] | None = None) -> Sup
     data = None
     if references.dataset is not None:
         data = CustomData(source or Path(references.dataset), target)
-    executed = network or source
-    executed_code = None if executed is None else executed.code
+    functions = [load_callable(reference, "measure", files) for reference in split_measure(references.measure)]
+    if functions:
+        from depthrate.tasks.supervised.custom_metric import CustomMetric
+
+        has_targets = target.streamed.has_targets
+        target = target.with_custom([CustomMetric(one, has_targets=has_targets) for one in functions if one])
+    codes = [one.code for one in (network, source, *functions) if one is not None and one.code is not None]
+    executed_code = min(codes, key=lambda code: files is not None and code.main not in files, default=None)
     if executed_code is not None and files is not None:
         executed_code = replace(executed_code, files=tuple(sorted(files.items())))
     return Supervised(target, network, data, executed_code)

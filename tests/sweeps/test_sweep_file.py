@@ -27,9 +27,16 @@ from depthrate.tasks.interface import Engine, TaskError
         ("none", "none"),
         ("null", None),
         ("'1e-4'", "1e-4"),
+        ("no", "no"),
+        ("Off", "Off"),
+        ("y", "y"),
+        ("010", "010"),
+        ("2024-01-31", "2024-01-31"),
+        ("=", "="),
+        ("True", True),
     ],
 )
-def test_numbers_in_yaml_are_numbers(text, value):
+def test_yaml_has_numbers_booleans_and_text(text, value):
     found = parse_yaml(f"lr: {text}")["lr"]
     assert found == value and type(found) is type(value)
 

@@ -15,7 +15,7 @@ def test_labels_and_entries_fall_back_to_names() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "my bend"}, "letters, digits"),
+        ({"name": " "}, "expected the name of a column"),
         ({"name": "bend", "axis": "logarithmic"}, "axis is 'logarithmic', expected one of log, linear"),
         ({"name": "bend", "per": "epoch"}, "per is 'epoch', expected one of layer, step"),
         ({"name": "bend", "kind": "tensor"}, "expected one of scalar, vector, matrix"),

@@ -164,3 +164,15 @@ def test_the_decorator_is_found_where_it_was_and_says_where_it_is():
 
     with pytest.warns(DeprecationWarning, match=r"Use depthrate\.task"):
         assert module.task is depthrate.task
+
+
+def test_only_the_requested_task_is_checked(tmp_path: Path) -> None:
+    header = "from __future__ import annotations\nimport depthrate\n"
+    tasks = {"good": "depth: int", "unfit": "depth: dict", "unknown": "depth: Nothing"}
+    text = "".join(f"@depthrate.task()\ndef {name}(*, {of}): return {{}}\n" for name, of in tasks.items())
+    (tmp_path / "tasks.py").write_text(header + text)
+    assert list(load_task("tasks.py:good", tmp_path).schema) == ["depth"]
+    with pytest.raises(ParameterError, match="task 'unfit': argument 'depth' is annotated"):
+        load_task("tasks.py:unfit", tmp_path)
+    with pytest.raises(TaskError, match=r"tasks\.py: NameError: name 'Nothing'"):
+        load_task("tasks.py:unknown", tmp_path)
