@@ -224,3 +224,20 @@ def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() 
 
 def steps_done() -> list[int]:
     return [int(line) for line in Path("steps").read_text().split()] if Path("steps").exists() else []
+
+
+@pytest.mark.slow
+def test_custom_metrics_are_measured_and_fitted() -> None:
+    Path("my_metrics.py").write_text(listing("my_metrics.py"))
+    Path("margins.yaml").write_text(listing("margins"))
+    assert "my_metrics:margins: measured per layer as closest_means, largest_mean, correct" in printed(
+        "plan", "margins.yaml"
+    )
+    assert re.search(r"closest_means +\S", printed(*one_seed("margins"), "--set", "steps=20"))
+    printed("report", "margins")
+    assert "closest_means" in Path("report.html").read_text()
+    results = depthrate.open("results")
+    query = "select count(sparsity), count(correct), count(*) from metrics where step = 20"
+    assert results.sql(query).fetchall() == [(22, 18, 22)]
+    accuracies = results.sql("select correct, accuracy from results").fetchall()
+    assert all(0 <= correct <= 1 and accuracy is not None for correct, accuracy in accuracies)

@@ -27,16 +27,15 @@ class CustomMetric:
     It gets copies on the CPU. Random numbers of torch are the same in each call. An example shows its columns.
     """
 
-    def __init__(self, function: UserCallable, *, has_targets: bool):
+    def __init__(self, function: UserCallable, has_targets: bool):
         self.function, self.name, self._has_targets = function, function.name, has_targets
-        self._column = self.name.rpartition(":")[2]
         self._row: dict[str, float] = {}
         for example in self._examples(64, 10, "float32"):
             self._row |= self._call(*example)
-        signs = {name: value > 0 for name, value in self._row.items()} or {self._column: True}
+        signs = {name: value > 0 for name, value in self._row.items()} or {function.name.rpartition(":")[2]: True}
         doc = f"custom metric {self.name}"
         self.metrics = [Metric(name, doc=doc, axis="log" if is_log else "linear") for name, is_log in signs.items()]
-        self._row = dict.fromkeys(signs, math.nan)
+        self._row, self.columns = dict.fromkeys(signs, math.nan), ", ".join(signs)
 
     def check(self, widths: Sequence[int], num_outputs: int, dtype: str) -> None:
         """Call the function with the shapes of a network's layers.
@@ -57,7 +56,7 @@ class CustomMetric:
         row = self._row | (self._call(h_ND, labels, weight_KD) if torch.isfinite(h_ND).all() else {})
         if len(row) > len(self._row):
             raise TaskError(
-                f"{self.name} returned the name {[*row][-1]!r}, but only {', '.join(self._row)} for an example. Return the "
+                f"{self.name} returned the name {[*row][-1]!r}, but only {self.columns} for an example. Return the "
                 "same names in each call."
             )
         return row
@@ -75,7 +74,13 @@ class CustomMetric:
                 f"measure: {self.name} failed on features, labels and weight of shape {shapes}: {format_error(error)}. "
                 f"Expected {SIGNATURE}."
             ) from error
-        values = result if isinstance(result, Mapping) else {} if result is None else {self._column: result}
+        values = (
+            result
+            if isinstance(result, Mapping)
+            else {}
+            if result is None
+            else {self.function.name.rpartition(":")[2]: result}
+        )
         return {name: self._number(name, value) for name, value in values.items()}
 
     def _number(self, name: str, value: Any) -> float:

@@ -16,7 +16,7 @@ from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.interface import Params, TaskContext, TaskError, TrialResult
-from depthrate.tasks.measures.named_columns import parse_measure, split_measure
+from depthrate.tasks.measures.named_columns import split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
@@ -225,8 +225,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         check_training(trial, data.num_samples)
         network = self.network(trial, data)
         self.target.check_network(trial, network, data)
-        names = parse_measure(trial.measure, self.target.custom) if self.target.custom else {}
-        for metric in filter(None, names.values()):
+        for metric in self.target.custom.values():
             metric.check([layer.width for layer in network.measured_layers()], data.num_classes, trial.dtype)
 
     def _check_texts(self, trial: SupervisedParameters) -> None:
@@ -253,9 +252,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 )
             if isinstance(data := self.read_custom_data(trial), Streamed):
                 remarks.append(data.remark(trial.measure_samples))
-        for metric in self.target.custom.values():
-            columns = ", ".join(column.name for column in metric.metrics)
-            remarks.append(f"{metric.name}: measured per layer as {columns}")
+        remarks += [f"{metric.name}: measured per layer as {metric.columns}" for metric in self.target.custom.values()]
         return [*dict.fromkeys(remarks), *self._remarks_on_network(parsed)]
 
     def _remarks_on_network(self, trials: Sequence[SupervisedParameters]) -> Sequence[str]:
@@ -312,8 +309,7 @@ def load_custom_task(text: str, files: Mapping[str, bytes] | None = None) -> Sup
     if functions:
         from depthrate.tasks.supervised.custom_metric import CustomMetric
 
-        has_targets = target.streamed.has_targets
-        target = target.with_custom([CustomMetric(one, has_targets=has_targets) for one in functions if one])
+        target = target.with_custom([CustomMetric(one, target.streamed.has_targets) for one in functions if one])
     codes = [one.code for one in (network, source, *functions) if one is not None and one.code is not None]
     executed_code = min(codes, key=lambda code: files is not None and code.main not in files, default=None)
     if executed_code is not None and files is not None:

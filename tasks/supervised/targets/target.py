@@ -83,14 +83,13 @@ class Target(ABC):
         """
         target = copy.copy(self)
         target.custom = {metric.name: metric for metric in custom}
-        taken = {name.casefold() for name in (*(metric.name for metric in self.metrics), *SupervisedParameters.schema)}
-        for column in (column for metric in custom for column in metric.metrics):
-            if (name := column.name.casefold()) in taken:
-                raise ParameterError(
-                    f"measure: {column.doc} returns {name!r}, a parameter or another metric. Rename it."
-                )
-            taken.add(name)
-            target.metrics = (*target.metrics, column)
+        columns = [column for metric in custom for column in metric.metrics]
+        target.metrics = (*self.metrics, *columns)
+        names = [*(metric.name.casefold() for metric in target.metrics), *SupervisedParameters.schema]
+        if repeated := next((column for column in columns if names.count(column.name.casefold()) > 1), None):
+            raise ParameterError(
+                f"measure: {repeated.doc} returns {repeated.name!r}, a parameter or other metric. Rename it."
+            )
         return target
 
     def schema(

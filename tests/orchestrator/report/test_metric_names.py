@@ -34,7 +34,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write_sweep(declared: str, fits: list[str]) -> None:
     Path("t.py").write_text(TASK.replace("DECLARED", declared))
     figures = [{"kind": "curve", "metric": name, "x": "depth"} for name in fits]
-    spec = {"name": "s", "task": "./t.py:t", "grid": {"depth": [2, 4, 8]}, "fit": [{"metric": name} for name in fits]}
+    spec = {
+        "name": "s",
+        "task": "./t.py:t",
+        "grid": {"depth": [2, 4, 8, 16]},
+        "fit": [{"metric": name} for name in fits],
+    }
     Path("s.yaml").write_text(json.dumps({**spec, "figures": figures}))
 
 
@@ -42,7 +47,7 @@ def write_sweep(declared: str, fits: list[str]) -> None:
 @pytest.mark.parametrize("declared", ["[]", "[depthrate.Metric(name) for name in NAMES]"])
 def test_any_printable_name_passes_every_view(declared: str) -> None:
     write_sweep(declared, NAMES)
-    assert "3 trials" in printed("plan", "s.yaml")
+    assert "4 trials" in printed("plan", "s.yaml")
     fitted = printed("run", "s.yaml", "--workers", "1")
     assert all(name in fitted for name in NAMES) and fitted.count("depth^-0.5") >= len(NAMES)
     printed("report", "s", "--figures", "figures", "--latex", "tex")
