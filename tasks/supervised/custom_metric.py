@@ -30,6 +30,7 @@ class CustomMetric:
     def __init__(self, function: UserCallable, has_targets: bool):
         self.function, self.name, self._has_targets = function, function.name, has_targets
         self._row: dict[str, float] = {}
+        self._checked: set[tuple[int, int, str]] = set()
         for example in self._examples(64, 10, "float32"):
             self._row |= self._call(*example)
         signs = {name: value > 0 for name, value in self._row.items()} or {function.name.rpartition(":")[2]: True}
@@ -43,9 +44,10 @@ class CustomMetric:
         Raises:
             TaskError: It fails, or returns something else than numbers by the names of the first example.
         """
-        for width in set(widths):
-            for example in self._examples(width, num_outputs, dtype):
+        for shape in {(width, num_outputs, dtype) for width in widths} - self._checked:
+            for example in self._examples(*shape):
                 self(*example)
+            self._checked.add(shape)
 
     def __call__(self, h_ND: Tensor, labels: Tensor, weight_KD: Tensor | None) -> dict[str, float]:
         """Return each column's number, NaN where it is undefined or the features are not finite.
