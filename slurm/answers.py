@@ -90,6 +90,12 @@ def parse_time(text: str) -> float | None:
         return None
 
 
+def parse_local_time(text: str, now: float) -> float:
+    """Parse a time in the local zone. In the hour that a time change repeats, return the first such time after `now`."""
+    times = [datetime.fromisoformat(text).replace(fold=fold).timestamp() for fold in (0, 1)]
+    return next((at for at in times if at >= now), times[1])
+
+
 def unexpected_answer(command: str, text: str) -> SlurmError:
     """Return the error about an answer that cannot be parsed."""
     return SlurmError(f"{command} printed {text.strip()[:200]!r}, which is not its usual answer. Run it to see more.")

@@ -5,11 +5,13 @@ import shutil
 import sys
 import time
 
-from depthrate.slurm.answers import parse_records, parse_time
+from depthrate.slurm.answers import parse_local_time, parse_records, parse_time
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.script import REQUEUE_CODE
 
 QUERY_TIMEOUT_S = 15.0
+CLOCK_SKEW_S = 300.0
+"""Maximum distance of a running job's start and end from the other side of now. A wrapper of scontrol may ignore TZ."""
 
 
 def job_id() -> str:
@@ -25,8 +27,13 @@ def restart_count() -> int:
 
 def seconds_left() -> float | None:
     """Return the seconds to this job's time limit, or None if neither the controller nor the batch script reports it."""
-    ends_at = parse_time(_record().get("EndTime", "")) or os.environ.get("DEPTHRATE_ENDS_AT")
-    return None if ends_at is None else float(ends_at) - time.time()
+    record, now = _record(), time.time()
+    starts_at, ends_at = (parse_time(record.get(key, "")) for key in ("StartTime", "EndTime"))
+    if starts_at and ends_at and not starts_at - CLOCK_SKEW_S <= now <= ends_at + CLOCK_SKEW_S:
+        ends_at = parse_local_time(record["EndTime"], now)  # this job runs, so the times are not in UTC
+    if ends_at is None and (of_script := os.environ.get("DEPTHRATE_ENDS_AT")):
+        ends_at = float(of_script)
+    return None if ends_at is None else ends_at - now
 
 
 def is_ending() -> bool | None:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from unittest.mock import patch
@@ -122,6 +123,20 @@ def test_a_node_without_partitions_is_ignored() -> None:
     with answering(scontrol(nodes.encode())):
         partition = read_limits().partitions["gpu"]
     assert (partition.nodes, partition.mem_gb) == (1, 500.0)
+
+
+@pytest.mark.parametrize(("ends", "left"), [("02:30", 1200), ("01:30", 1200)])
+def test_the_repeated_hour_in_both_zones(ends: str, left: int) -> None:
+    """At 02:10 for the second time, a job ends at 02:30 in Berlin. A wrapper that ignores TZ prints the local time."""
+    starts = f"{int(ends[:2]) - 1:02}{ends[2:]}"
+    record = f"JobId=7 JobState=RUNNING StartTime=2026-10-25T{starts}:00 EndTime=2026-10-25T{ends}:00\n".encode()
+    try:
+        with patch.dict(os.environ, {"SLURM_JOB_ID": "7", "TZ": "Europe/Berlin"}), answering(lambda arguments: record):
+            time.tzset()
+            with patch.object(in_job.time, "time", lambda: 1792890600.0):
+                assert in_job.seconds_left() == left
+    finally:
+        time.tzset()
 
 
 @given(text=COMMENTS, encoding=ENCODINGS)
