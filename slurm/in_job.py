@@ -1,13 +1,15 @@
 """Queries and requests of a job about itself: its id, restarts, remaining time, state and requeue."""
 
+import contextlib
 import os
 import shutil
 import sys
 import time
 from datetime import datetime
+from pathlib import Path
 
 from depthrate.slurm.command import SlurmError, parse_fields, run_command
-from depthrate.slurm.script import REQUEUE_CODE
+from depthrate.slurm.script import REQUEUE_CODE, START_MARKER
 
 QUERY_TIMEOUT_S = 15.0
 
@@ -16,6 +18,13 @@ def job_id() -> str:
     """Return this job's id: `<array>_<index>`, or `<id>` outside arrays."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+
+
+def mark_started() -> None:
+    """Record for the batch script that depthrate's program has started in this job."""
+    if marker := os.environ.get(START_MARKER):  # a job of an earlier version has none
+        with contextlib.suppress(OSError):
+            Path(marker).touch()
 
 
 def restart_count() -> int:

@@ -5,8 +5,12 @@ a script and call sbatch in one step, but `slurm/submit.py` calls sbatch itself,
 `batch_script` uses a private method, whose result `tests/slurm/test_profile.py` checks.
 """
 
+import contextlib
+import os
 import shlex
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,13 +30,41 @@ RESUBMIT_TRIES = 180
 RESUBMIT_INTERVAL_S = 20
 """Seconds between these attempts."""
 
+_FIND_PROGRAM = (
+    "import importlib.util as u, sys\n"
+    "missing = [name for name in ('depthrate', 'submitit') if u.find_spec(name) is None]\n"
+    "sys.exit(f'it lacks {missing[0]}' if missing else 0)"
+)
 _FOLDERS_PER_JOB = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
 """(variable in the batch script, key of the profile) for each folder whose path is known only in a job."""
 
 
-def start_marker(folder: Path, job_id: str, restarts: int) -> Path:
-    """Return the path of the file that depthrate's program creates when it starts in a job."""
-    return folder / f"begun-{job_id}-{restarts}"
+START_MARKER = "DEPTHRATE_START_MARKER"
+"""Variable of a job with the path of the file that depthrate's program creates when it starts."""
+FAILED_STARTS = "failed_starts"
+"""Folder below a job folder. A batch script whose job fails before depthrate starts writes a file in it."""
+
+
+@dataclass(frozen=True)
+class FailedStart:
+    """Report of a batch script about a job that failed before depthrate started in it."""
+
+    job_id: str
+    restarts: int
+    exit_code: int
+    node: str
+    stderr: str
+    """Last lines of stderr."""
+
+
+def read_failed_starts(folder: Path) -> Iterator[FailedStart]:
+    """Yield the reports in a job folder. SLURM may list their jobs as running for `failed_start_s` seconds more."""
+    with contextlib.suppress(OSError, ValueError):
+        for path in (folder / FAILED_STARTS).glob("*-*[0-9]"):
+            job_id, _, restarts = path.name.rpartition("-")
+            head, _, stderr = path.read_text(errors="replace").partition("\n")
+            code, _, node = head.partition(" ")
+            yield FailedStart(job_id, int(restarts), int(code), node, stderr)
 
 
 def all_jobs_ended(folder: Path) -> bool:
@@ -142,11 +174,15 @@ def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewher
     lines = []
     if profile.scratch is not None:  # not through TMPDIR, which names a different folder until the script has set it
         lines.append('[ -z "$scratch_of_job" ] || rm -rf -- "$scratch_of_job"')
+    lines += [
+        f'if ((code > 0 && code < 128)) && [ ! -e "${START_MARKER}" ]; then',
+        "  job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+        f'  job=${{job:-$SLURM_JOB_ID}} report="$here/{FAILED_STARTS}/$SLURM_JOB_ID.new"',
+        '  { echo "$code $SLURMD_NODENAME"; tail -qc 2000 "$here/$job"_*log.err; } > "$report"',
+        f'  mv "$report" "$here/{FAILED_STARTS}/$job-${{SLURM_RESTART_COUNT:-0}}"',
+    ]
     if elsewhere:
-        marker = start_marker(Path("$here"), "$SLURM_JOB_ID", 0).name.removesuffix("0") + "${SLURM_RESTART_COUNT:-0}"
         lines += [
-            f"here={shlex.quote(str(folder))}",
-            f'if ((code > 0 && code < 128)) && [ ! -e "$here/{marker}" ]; then',
             '  echo "$SLURMD_NODENAME" >> "$here/avoided"',
             f"  avoided={shlex.quote(','.join(excluded))}",
             '  for node in $(sort -u "$here/avoided"); do avoided=${avoided:+$avoided,}$node; done',
@@ -157,14 +193,15 @@ def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewher
             f"      sleep {RESUBMIT_INTERVAL_S}",
             "    done",
             "  fi",
-            "fi",
         ]
-    marker = shlex.quote(str(folder)) + f"/{_ended_marker('${SLURM_ARRAY_TASK_ID:-0}')}"
-    lines.append(f"((code)) || touch {marker}")
+    lines.append("fi")
+    lines.append(f'((code)) || touch "$here/{_ended_marker("${SLURM_ARRAY_TASK_ID:-0}")}"')
     min_s = profile.failed_start_s
     lines.append(f"((code == 0 || code >= 128 || SECONDS >= {min_s})) || sleep $(({min_s} - SECONDS))")
     body = [f"  {line}" for line in lines]
-    return ["scratch_of_job=", "depthrate_ends() {", "  code=$?", *body, "}", "trap depthrate_ends EXIT"]
+    begin = ["scratch_of_job=", f"here={shlex.quote(str(folder))}"]
+    begin.append(f'export {START_MARKER}="$here/begun-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}"')
+    return [*begin, "depthrate_ends() {", "  code=$?", *body, "}", "trap depthrate_ends EXIT"]
 
 
 def _teardown(profile: Profile) -> list[str] | None:
@@ -205,6 +242,29 @@ def python_command(profile: Profile) -> str | None:
     binds = "".join(f' --bind="${name}"' for name, key in _FOLDERS_PER_JOB if getattr(profile, key) is not None)
     command = shlex.join([profile.container_runtime, "exec", *options])
     return f"{command}{binds} {shlex.quote(profile.container)} {python}"
+
+
+def check_python(profile: Profile) -> None:
+    """Check that the profile's Python finds depthrate's program, unless a container or the setup lines provide it.
+
+    Raises:
+        SlurmError: It does not.
+    """
+    if profile.python is None or profile.container is not None or profile.setup:
+        return
+    try:
+        command = [*shlex.split(os.path.expandvars(profile.python)), "-c", _FIND_PROGRAM]
+        environment = os.environ | {"PYTHONSAFEPATH": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        problem = lines[-1] if done.returncode else ""
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
+        raise SlurmError(
+            f"python is {profile.python!r}, expected a Python with depthrate: {problem}. Set a path that all nodes see, or "
+            "add the setup lines that provide it."
+        )
 
 
 def batch_script(

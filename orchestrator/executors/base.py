@@ -258,6 +258,10 @@ class Executor(ComputeTarget):
         """Return the number of calls per scheduler command."""
         return {}
 
+    def waiting_reasons(self) -> Mapping[str, int]:
+        """Return the scheduler's reasons why submitted jobs wait, each with its number of jobs."""
+        return {}
+
     capacity: int
     """Number of jobs that are worth submitting in advance."""
     takes_batches: bool = False

@@ -40,9 +40,15 @@ def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Prof
         ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the file or an option cannot be used.
     """
     from depthrate.orchestrator.executors.machine import check_request
+    from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
     from depthrate.slurm.profile import load_profile
+    from depthrate.slurm.script import check_python
 
     options, profile = request.options, load_profile(cluster)
+    check_jobs_folder(profile, request.store, request.sweep.name)
+    check_python(profile)
+    # `squeue --Format=JobID,State,Comment` lists the jobs of a sweep, also for other tools. Some sites prescribe comments
+    profile = replace(profile, extra={"comment": f"depthrate:{request.sweep.name}", **profile.extra})
     check_request(options.device, options.workers)
     if (packs_per_gpu := options.executor_options[PACKS_PER_GPU.name]) is not None:
         profile = replace(profile, packs_per_gpu=packs_per_gpu)

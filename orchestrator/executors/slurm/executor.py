@@ -29,7 +29,7 @@ from depthrate.orchestrator.executors.base import (
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
-from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
+from depthrate.orchestrator.executors.slurm.outcomes import EARLY_S, PackOutcomes
 from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
 from depthrate.orchestrator.executors.slurm.submissions import (
     PLANNED_JOB_NAME,
@@ -52,7 +52,7 @@ from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue, Watche
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message, time_outside_slurm
-from depthrate.slurm.job_states import JobState, parse_array_id
+from depthrate.slurm.job_states import JobState, earlier_starts, parse_array_id, wait_text
 from depthrate.slurm.profile import Profile, expiring_keys_message
 from depthrate.slurm.script import batch_script
 from depthrate.slurm.submit import SubmitLimitError, cancel_jobs, exclude_nodes
@@ -69,21 +69,18 @@ MAX_RECORD_POLL_INTERVAL_S = 5.0
 """Longest interval between reads of the records on a file system, in seconds."""
 MAX_REMOTE_RECORD_POLL_INTERVAL_S = 15.0
 """Longest interval between reads of the records on an object store, in seconds."""
-WAIT_ADVICE = dict.fromkeys(
-    ("PartitionDown", "PartitionInactive"),
-    "they start once it is up again, or cancel and set another partition",
-)
-"""Reason why jobs wait -> advice."""
 PROBABLE_CAUSES = {"OUT_OF_MEMORY": "mem_gb was too small", "OutOfMemory": "mem_gb was too small"}
 PROBABLE_CAUSES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short")
 """State, or reason of an ending job -> probable cause, reported before the job's records are known."""
+RESTART_CAUSES = {"PREEMPTED": "preempted by SLURM", "NODE_FAIL": "lost with their node"}
+"""Final state of a job's earlier start -> cause of its restart."""
 MIN_JOB_MINUTES = 1.0
 """Shortest run time of a bundle in minutes, if the cluster accepts fewer jobs than there are packs."""
 EARLY_END_S = 18.0
 """Time in seconds after a submission in which most faulty jobs fail to start or end."""
 POLL_BACKOFF_FACTOR = 20
 """Poll backoff: after reading records for d seconds, wait 20 d, so that reading takes at most 5 % of the time."""
-ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
+ORDINARY_REASONS = ("Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
 """Reasons why jobs wait that require no action."""
 MAX_PACK_TIMES = 32
 """Maximum number of pack run times that are stored for estimates."""
@@ -268,6 +265,8 @@ class SlurmExecutor(Executor):
         except SlurmError as error:
             log.warning("cannot list the jobs of peer launches: %s", error)
             return {}
+        finally:
+            self._queue.requests.record_count()
         self.adopt([submission for submission in submissions if submission.name not in watched], states)
         return {attempt_id: self._adopted[attempt_id] for attempt_id in self._adopted.keys() - before}
 
@@ -397,6 +396,7 @@ class SlurmExecutor(Executor):
     def _collect_ends(self) -> list[AttemptEnd]:
         """Return the attempts that ended according to their records and the last answer of the controller."""
         ends = []
+        self._queue.read_failed_starts()
         self._outcomes.refresh(self._queue.jobs.values())
         for job in list(self._queue.jobs.values()):
             is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
@@ -420,11 +420,12 @@ class SlurmExecutor(Executor):
     def _log_job_states(self) -> None:
         """Log unusual reasons why jobs wait, overdue and ending jobs, and ended jobs whose records are not visible yet."""
         jobs = self._queue.jobs.values()
-        reasons = Counter(job.state.reason for job in jobs if job.is_waiting)
-        for reason, count in reasons.items():
+        for reason, count in self.waiting_reasons().items():
             if reason not in ORDINARY_REASONS:
-                advice = f" ({WAIT_ADVICE[reason]})" if reason in WAIT_ADVICE else ""
-                log_event("job", f"waiting: {reason}{advice}", count=count, is_state=True)
+                log_event("job", f"waiting: {wait_text(reason)}", count=count, is_state=True)
+        for node, count in Counter(job.state.node for job in jobs if job.state.state == "SUSPENDED").items():
+            log_event("job", "suspended by SLURM, until it resumes them", count=count, where=node, is_state=True)
+        self._log_restarts()
         # An earlier launch may have submitted adopted jobs with another cluster file.
         overdue = [
             job
@@ -446,6 +447,24 @@ class SlurmExecutor(Executor):
             cause = f" (probably {PROBABLE_CAUSES[state]})" if state in PROBABLE_CAUSES else ""
             message = f"ended as {state}{cause}, waiting up to {self.profile.grace_s:.0f} s for its records"
             log_event("job", message, count=count, where=node, is_state=True)
+
+    def _log_restarts(self) -> None:
+        """Log the jobs that SLURM has requeued, with the cause from the accounting."""
+        restarted, self._queue.restarted = self._queue.restarted, []
+        starts: dict[str, list[JobState]] = {}
+        if restarted:
+            with suppress(SlurmError):
+                starts = earlier_starts(job_id for job_id, _ in restarted)
+        for job_id, node in restarted:
+            start = starts[job_id][-1] if starts.get(job_id) else JobState("REQUEUED", node=node)
+            ran_s = (start.ended_at or 0.0) - (start.started_at or 0.0)
+            is_at_limit = ran_s >= 60 * self.profile.walltime_min - self.profile.warning_s - EARLY_S
+            cause = RESTART_CAUSES.get(start.state, "requeued near the time limit" if is_at_limit else "requeued")
+            log_event("job", f"{cause}. They resume from their checkpoints", where=start.node)
+
+    def waiting_reasons(self) -> Counter[str]:
+        """Return the reasons why submitted jobs wait, each with its number of jobs."""
+        return Counter(job.state.reason for job in self._queue.jobs.values() if job.has_reason)
 
     def _exclude_from_waiting(self) -> None:
         """Update the excluded nodes of waiting jobs after a change."""

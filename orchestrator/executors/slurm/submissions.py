@@ -148,5 +148,5 @@ def is_alive(state: JobState | None) -> bool:
 def jobs_folder(profile: Profile, store: Store, sweep: str) -> Path:
     """Return the folder of a sweep's job folders, which all nodes must see."""
     if profile.folder:
-        return Path(profile.folder).expanduser() / sweep
+        return Path(profile.folder).expanduser().absolute() / sweep
     return (store.local_folder or Path.home() / ".depthrate") / "slurm" / sweep
