@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.attempts.liveness import stalled_s
-from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
 from depthrate.orchestrator.executors.registry import schedulers
@@ -188,13 +186,6 @@ def _unreported_failures(answers: _Answers) -> list[Record]:
 def _read_cost(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> SweepCost:
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
     return compute_cost(read_records(store, snapshot, sweep=sweep, reader=reader), rows, time.time())
-
-
-def stalled_text(sweep: str, record: Record) -> str:
-    """Return a sentence about a stalled attempt, with the command that ends it."""
-    text = f"{sweep}: {describe_attempt(record)}: no progress for {stalled_s(record) / 60:.0f} min"
-    text += f", at step {record['step']}/{record['num_steps'] or '?'}"
-    return f"{text}. End it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
 
 
 def job_text(counts: JobCounts, title: str) -> str:

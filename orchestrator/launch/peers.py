@@ -6,14 +6,21 @@ import contextlib
 import time
 from collections.abc import Collection, Sequence
 
-from depthrate.orchestrator.attempts.liveness import is_live
+from depthrate.orchestrator.attempts.liveness import STALE_S, is_live, stale_after_s
 from depthrate.orchestrator.attempts.record import write_lost
-from depthrate.storage.attempts.claims import Claims
+from depthrate.storage.attempts.claims import LEASE_S, Claims
 from depthrate.storage.attempts.records import Record, RecordReader
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack
+
+
+def _describe(noun: str, host: str, pid: int, silent_s: float, limit_s: float) -> str:
+    text = f"the {noun} on {host}, pid {pid}"
+    if silent_s <= limit_s / 2:
+        return text
+    return f"{text} (no heartbeat for {silent_s:.0f} s, taken over in {max(0.0, limit_s - silent_s):.0f} s)"
 
 
 class PeerLaunches:
@@ -41,6 +48,21 @@ class PeerLaunches:
     def busy(self) -> set[str]:
         """Trials that peers were running or had claimed at the last poll."""
         return self.running | self.claims.peer_trials
+
+    def describe_launches(self, trial_ids: Collection[str]) -> list[str]:
+        """Return the host and process of the peers that claim any of these trials, and when this launch takes over.
+
+        Peers whose claims have ended are described by their attempts, which run until their heartbeat is stale.
+        """
+        descriptions = {}
+        for record in self.live_records:
+            if not set(trial_ids).isdisjoint(record["trial_ids"]):
+                silent_s = time.time() - (record["heartbeat_at"] or 0.0)
+                limit_s = stale_after_s(record.get("beat_s") or 0.0, min_s=STALE_S)
+                descriptions[record["host"]] = _describe("attempt", record["host"], record["pid"], silent_s, limit_s)
+        for claim, silent_s in self.claims.peers_of(trial_ids):
+            descriptions[claim.host] = _describe("launch", claim.host, claim.pid, silent_s, LEASE_S)
+        return sorted(descriptions.values())
 
     @property
     def is_alone(self) -> bool:

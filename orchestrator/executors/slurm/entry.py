@@ -95,9 +95,9 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
     from depthrate.slurm.script import import_submitit
 
+    limits = read_limits()
     import_submitit()  # before writing or submitting anything
     profile, device = resolve_profile(request, request.options.executor_options[CLUSTER.name])
-    limits = read_limits()
     limits.check(profile, 0)
     if profile.max_submitted is None:
         submit_limits = read_submit_limits(profile, limits.cluster)
