@@ -22,9 +22,8 @@ def job_id() -> str:
 
 def mark_started() -> None:
     """Record for the batch script that depthrate's program has started in this job."""
-    if marker := os.environ.get(START_MARKER):  # a job of an earlier version has none
-        with contextlib.suppress(OSError):
-            Path(marker).touch()
+    with contextlib.suppress(KeyError, OSError):  # a job of an earlier version has no marker
+        Path(os.environ[START_MARKER]).touch()
 
 
 def restart_count() -> int:

@@ -269,8 +269,8 @@ def _checked_value(key: str, value: Any, hint: Any, where: str) -> Any:
     allowed = tuple(kind for kind in kinds if kind is not types.NoneType)
     if isinstance(value, bool) != (bool in allowed) or not isinstance(value, allowed):
         raise SlurmError(f"{where}: {key} is {value!r}, expected {_TYPE_NAMES[kinds[0]]}.")
-    if isinstance(value, str) and not value.strip():
-        raise SlurmError(f"{where}: {key} is empty. Set a string or remove the key.")
+    if isinstance(value, str) and not (value.strip() and value.isprintable()):
+        raise SlurmError(f"{where}: {key} is {value!r}, expected printable characters. Set a string or remove the key.")
     if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value).startswith("~"):
         raise SlurmError(f"{where}: {key} is {value!r}, which names an unknown user. Set an absolute path.")
     if key in _CHOICES and value not in _CHOICES[key]:

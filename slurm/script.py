@@ -6,17 +6,15 @@ a script and call sbatch in one step, but `slurm/submit.py` calls sbatch itself,
 """
 
 import contextlib
-import os
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from depthrate.slurm.command import SlurmError
-from depthrate.slurm.job_states import SETUP_FAILED_CODE
+from depthrate.slurm.job_states import SETUP_FAILED_CODE, JobState
 from depthrate.slurm.profile import KEY_VARIABLES, Profile, parse_gpu_gres
 
 DEFAULT_ARRAY_LIMIT = 10_000
@@ -30,11 +28,6 @@ RESUBMIT_TRIES = 180
 RESUBMIT_INTERVAL_S = 20
 """Seconds between these attempts."""
 
-_FIND_PROGRAM = (
-    "import importlib.util as u, sys\n"
-    "missing = [name for name in ('depthrate', 'submitit') if u.find_spec(name) is None]\n"
-    "sys.exit(f'it lacks {missing[0]}' if missing else 0)"
-)
 _FOLDERS_PER_JOB = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
 """(variable in the batch script, key of the profile) for each folder whose path is known only in a job."""
 
@@ -45,26 +38,17 @@ FAILED_STARTS = "failed_starts"
 """Folder below a job folder. A batch script whose job fails before depthrate starts writes a file in it."""
 
 
-@dataclass(frozen=True)
-class FailedStart:
-    """Report of a batch script about a job that failed before depthrate started in it."""
+def read_failed_starts(folder: Path) -> Iterator[tuple[str, JobState, str]]:
+    """Yield (job, state, last lines of stderr) of the jobs of a folder that failed before depthrate started in them.
 
-    job_id: str
-    restarts: int
-    exit_code: int
-    node: str
-    stderr: str
-    """Last lines of stderr."""
-
-
-def read_failed_starts(folder: Path) -> Iterator[FailedStart]:
-    """Yield the reports in a job folder. SLURM may list their jobs as running for `failed_start_s` seconds more."""
+    SLURM may list these jobs as running for `failed_start_s` seconds more.
+    """
     with contextlib.suppress(OSError, ValueError):
         for path in (folder / FAILED_STARTS).glob("*-*[0-9]"):
             job_id, _, restarts = path.name.rpartition("-")
             head, _, stderr = path.read_text(errors="replace").partition("\n")
             code, _, node = head.partition(" ")
-            yield FailedStart(job_id, int(restarts), int(code), node, stderr)
+            yield job_id, JobState("FAILED", int(restarts), node, exit_code=int(code)), stderr
 
 
 def all_jobs_ended(folder: Path) -> bool:
@@ -252,18 +236,12 @@ def check_python(profile: Profile) -> None:
     """
     if profile.python is None or profile.container is not None or profile.setup:
         return
-    try:
-        command = [*shlex.split(os.path.expandvars(profile.python)), "-c", _FIND_PROGRAM]
-        environment = os.environ | {"PYTHONSAFEPATH": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        problem = lines[-1] if done.returncode else ""
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    if problem:
+    command = f"PYTHONSAFEPATH=1 {profile.python} -c 'import depthrate, submitit'"  # read by bash, as in a job
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    if done.returncode:
         raise SlurmError(
-            f"python is {profile.python!r}, expected a Python with depthrate: {problem}. Set a path that all nodes see, or "
-            "add the setup lines that provide it."
+            f"python is {profile.python!r}, expected a Python with depthrate[slurm]: {done.stderr.strip()[-200:]}. Set a path "
+            "that all nodes see, or add the setup lines that provide it."
         )
 
 

@@ -192,4 +192,5 @@ def job_text(counts: JobCounts, title: str) -> str:
     """Return a sentence about a sweep's jobs in a scheduler, with the reasons why they wait."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
     waiting = counted(counts.waiting, f"{title} job") + " waiting"
-    return waiting + (f" ({reasons})" if reasons else "") + f", {counts.running} running"
+    text = waiting + (f" ({reasons})" if reasons else "") + f", {counts.running} running"
+    return ". ".join([text, *counts.advice])

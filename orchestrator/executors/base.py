@@ -37,6 +37,8 @@ class JobCounts:
     running: int
     reasons: dict[str, int] = field(default_factory=dict)
     """Reason for waiting -> number of jobs, most frequent first."""
+    advice: list[str] = field(default_factory=list)
+    """Reasons that do not end by themselves, each with advice."""
 
 
 @dataclass(frozen=True)

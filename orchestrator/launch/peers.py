@@ -16,13 +16,6 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack
 
 
-def _describe(noun: str, host: str, pid: int, silent_s: float, limit_s: float) -> str:
-    text = f"the {noun} on {host}, pid {pid}"
-    if silent_s <= limit_s / 2:
-        return text
-    return f"{text} (no heartbeat for {silent_s:.0f} s, taken over in {max(0.0, limit_s - silent_s):.0f} s)"
-
-
 class PeerLaunches:
     """Live attempts and claims of peer launches."""
 
@@ -49,20 +42,22 @@ class PeerLaunches:
         """Trials that peers were running or had claimed at the last poll."""
         return self.running | self.claims.peer_trials
 
-    def describe_launches(self, trial_ids: Collection[str]) -> list[str]:
-        """Return the host and process of the peers that claim any of these trials, and when this launch takes over.
+    def describe_blocking(self, trial_ids: Collection[str]) -> list[str]:
+        """Describe the peer launches that claim any of these trials, or else the attempts that run them.
 
-        Peers whose claims have ended are described by their attempts, which run until their heartbeat is stale.
+        Contains the host, the process and, after half of its time without a heartbeat, the seconds until the take-over.
         """
-        descriptions = {}
-        for record in self.live_records:
-            if not set(trial_ids).isdisjoint(record["trial_ids"]):
-                silent_s = time.time() - (record["heartbeat_at"] or 0.0)
-                limit_s = stale_after_s(record.get("beat_s") or 0.0, min_s=STALE_S)
-                descriptions[record["host"]] = _describe("attempt", record["host"], record["pid"], silent_s, limit_s)
-        for claim, silent_s in self.claims.peers_of(trial_ids):
-            descriptions[claim.host] = _describe("launch", claim.host, claim.pid, silent_s, LEASE_S)
-        return sorted(descriptions.values())
+        blocking = [("launch", c.host, c.pid, silent_s, LEASE_S) for c, silent_s in self.claims.peers_of(trial_ids)]
+        records = [] if blocking else [r for r in self.live_records if not set(r["trial_ids"]).isdisjoint(trial_ids)]
+        for record in records:
+            silent_s = time.time() - (record["heartbeat_at"] or 0.0)
+            limit_s = stale_after_s(record.get("beat_s") or 0.0, min_s=STALE_S)
+            blocking.append(("attempt", record["host"], record["pid"], silent_s, limit_s))
+        return [
+            f"the {noun} on {host}, pid {pid}"
+            + (f" (silent for {s:.0f} s, taken over in {max(0.0, limit_s - s):.0f} s)" if s > limit_s / 2 else "")
+            for noun, host, pid, s, limit_s in blocking
+        ]
 
     @property
     def is_alone(self) -> bool:

@@ -69,12 +69,12 @@ class Allocation(RemoteLaunch, RemoteLauncher):
         submission = Submission(Path(job.folder).name, self._sweep.name, self._limits.cluster, job.folder, [[]])
         watched = queue.jobs[job.job_id] = WatchedJob(job.job_id, submission, [])
         while not queue.is_over(watched):
-            reason = f" ({wait_text(watched.state.reason)})" if watched.has_reason else ""
+            reason = f" ({wait_text(watched.state.reason)})" if watched.is_waiting and watched.state.reason else ""
             show(watched.state.state.lower() + reason)
             time.sleep(FOLLOW_INTERVAL_S)
             queue.poll_if_due(is_news_due=all_jobs_ended(Path(job.folder)))
             queue.read_failed_starts()
-        stderr = watched.failed_start.stderr if watched.failed_start else submission.read_stderr(job.job_id)
+        stderr = watched.failed_start or submission.read_stderr(job.job_id)
         submission.delete(self._store)
         tail = " / ".join(stderr.strip().splitlines()[-3:])
         node = f" on {watched.state.node}" if watched.state.node else ""

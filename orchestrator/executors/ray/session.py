@@ -40,8 +40,6 @@ PORT_TIMEOUT_S = 10.0
 """Time limit for a connection to the head's port, in seconds."""
 NODE_ANSWER_TIMEOUT_S = 60.0
 """Longest wait for the versions installed on the nodes, in seconds."""
-HEAD_LOST_CODE = 1
-"""Exit code of a process that lost Ray's head, as of a launch that failed."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 
 
@@ -188,7 +186,7 @@ def _exit_without_ray() -> None:
     """End this process before Ray's exit handlers, which would wait for the lost head and then crash."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(HEAD_LOST_CODE)
+    os._exit(1)  # as after a failed launch
 
 
 @contextlib.contextmanager

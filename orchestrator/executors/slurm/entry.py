@@ -133,6 +133,7 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
     from depthrate.orchestrator.executors.slurm.watched_jobs import accounted_states
     from depthrate.slurm.command import SlurmError
+    from depthrate.slurm.job_states import wait_text
 
     try:
         submissions, states = jobs_of_sweep(store, sweep, _cluster_name())
@@ -142,7 +143,8 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     queued = [states[job_id] for job_id in job_ids if job_id in states]
     waiting = [state.reason for state in queued if state.phase == "waiting"]
     running = sum(state.phase == "running" for state in queued)
-    counts = JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
+    reasons = dict(Counter(waiting).most_common())
+    counts = JobCounts(len(waiting), running, reasons, [text for r in reasons if (text := wait_text(r)) != r])
     states |= accounted_states([job_id for job_id in job_ids if job_id not in states])
     return SchedulerAnswer(counts, list_unreported_ends(store, sweep, submissions, states))
 

@@ -29,7 +29,7 @@ from depthrate.orchestrator.executors.base import (
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
-from depthrate.orchestrator.executors.slurm.outcomes import EARLY_S, PackOutcomes
+from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
 from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
 from depthrate.orchestrator.executors.slurm.submissions import (
     PLANNED_JOB_NAME,
@@ -72,8 +72,8 @@ MAX_REMOTE_RECORD_POLL_INTERVAL_S = 15.0
 PROBABLE_CAUSES = {"OUT_OF_MEMORY": "mem_gb was too small", "OutOfMemory": "mem_gb was too small"}
 PROBABLE_CAUSES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short")
 """State, or reason of an ending job -> probable cause, reported before the job's records are known."""
-RESTART_CAUSES = {"PREEMPTED": "preempted by SLURM", "NODE_FAIL": "lost with their node"}
-"""Final state of a job's earlier start -> cause of its restart."""
+RESTARTS = {"PREEMPTED": "preempted, requeued", "NODE_FAIL": "lost with their node, requeued"}
+"""Final state of a job's earlier start -> description of its restart."""
 MIN_JOB_MINUTES = 1.0
 """Shortest run time of a bundle in minutes, if the cluster accepts fewer jobs than there are packs."""
 EARLY_END_S = 18.0
@@ -423,8 +423,9 @@ class SlurmExecutor(Executor):
         for reason, count in self.waiting_reasons().items():
             if reason not in ORDINARY_REASONS:
                 log_event("job", f"waiting: {wait_text(reason)}", count=count, is_state=True)
-        for node, count in Counter(job.state.node for job in jobs if job.state.state == "SUSPENDED").items():
-            log_event("job", "suspended by SLURM, until it resumes them", count=count, where=node, is_state=True)
+        if suspended := [job.state.node for job in jobs if job.state.state == "SUSPENDED"]:
+            nodes = ", ".join(sorted(set(suspended)))
+            log_event("job", "suspended until SLURM resumes them", count=len(suspended), where=nodes, is_state=True)
         self._log_restarts()
         # An earlier launch may have submitted adopted jobs with another cluster file.
         overdue = [
@@ -452,19 +453,16 @@ class SlurmExecutor(Executor):
         """Log the jobs that SLURM has requeued, with the cause from the accounting."""
         restarted, self._queue.restarted = self._queue.restarted, []
         starts: dict[str, list[JobState]] = {}
-        if restarted:
-            with suppress(SlurmError):
-                starts = earlier_starts(job_id for job_id, _ in restarted)
+        with suppress(SlurmError):
+            starts = earlier_starts(job_id for job_id, _ in restarted) if restarted else {}
         for job_id, node in restarted:
-            start = starts[job_id][-1] if starts.get(job_id) else JobState("REQUEUED", node=node)
-            ran_s = (start.ended_at or 0.0) - (start.started_at or 0.0)
-            is_at_limit = ran_s >= 60 * self.profile.walltime_min - self.profile.warning_s - EARLY_S
-            cause = RESTART_CAUSES.get(start.state, "requeued near the time limit" if is_at_limit else "requeued")
-            log_event("job", f"{cause}. They resume from their checkpoints", where=start.node)
+            state = starts[job_id][-1].state if starts.get(job_id) else "REQUEUED"
+            log_event("job", f"{RESTARTS.get(state, 'requeued')} and resuming from their checkpoints", where=node)
 
     def waiting_reasons(self) -> Counter[str]:
         """Return the reasons why submitted jobs wait, each with its number of jobs."""
-        return Counter(job.state.reason for job in self._queue.jobs.values() if job.has_reason)
+        reasons = Counter(job.state.reason for job in self._queue.jobs.values() if job.is_waiting)
+        return Counter({reason: count for reason, count in reasons.items() if reason not in ("", "None")})
 
     def _exclude_from_waiting(self) -> None:
         """Update the excluded nodes of waiting jobs after a change."""

@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, jobs_folder, read_submissions
+from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import unfinished_names
 from depthrate.slurm.profile import Profile
@@ -38,18 +37,14 @@ def check_jobs_folder(profile: Profile, store: Store, sweep: str) -> None:
     folder = jobs_folder(profile, store, sweep)
     if store.local_folder is not None and folder.is_relative_to(store.local_folder):
         return  # checked with the store
-    fix = "Set folder in the cluster file to a folder that all nodes see and this user can write."
-    name = JOB_NAME.format(sweep=sweep, number=new_attempt_id())
-    if not is_job_folder(str(folder / name), sweep, name):
-        raise SlurmError(f"folder of the jobs is {folder}, expected a path without '..' or control characters. {fix}")
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    missing = folder.relative_to(existing).parts
     try:
         with tempfile.TemporaryDirectory(prefix=".depthrate-", dir=existing) as trial:
-            Path(trial, *missing).mkdir(parents=True, exist_ok=True)
+            Path(trial, *folder.relative_to(existing).parts).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SlurmError(
-            f"folder of the jobs is {folder.parent}, which cannot be used: {error.strerror}. {fix}"
+            f"folder of the jobs is {folder.parent}, which cannot be used: {error.strerror}. Set folder in the cluster file to "
+            "a folder that all nodes see and this user can write."
         ) from None
 
 

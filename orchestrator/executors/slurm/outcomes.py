@@ -134,7 +134,7 @@ class _Evidence:
     def stderr(self) -> str:
         """Tail of the job's stderr."""
         if self.job.failed_start is not None:
-            return self.job.failed_start.stderr
+            return self.job.failed_start
         return self.job.submission.read_stderr(self.job.job_id) if self.job.state.node else ""
 
 

@@ -1,6 +1,7 @@
 """Submissions, the store's records of submitted job arrays. Any process can watch, cancel or resume their jobs."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -148,5 +149,5 @@ def is_alive(state: JobState | None) -> bool:
 def jobs_folder(profile: Profile, store: Store, sweep: str) -> Path:
     """Return the folder of a sweep's job folders, which all nodes must see."""
     if profile.folder:
-        return Path(profile.folder).expanduser().absolute() / sweep
+        return Path(os.path.abspath(Path(profile.folder).expanduser()), sweep)
     return (store.local_folder or Path.home() / ".depthrate") / "slurm" / sweep

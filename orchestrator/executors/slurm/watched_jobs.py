@@ -14,7 +14,7 @@ from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import JobState, parse_array_id, sacct_states, squeue_states
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S
-from depthrate.slurm.script import FailedStart, read_failed_starts
+from depthrate.slurm.script import read_failed_starts
 
 log = logging.getLogger("depthrate")
 UNKNOWN_TIMEOUT_S = 20.0
@@ -39,18 +39,13 @@ class WatchedJob:
     """True once any of its packs has written a record."""
     current: dict[str, str] = field(default_factory=dict)
     """Attempt as submitted -> current attempt, of packs that have started."""
-    failed_start: FailedStart | None = None
-    """Report of its batch script that depthrate did not start."""
+    failed_start: str | None = None
+    """Last lines of its stderr, if its batch script reports that it failed before depthrate started."""
 
     @property
     def is_waiting(self) -> bool:
         """Whether the job waited in the queue when last polled."""
         return self.unknown_since is None and self.state.phase == "waiting"
-
-    @property
-    def has_reason(self) -> bool:
-        """Whether the job waits for a reason that the controller names."""
-        return self.is_waiting and self.state.reason not in ("", "None")
 
     @property
     def is_running(self) -> bool:
@@ -132,13 +127,11 @@ class JobQueue:
     def read_failed_starts(self) -> None:
         """Read the batch scripts' reports of jobs that failed before depthrate started in them."""
         for folder in {job.submission.folder for job in self.jobs.values()}:
-            for report in read_failed_starts(Path(folder)):
-                job = self.jobs.get(report.job_id)
-                if job is not None and report.restarts >= (job.state.restarts or 0):
-                    job.failed_start, job.unknown_since = report, None
-                    job.state = replace(
-                        job.state, state="FAILED", node=report.node, exit_code=report.exit_code, signal=None
-                    )
+            for job_id, state, stderr in read_failed_starts(Path(folder)):
+                job = self.jobs.get(job_id)
+                if job is not None and (state.restarts or 0) >= (job.state.restarts or 0):
+                    job.failed_start, job.unknown_since = stderr, None
+                    job.state = replace(state, ended_at=job.state.ended_at, started_at=job.state.started_at)
 
     def poll_if_due(self, *, is_news_due: bool = False) -> None:
         """Query the jobs' states if the request budget allows it, and apply an answer that has arrived."""
