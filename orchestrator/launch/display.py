@@ -46,6 +46,7 @@ class LaunchWatcher:
         self._started = time.monotonic()
         self._last_line = self._started
         self._last_done = self._done_before
+        self._is_blocked = False
         self._rows: dict[str, TaskID] = {}
         self._shown_ids: set[str] = set()
         """Stalled attempts of peer launches that have been reported."""
@@ -74,8 +75,9 @@ class LaunchWatcher:
         if self._display is not None:
             self._draw(self._display, progress)
             return
-        now = time.monotonic()
-        if progress.trials_done > self._last_done or now - self._last_line >= LOG_INTERVAL_S:
+        now, is_newly_blocked = time.monotonic(), progress.num_blocked > 0 and not self._is_blocked
+        self._is_blocked = progress.num_blocked > 0
+        if progress.trials_done > self._last_done or is_newly_blocked or now - self._last_line >= LOG_INTERVAL_S:
             self._last_done, self._last_line = progress.trials_done, now
             self._console.print(self.summary(progress))
 

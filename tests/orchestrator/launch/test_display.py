@@ -29,7 +29,7 @@ def attempt(stalled_s: float) -> dict[str, Any]:
 
 def progress(**fields: Any) -> Progress:
     lists: dict[str, Any] = {"packs_running": [], "packs_queued": [], "packs_submitted": []}
-    return Progress(trials_done=0, **lists, **{"num_blocked": 1, **fields})
+    return Progress(**{"trials_done": 0, "num_blocked": 1, **lists, **fields})
 
 
 def lines_about(*attempts: dict[str, Any]) -> list[str]:
@@ -57,6 +57,13 @@ def test_the_summary_names_peers_and_reasons() -> None:
     )
     assert "3 submitted (JobHeldUser 2, ReqNodeNotAvail 1)" in text
     assert text.endswith("1 pack waiting for the launch on n2, pid 7")
+
+
+def test_a_wait_for_a_peer_is_printed_at_once() -> None:
+    watcher = LaunchWatcher(PLAN, Console(file=(output := io.StringIO()), width=300))
+    for _ in range(2):
+        watcher(progress(blocking_launches=["the launch on n2, pid 7"]))
+    assert output.getvalue() == "0/1 trial, 1 pack waiting for the launch on n2, pid 7\n"
 
 
 def test_a_silent_peer_has_a_time_to_its_take_over(folder: Store) -> None:
