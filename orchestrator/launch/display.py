@@ -134,7 +134,8 @@ class LaunchWatcher:
             f", {counted(len(progress.packs_running), 'pack')} running, {waiting} submitted" if waiting else ""
         )
         if reasons := [f"{reason.partition(',')[0]} {n}" for reason, n in progress.waiting_reasons.items()]:
-            parts.append(f" ({', '.join(reasons[:MAX_REASONS_SHOWN])})")
+            num_jobs = counted(sum(progress.waiting_reasons.values()), "job")
+            parts.append(f", {num_jobs} waiting ({', '.join(reasons[:MAX_REASONS_SHOWN])})")
         if progress.num_blocked:
             peers = listed(progress.blocking_launches, MAX_LAUNCHES_SHOWN) or "another launch"
             parts.append(f", {counted(progress.num_blocked, 'pack')} waiting for {peers}")

@@ -73,9 +73,8 @@ PROBABLE_CAUSES = {"OUT_OF_MEMORY": "mem_gb was too small", "OutOfMemory": "mem_
 PROBABLE_CAUSES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short")
 """State, or reason of an ending job -> probable cause, reported before the job's records are known."""
 RESTARTS = {"PREEMPTED": "preempted, requeued", "NODE_FAIL": "lost with their node, requeued"}
+RESTARTS |= {"REQUEUED": "requeued after a preemption or near their time limit"}  # by themselves, on SLURM's signal
 """Final state of a job's earlier start -> description of its restart."""
-OTHER_RESTART = "requeued after a preemption or near their time limit"
-"""Description of the restart of a job that requeued itself, as it does on SLURM's signal."""
 MIN_JOB_MINUTES = 1.0
 """Shortest run time of a bundle in minutes, if the cluster accepts fewer jobs than there are packs."""
 EARLY_END_S = 18.0
@@ -459,7 +458,9 @@ class SlurmExecutor(Executor):
             starts = earlier_starts(job_id for job_id, _ in restarted) if restarted else {}
         for job_id, node in restarted:
             state = starts[job_id][-1].state if starts.get(job_id) else "REQUEUED"
-            log_event("job", f"{RESTARTS.get(state, OTHER_RESTART)} and resuming from their checkpoints", where=node)
+            log_event(
+                "job", f"{RESTARTS.get(state, RESTARTS['REQUEUED'])} and resuming from their checkpoints", where=node
+            )
 
     def waiting_reasons(self) -> Counter[str]:
         """Return the reasons why submitted jobs wait, each with its number of jobs."""

@@ -55,7 +55,7 @@ def test_the_summary_names_peers_and_reasons() -> None:
     text = watcher.summary(
         progress(packs_submitted=[pack] * 3, waiting_reasons=reasons, blocking_launches=["the launch on n2, pid 7"])
     )
-    assert "3 submitted (JobHeldUser 2, ReqNodeNotAvail 1)" in text
+    assert "3 submitted, 3 jobs waiting (JobHeldUser 2, ReqNodeNotAvail 1)" in text
     assert text.endswith("1 pack waiting for the launch on n2, pid 7")
 
 
