@@ -59,7 +59,8 @@ def run_command(
     """
     if shutil.which(arguments[0]) is None:
         raise SlurmError(
-            f"{arguments[0]} is not on the PATH. --executor slurm needs SLURM's commands. Log in to a submit node."
+            f"{arguments[0]} is not on the PATH, so this machine cannot reach SLURM. Run the command on a submit node of the "
+            "cluster, or without --executor and --cluster on this machine."
         )
     CALLS[arguments[0]] += 1
     environment = {name: value for name, value in command_environment().items() if name not in hidden_variables}

@@ -1,13 +1,15 @@
 """Queries and requests of a job about itself: its id, restarts, remaining time, state and requeue."""
 
+import contextlib
 import os
 import shutil
 import sys
 import time
+from pathlib import Path
 
 from depthrate.slurm.answers import parse_local_time, parse_records, parse_time
 from depthrate.slurm.command import SlurmError, run_command
-from depthrate.slurm.script import REQUEUE_CODE
+from depthrate.slurm.script import REQUEUE_CODE, START_MARKER
 
 QUERY_TIMEOUT_S = 15.0
 CLOCK_SKEW_S = 300.0
@@ -18,6 +20,12 @@ def job_id() -> str:
     """Return this job's id: `<array>_<index>`, or `<id>` outside arrays."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+
+
+def mark_started() -> None:
+    """Record for the batch script that depthrate's program has started in this job."""
+    with contextlib.suppress(KeyError, OSError):  # a job of an earlier version has no marker
+        Path(os.environ[START_MARKER]).touch()
 
 
 def restart_count() -> int:

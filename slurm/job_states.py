@@ -148,14 +148,38 @@ def _covers(name: str, job_id: str) -> bool:
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?")
 
 
-def earlier_starts(job_id: str) -> list[JobState]:
-    """Return the final states of a job's earlier starts, oldest first, from the accounting. The last start is not included.
+_WAIT_ADVICE = {
+    "JobHeldUser|JobHoldMaxRequeue|launch failed requeued held": "Release them: scontrol release JOBID.",
+    "JobHeldAdmin": "Only an administrator can release them.",
+    "DependencyNeverSatisfied": "They never start. Cancel them, and remove the dependency from `extra`.",
+    "Reservation|.*Reserved for maintenance": "They start with, or after, a reservation: scontrol show reservation.",
+    "ReqNodeNotAvail|Nodes required for job|NodeDown": "Their nodes are down, drained or reserved: sinfo --list-reasons.",
+    "Partition(Down|Inactive)": "They start once it is up again. Otherwise cancel them, and set another partition.",
+    "PartitionTimeLimit|BadConstraints|PartitionNodeLimit|Invalid|Account|QOSNotAllowed": (
+        "They cannot start. Cancel them, and correct the cluster file."
+    ),
+    "(QOS|Assoc)(Grp|Max)": "They start when other jobs of this account or QOS end: sacctmgr show qos, assoc.",
+}
+"""Pattern of the start of a reason why jobs wait -> advice."""
+
+
+def wait_text(reason: str) -> str:
+    """Return the reason why jobs wait, with advice if the wait does not end by itself."""
+    advice = next((text for pattern, text in _WAIT_ADVICE.items() if re.match(pattern, reason)), "")
+    return f"{reason}. {advice}" if advice else reason
+
+
+def earlier_starts(job_ids: Iterable[str]) -> dict[str, list[JobState]]:
+    """Return job -> final states of its ended starts, oldest first, from the accounting.
 
     Raises:
         SlurmError: If the accounting does not answer or does not exist.
     """
-    states = [state for job, state in _sacct_rows("--duplicates", f"--jobs={job_id}") if job == job_id]
-    return sorted((state for state in states if state.started_at), key=lambda state: state.started_at or 0.0)[:-1]
+    starts: dict[str, list[JobState]] = {job_id: [] for job_id in job_ids}
+    for job_id, state in _sacct_rows("--duplicates", f"--jobs={','.join(starts)}"):
+        if job_id in starts and state.started_at and state.ended_at:
+            starts[job_id].append(state)
+    return {job_id: sorted(states, key=lambda state: state.started_at or 0.0) for job_id, states in starts.items()}
 
 
 def _sacct_rows(*options: str) -> Iterator[tuple[str, JobState]]:

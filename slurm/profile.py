@@ -199,7 +199,14 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise SlurmError(f"{where}: unknown key {key!r}.{hint} Allowed keys: {', '.join(allowed)}.")
         fields[key] = _extra(value, where) if key == "extra" else _checked_value(key, value, hints[key], where)
-    return Profile(**fields)
+    profile = Profile(**fields)
+    for key in ("signal_s", "failed_start_s"):
+        if (getattr(profile, key) or 0) >= 60 * profile.walltime_min:
+            raise SlurmError(
+                f"{where}: {key} is {getattr(profile, key)}, expected less than walltime_min, which is "
+                f"{profile.walltime_min} min ({60 * profile.walltime_min} s). Lower {key} or raise walltime_min."
+            )
+    return profile
 
 
 def _normalized(content: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -265,8 +272,10 @@ def _checked_value(key: str, value: Any, hint: Any, where: str) -> Any:
     allowed = tuple(kind for kind in kinds if kind is not types.NoneType)
     if isinstance(value, bool) != (bool in allowed) or not isinstance(value, allowed):
         raise SlurmError(f"{where}: {key} is {value!r}, expected {_TYPE_NAMES[kinds[0]]}.")
-    if isinstance(value, str) and not value.strip():
-        raise SlurmError(f"{where}: {key} is empty. Set a string or remove the key.")
+    if isinstance(value, str) and not (value.strip() and value.isprintable()):
+        raise SlurmError(f"{where}: {key} is {value!r}, expected printable characters. Set a string or remove the key.")
+    if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value).startswith("~"):
+        raise SlurmError(f"{where}: {key} is {value!r}, which names an unknown user. Set an absolute path.")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise SlurmError(f"{where}: {key} is {value!r}, expected one of {', '.join(_CHOICES[key])}.")
     low, high = _ALLOWED.get(key, (-math.inf, math.inf))

@@ -13,7 +13,7 @@ from pathlib import Path
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.job_states import array_job_ids, live_job_ids
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
-from depthrate.slurm.script import batch_script, import_submitit, work_file
+from depthrate.slurm.script import FAILED_STARTS, batch_script, import_submitit, work_file
 
 log = logging.getLogger("depthrate")
 SBATCH_TIMEOUT_S = 150.0
@@ -50,8 +50,8 @@ def submit_array(
 
     Args:
         nodes: Nodes per job. The job runs `function` once on each.
-        elsewhere: Number of times that a single job which fails before writing its `start_marker` resubmits itself, under the
-            same name and on another node.
+        elsewhere: Number of times that a single job which fails before depthrate starts resubmits itself, under the same
+            name and on another node.
     Returns:
         The ids of the jobs.
     Raises:
@@ -59,7 +59,7 @@ def submit_array(
         SlurmError: If sbatch refused (`SubmitLimitError` for a submit limit). No job of the array is submitted.
     """
     delayed_submission = import_submitit().core.utils.DelayedSubmission
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAILED_STARTS).mkdir(parents=True, exist_ok=True)
     for index, job_arguments in enumerate(arguments):
         delayed_submission(function, job_arguments).dump(folder / work_file(str(index)))
     script = folder / "submission.sh"

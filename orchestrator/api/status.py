@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.attempts.liveness import stalled_s
-from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
 from depthrate.orchestrator.executors.registry import schedulers
@@ -190,15 +188,9 @@ def _read_cost(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReade
     return compute_cost(read_records(store, snapshot, sweep=sweep, reader=reader), rows, time.time())
 
 
-def stalled_text(sweep: str, record: Record) -> str:
-    """Return a sentence about a stalled attempt, with the command that ends it."""
-    text = f"{sweep}: {describe_attempt(record)}: no progress for {stalled_s(record) / 60:.0f} min"
-    text += f", at step {record['step']}/{record['num_steps'] or '?'}"
-    return f"{text}. End it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
-
-
 def job_text(counts: JobCounts, title: str) -> str:
     """Return a sentence about a sweep's jobs in a scheduler, with the reasons why they wait."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
     waiting = counted(counts.waiting, f"{title} job") + " waiting"
-    return waiting + (f" ({reasons})" if reasons else "") + f", {counts.running} running"
+    text = waiting + (f" ({reasons})" if reasons else "") + f", {counts.running} running"
+    return ". ".join([text, *counts.advice])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import importlib
-import shlex
 import sys
 import time
 from types import TracebackType
@@ -14,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBars
 
-from depthrate.orchestrator.attempts.record import describe_attempt
-from depthrate.orchestrator.console.tables import counted, duration
+from depthrate.orchestrator.attempts.liveness import STALLED_AFTER_S, stalled_s
+from depthrate.orchestrator.attempts.record import stalled_text
+from depthrate.orchestrator.console.tables import counted, duration, listed
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.outcome import Progress as LaunchProgress
 from depthrate.storage.commits.cache import SnapshotCache
@@ -26,8 +26,10 @@ from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.interface import Engine
 
 LOG_INTERVAL_S = 30.0
-MAX_ATTEMPTS_SHOWN = 10
-"""Maximum number of peer launches' blocking attempts that are printed."""
+MAX_REASONS_SHOWN = 3
+"""Maximum number of reasons why submitted packs wait."""
+MAX_LAUNCHES_SHOWN = 3
+"""Maximum number of peer launches listed."""
 
 
 class LaunchWatcher:
@@ -44,9 +46,10 @@ class LaunchWatcher:
         self._started = time.monotonic()
         self._last_line = self._started
         self._last_done = self._done_before
+        self._is_blocked = False
         self._rows: dict[str, TaskID] = {}
         self._shown_ids: set[str] = set()
-        """Blocking attempts of peer launches that have been reported."""
+        """Stalled attempts of peer launches that have been reported."""
         self._display: ProgressBars | None = None
 
     def __enter__(self) -> LaunchWatcher:
@@ -72,8 +75,9 @@ class LaunchWatcher:
         if self._display is not None:
             self._draw(self._display, progress)
             return
-        now = time.monotonic()
-        if progress.trials_done > self._last_done or now - self._last_line >= LOG_INTERVAL_S:
+        now, is_newly_blocked = time.monotonic(), progress.num_blocked > 0 and not self._is_blocked
+        self._is_blocked = progress.num_blocked > 0
+        if progress.trials_done > self._last_done or is_newly_blocked or now - self._last_line >= LOG_INTERVAL_S:
             self._last_done, self._last_line = progress.trials_done, now
             self._console.print(self.summary(progress))
 
@@ -82,19 +86,15 @@ class LaunchWatcher:
         self._console.print(line)
 
     def update(self, progress: LaunchProgress) -> None:
-        """Count the packs that a search added, and print the attempts that the launch waits for.
-
-        Each attempt is printed once, with the command that terminates it if it hangs.
-        """
+        """Count the packs that a search added, and print each stalled attempt that the launch waits for once."""
         for pack in progress.packs_added[self._packs_added :]:
             self.total += len(pack.trials)
             self._work += estimated_wall_s(pack, self._plan.checked.task)
         self._packs_added = len(progress.packs_added)
         for record in progress.blocking_attempts:
-            if record["attempt_id"] not in self._shown_ids and len(self._shown_ids) < MAX_ATTEMPTS_SHOWN:
-                command = f"depthrate cancel {shlex.quote(record['sweep'])} --force"
-                self.print_line(f"waiting for {describe_attempt(record)}. If it hangs, terminate it: {command}")
-            self._shown_ids.add(record["attempt_id"])
+            if stalled_s(record) > STALLED_AFTER_S and record["attempt_id"] not in self._shown_ids:
+                self._shown_ids.add(record["attempt_id"])
+                self.print_line(f"waiting for {stalled_text(record)}")
 
     def _draw(self, display: ProgressBars, progress: LaunchProgress) -> None:
         text = f"{progress.trials_done}/{self.total}{self._pace(progress)}"
@@ -133,8 +133,12 @@ class LaunchWatcher:
         parts.append(
             f", {counted(len(progress.packs_running), 'pack')} running, {waiting} submitted" if waiting else ""
         )
-        num_blocked = progress.num_blocked
-        parts.append(f", {counted(num_blocked, 'pack')} waiting for another launch" if num_blocked else "")
+        if reasons := [f"{reason.partition(',')[0]} {n}" for reason, n in progress.waiting_reasons.items()]:
+            num_jobs = counted(sum(progress.waiting_reasons.values()), "job")
+            parts.append(f", {num_jobs} waiting ({', '.join(reasons[:MAX_REASONS_SHOWN])})")
+        if progress.num_blocked:
+            peers = listed(progress.blocking_launches, MAX_LAUNCHES_SHOWN) or "another launch"
+            parts.append(f", {counted(progress.num_blocked, 'pack')} waiting for {peers}")
         return "".join(parts)
 
     def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:

@@ -1,6 +1,7 @@
 """Submissions, the store's records of submitted job arrays. Any process can watch, cancel or resume their jobs."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -153,7 +154,7 @@ def jobs_folder(profile: Profile, store: Store, sweep: str) -> Path:
         SlurmError: SLURM and submitit would replace a part of its path.
     """
     defaults = [root / "slurm" for root in (store.local_folder, Path.home() / ".depthrate") if root]
-    for folder in [Path(profile.folder).expanduser()] if profile.folder else defaults:
+    for folder in [Path(os.path.abspath(Path(profile.folder).expanduser()))] if profile.folder else defaults:
         if not re.search(r"%\d*[A-Za-z%]|\\", str(folder.absolute())):  # placeholders, and what turns them off
             return folder / sweep
     raise SlurmError(f"folder is {folder}, expected a path without % and \\, which SLURM replaces. Set folder to one.")
