@@ -534,7 +534,7 @@ class Results:
                 names_in_sql.add(column.casefold())
                 nameable[column] = kind
             else:
-                reason = "is empty, or in SQL the name of another column. It is left out. Rename it in the task"
+                reason = "is empty, or in SQL the name of another column. It is left out. Rename it: depthrate verify --repair"
                 self._report(Problem(f"{name}.{column!r:.80}", reason))
         return nameable
 
