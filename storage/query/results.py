@@ -260,7 +260,7 @@ class Results:
                 raise QueryMemoryError(f"query exceeds its memory limit ({first_line(error)}). {remedy}") from None
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
                 if isinstance(error, duckdb.BinderException) and shown == query:
-                    shown = f"{query} *"  # again with all columns, which the error then lists
+                    shown = f"* {query}"  # again with all columns, which the error then lists
                     continue
                 hint = (
                     renamed_hint(str(error), query, self.column_names(query))
