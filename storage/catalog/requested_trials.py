@@ -27,11 +27,10 @@ def requested_ids(store: Store, cache: ListCache | None = None) -> frozenset[str
     stamps = {path: stamp for folder in ("sweeps", "searches") for path, stamp in store.stamps(folder).items()}
     specs = {path.removesuffix(".json") for path in stamps if path.startswith("sweeps/") and path.endswith(".json")}
     launched = specs | {searches_folder(path.split("/")[1]) for path in specs}
-    listed = {
-        path: stamp
-        for path, stamp in stamps.items()
-        if _reader(path) is not None and not launched.isdisjoint((path.removesuffix(".trials"), _search_of(path)))
+    of_launch = {
+        path: {path.removesuffix(".trials"), "/".join(path.split("/")[:2])} for path in stamps if _reader(path)
     }
+    listed = {path: stamps[path] for path, names in of_launch.items() if names & launched}
     fresh = [path for path, stamp in listed.items() if (path, stamp) not in cache]
     for path, content in store.read_many(fresh):
         reader = _reader(path)
@@ -127,10 +126,6 @@ def _corrupt(path: str, fault: str) -> CorruptFileError:
 def is_batch(path: str, content: bytes) -> bool:
     """Return whether a file's content matches its name, which contains a digest of the content."""
     return path.rpartition("-")[2] == f"{hashlib.sha256(content).hexdigest()[:8]}.json"
-
-
-def _search_of(path: str) -> str:
-    return "/".join(path.split("/")[:2])
 
 
 def _reader(path: str) -> Callable[[bytes], frozenset[str]] | None:

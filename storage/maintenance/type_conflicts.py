@@ -27,8 +27,7 @@ def read_column_types(store: Store) -> Types:
 
 def mistyped_columns(table: str, file: DataFile, types: Types) -> dict[str, str]:
     """Return the columns of a file whose type or case differs from the store's, with their types."""
-    own, in_store = file.own_columns.items(), types.get(table, {})
-    return {column: kind for column, kind in own if conflicting_column(in_store, column, kind) is not None}
+    return {c: kind for c, kind in file.own_columns.items() if conflicting_column(types.get(table, {}), c, kind)}
 
 
 def is_mistyped(source: VisibleCommit, types: Types) -> bool:
@@ -74,10 +73,7 @@ def rename_mistyped_columns(rows: pa.Table, table: str, types: Types) -> pa.Tabl
     store_types = types.get(table, {})
     columns = [(column.name, str(column.type)) for column in rows.schema]
     return rows.rename_columns(
-        [
-            name if conflicting_column(store_types, name, kind) is None else _other_name(name, kind)
-            for name, kind in columns
-        ]
+        [_other_name(*column) if conflicting_column(store_types, *column) else column[0] for column in columns]
     )
 
 

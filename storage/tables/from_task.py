@@ -95,7 +95,7 @@ def _columns(name: str, content: Any, wanted: Sequence[str] | None = None) -> tu
     if isinstance(content, Mapping):
         for column, values in content.items():
             if not _is_list(values):
-                raise TableError(f"table {name!r}, column {column!r} is {_shown(values)}, expected one value per row")
+                raise _refused(name, str(column), values, "a list with one value per row")
         lengths = {len(values) for values in content.values()}
         if len(lengths) > 1:
             raise TableError(f"table {name!r}: columns have different lengths {sorted(lengths)}")
@@ -117,7 +117,7 @@ def _array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.
     elif pa.types.is_integer(arrow_type):
         values = [_integer(table, column, value) for value in values]
     elif wrong := [row for row in values if pa.types.is_list(arrow_type) and not (row is None or _is_list(row))]:
-        raise TableError(f"table {table!r}, column {column!r} holds {_shown(wrong[0])}, expected a list of numbers")
+        raise _refused(table, column, wrong[0], "a list of numbers")
     try:
         return pa.array(values, arrow_type, from_pandas=pa.types.is_floating(arrow_type))
     except (pa.ArrowException, TypeError, OverflowError) as error:
@@ -127,7 +127,7 @@ def _array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.
 def _storable(table: str, column: str, value: Any) -> Any:
     """Return a str or None. Halves of surrogate pairs in a str are escaped, since no file can store them."""
     if not isinstance(value, str | None):
-        raise TableError(f"table {table!r}, column {column!r} holds {_shown(value)}, expected a str")
+        raise _refused(table, column, value, "a str")
     return value and value.encode(errors="backslashreplace").decode()
 
 
@@ -135,9 +135,9 @@ def _integer(table: str, column: str, value: Any) -> Any:
     """Return an int, which may be passed as a float such as 2.0. Other floats are not truncated."""
     value = _scalar(value)
     if isinstance(value, float) and not value.is_integer():
-        raise TableError(f"table {table!r}, column {column!r} holds {value!r}, expected an int")
+        raise _refused(table, column, value, "an int")
     if column in ("step", "layer") and not (isinstance(value, int | float) and value >= 0):
-        raise TableError(f"table {table!r}, column {column!r} holds {_shown(value)}, expected an int >= 0")
+        raise _refused(table, column, value, "an int >= 0")
     return value
 
 
@@ -147,15 +147,11 @@ def _real(table: str, column: str, value: Any) -> float | None:
         try:
             number = float("" if isinstance(value, str | bytes | bytearray) else value)
         except (TypeError, ValueError):
-            raise TableError(
-                f"table {table!r}, column {column!r} holds {_shown(value)}, expected a number or None"
-            ) from None
+            raise _refused(table, column, value, "a number or None") from None
         except OverflowError:
             number = math.nan
         if isinstance(value, int) and number != value:
-            raise TableError(
-                f"table {table!r}, column {column!r} holds {_shown(value)}, which no float64 equals. Round it, or return a str."
-            )
+            raise _refused(table, column, value, "a number that float64 represents exactly. Round it, or return a str")
         value = number
     return value if math.isfinite(value) else None
 
@@ -175,11 +171,12 @@ def _is_list(value: Any) -> bool:
     return hasattr(value, "__len__") and getattr(value, "shape", None) != ()
 
 
-def _shown(value: Any) -> str:
+def _refused(table: str, column: str, value: Any, expected: str) -> TableError:
     try:
-        return f"{value!r:.80}"
+        shown = f"{value!r:.80}"
     except Exception:  # an int with too many digits, for example
-        return f"a value of type {type(value).__name__}"
+        shown = f"a value of type {type(value).__name__}"
+    return TableError(f"table {table!r}, column {column!r} holds {shown}, expected {expected}")
 
 
 def _declared_array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.Array:
@@ -191,12 +188,10 @@ def _declared_array(table: str, column: str, values: Any, arrow_type: pa.DataTyp
 
 def _entries(table: str, column: str, row: Any) -> list[float | None]:
     if not _is_list(row):
-        raise TableError(
-            f"table {table!r}, column {column!r} holds {_shown(row)}, expected a list of numbers as declared"
-        )
+        raise _refused(table, column, row, "a list of numbers as declared")
     parts = [part if _is_list(part) else [part] for part in map(_scalar, row)]
     if len({len(part) for part in parts}) > 1:
-        raise TableError(f"table {table!r}, column {column!r} holds {_shown(row)}, expected rows of one length")
+        raise _refused(table, column, row, "rows of one length")
     return [_real(table, column, entry) for part in parts for entry in part]
 
 
