@@ -3,7 +3,6 @@
 import ast
 import difflib
 import re
-import runpy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,9 +12,8 @@ from typing import Any
 from depthrate.sweeps.atlas import PREFIX, sweep_of_figure
 from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, require_keys
 from depthrate.sweeps.overrides import ASSIGNING_KEYS, override, without
-from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request, fit_request
-from depthrate.tasks.code.collect import real_path
-from depthrate.tasks.code.load import code_of_file, require_trust
+from depthrate.sweeps.spec import KEYS, NAME, Search, StoredSweep, SweepSpec, figure_request, fit_request, with_code
+from depthrate.tasks.code.load import load_user_module
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.parameters import format_value
@@ -169,7 +167,10 @@ def changed_sweep(sweep: SweepSpec, overrides: Mapping[str, Any]) -> SweepSpec:
     Raises:
         SweepError: The result is not a valid sweep.
     """
-    return sweep_of_spec(override(sweep.spec(), overrides)) if overrides else sweep
+    changed = sweep_of_spec(override(sweep.spec(), overrides)) if overrides else sweep
+    if isinstance(sweep, StoredSweep) and changed.loaded_task == sweep.loaded_task:
+        return with_code(changed, sweep.files)
+    return changed
 
 
 def _text_of(path: Path) -> str:
@@ -253,9 +254,9 @@ def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
 
 def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     """Call the function of a Python file that makes a Sweep, and return the spec."""
-    require_trust(code_of_file(real_path(path)), path)
+    module, _ = load_user_module(str(path))
     try:
-        function = runpy.run_path(str(path)).get(name)
+        function = getattr(module, name, None)
         if hasattr(function, "__depthrate_task__"):
             raise SweepError(f"{name!r} is a task, not a sweep. Name it in a sweep file: task: ./{path.name}:{name}")
         sweep: Any = function() if callable(function) else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
-from msgspec.structs import force_setattr
+from msgspec.structs import asdict, force_setattr
 
 from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted, kind_of, require_keys
 from depthrate.sweeps.expression import Expression, ExpressionError
@@ -343,6 +343,26 @@ class SweepSpec(SpecSection, frozen=True):
 
 
 KEYS = SweepSpec.__struct_fields__
+
+
+class StoredSweep(SweepSpec, frozen=True):
+    """A sweep named by a store, with its checked code, which is executed instead of the current files."""
+
+    files: Mapping[str, bytes] | None = None
+    """Path -> content of the code. None: built-in, or installed."""
+
+    def spec(self) -> dict[str, Any]:
+        """Return the mapping as in a sweep file."""
+        return {key: value for key, value in super().spec().items() if key in KEYS}
+
+    def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:
+        """Load the task, from `files` if they are given and otherwise from the checked code."""
+        return super().load_task(self.files if files is None else files)
+
+
+def with_code(sweep: SweepSpec, files: Mapping[str, bytes] | None) -> StoredSweep:
+    """Return a sweep that executes this code."""
+    return StoredSweep(**asdict(sweep) | {"files": files})
 
 
 def fit_request(content: Mapping[str, Any]) -> FitRequest:

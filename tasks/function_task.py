@@ -107,9 +107,10 @@ class FunctionTask(Task):
         except Diverged as end:  # raised only in a pack of one trial
             yield _diverged(0, end)
             return
-        if len(results) != len(trials):
+        if not isinstance(results, Sequence) or len(results) != len(trials):
+            returned = f"{len(results)} results" if isinstance(results, Sequence) else f"a {type(results).__name__}"
             raise TaskError(
-                f"task returned {len(results)} results for a pack of {len(trials)} trials. Return one per trial."
+                f"task returned {returned} for a pack of {len(trials)} trials, expected a list with one per trial."
             )
         for index, tables in enumerate(results):
             yield TrialResult(index, {}, status=ResultStatus.PRUNED) if tables is None else TrialResult(index, tables)

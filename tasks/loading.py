@@ -1,5 +1,6 @@
 """Load a task by name: a registered one, a function in a user's file, or one in an installed module."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,13 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     if isinstance(loaded, Exception):
         raise loaded if isinstance(loaded, ValueError) else TaskError(f"{location}: {type(loaded).__name__}: {loaded}")
     assert isinstance(loaded, FunctionTask)
+    if (
+        inspect.isgeneratorfunction(function)
+        or inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        form = "a generator" if inspect.isgeneratorfunction(function) else "an async function"
+        raise TaskError(f"task {name} ({loaded.defined_at}) is {form}, expected a function that returns its tables.")
     return replace(loaded, code=code)
 
 

@@ -121,7 +121,7 @@ def by_name(measurements: Iterable[Metric]) -> dict[str, Metric]:
     """
     named: dict[str, Metric] = {}
     for metric in measurements:
-        if metric.name in named:
+        if metric.name.casefold() in map(str.casefold, named):  # SQL ignores case
             raise MeasurementError(f"metric {metric.name!r} is declared twice. Rename one of them.")
         named[metric.name] = metric
     for metric in named.values():

@@ -159,6 +159,4 @@ def launched_sweep(launched: LaunchedSpec, store: Store) -> SweepSpec:
     from depthrate.orchestrator.code.permission import check_stored_sweep
     from depthrate.sweeps.load import sweep_of_spec
 
-    sweep = sweep_of_spec(launched.spec)
-    check_stored_sweep(sweep, spec_path(launched.sweep, launched.spec_hash), store)
-    return sweep
+    return check_stored_sweep(sweep_of_spec(launched.spec), spec_path(launched.sweep, launched.spec_hash), store)

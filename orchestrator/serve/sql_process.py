@@ -51,7 +51,7 @@ def _answer_all(limits: contextlib.ExitStack) -> None:
         except QueryMemoryError as error:  # freed memory may stay with this process
             said, is_last = _refusal("?", str(error)), True
         except (MemoryError, RuntimeError):  # a RuntimeError if no thread can be started
-            more = f"Allow more with --memory-gb (now {memory_gb:g}), or select less."
+            more = f"Allow more with --memory-gb (now {memory_gb:g} per query), or select less."
             said, is_last = _refusal("?", f"the query needs more memory than allowed. {more}"), True
         except QueryError as error:
             said = _refusal("?", str(error))

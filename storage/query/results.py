@@ -260,7 +260,7 @@ class Results:
                 raise QueryMemoryError(f"query exceeds its memory limit ({first_line(error)}). {remedy}") from None
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
                 if isinstance(error, duckdb.BinderException) and shown == query:
-                    shown = f"{query} *"  # again with all columns, which the error then lists
+                    shown = f"* {query}"  # again with all columns, which the error then lists
                     continue
                 hint = (
                     renamed_hint(str(error), query, self.column_names(query))
@@ -534,7 +534,7 @@ class Results:
                 names_in_sql.add(column.casefold())
                 nameable[column] = kind
             else:
-                reason = "is empty, or in SQL the name of another column. It is left out. Rename it in the task"
+                reason = "is empty, or in SQL the name of another column. It is left out. Rename it: depthrate verify --repair"
                 self._report(Problem(f"{name}.{column!r:.80}", reason))
         return nameable
 

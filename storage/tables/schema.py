@@ -173,9 +173,11 @@ class Columns:
         Raises:
             TableError: A column has two meanings. The message names it.
         """
+        standard = {name for kinds in self.standard.values() for name in kinds}
+        names_in_sql = {*TRIALS.names, *METRICS.names, *map(str.casefold, standard)}
         for table, columns in self.own.items():
             for name, kind in columns.items():
-                if name in (*TRIALS.names, *METRICS.names):
+                if name.casefold() in names_in_sql and name not in standard:
                     raise TableError(f"column {name!r} exists in every table. Rename the metric.")
                 kinds = self.standard if any(name in names for names in self.standard.values()) else self.former()
                 builtin = {of: measured[name] for of, measured in kinds.items() if name in measured}

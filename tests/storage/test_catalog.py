@@ -1,8 +1,11 @@
 """Removed rows, purges, decisions on code, membership of trials, and lists that deletions rely on."""
 
+import contextlib
 import math
 import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -27,6 +30,7 @@ from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_swe
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import QueryError, Results
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.crash_points import Killed, on_folder
 from tests.support.storage_simulation import simulate_desk
 from tests.support.tests_rows import A, B, C, commit
 
@@ -64,6 +68,41 @@ def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> No
     stored = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
     assert sorted(stored) == ["t2", "t3"], "the row itself is gone"
     assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
+
+
+def test_a_killed_removal_shows_a_sweep_or_none(folder: Store, tmp_path: Path) -> None:
+    launch(folder, "a", "t1")
+    launch(folder, "a", "t1", "t2")
+    commit(folder, A, ["t1", "t2"], sweep="a")
+    launch(folder, "b", "t2", "t3")
+    commit(folder, B, ["t3"], sweep="b")
+    SearchRecords(folder, "a").write(Batch("study", 0, ({},), (("t1",),)))
+    write_live(folder, "a", "p", A, {"t1": {"depth": 1}}, [("t1", {"step": 1, "loss": 1.0})])
+    template, work = Path(folder.root), tmp_path / "work"
+
+    def state() -> tuple[list[str], object, set[str]]:
+        store = Store(str(work))
+        return sorted(newest_specs(store)), Results(store, builtin_columns()).membership().of_sweep, there(store)
+
+    def kill_at(point: int | None) -> int:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(template, work)
+        store = Store(str(work))
+        plan = plan_removal(store, take_snapshot(store), "a")
+        with on_folder(work, point) as deadline, contextlib.suppress(Killed):
+            remove_sweep(store, plan)
+        return deadline.count
+
+    count = kill_at(None)
+    after = state()
+    kill_at(1)
+    before = state()
+    assert before != after and after == (["b"], {"b": {"t2", "t3"}}, {"t2", "t3"}) and count > 10
+    states = []
+    for point in range(1, count + 1):
+        kill_at(point)
+        states.append(state())
+    assert all(seen in (before, after) for seen in states) and states.index(after) > 0
 
 
 def test_a_removed_sweep_comes_back_with_all_it_had(shared: Store) -> None:
