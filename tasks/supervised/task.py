@@ -20,6 +20,7 @@ from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.supervised import theory
 from depthrate.tasks.supervised.data import CustomData
 from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS, SupervisedParameters
 from depthrate.tasks.supervised.references import CUSTOM, parse_references
@@ -35,6 +36,9 @@ from depthrate.tasks.training.parameters import check_training
 
 if TYPE_CHECKING:
     from depthrate.tasks.training.training import NetworkTraining
+
+MAX_DATA_SHOWN = 5
+"""Maximum number of data sets described by `depthrate plan`, since custom data may take long to read."""
 
 
 class Supervised(NetworkTask[SupervisedParameters]):
@@ -248,6 +252,27 @@ class Supervised(NetworkTask[SupervisedParameters]):
             if isinstance(data := self.read_custom_data(trial), Streamed):
                 remarks.append(data.remark(trial.measure_samples))
         return [*dict.fromkeys(remarks), *self._remarks_on_network(parsed)]
+
+    def describe_data(self, trials: Sequence[Params]) -> Sequence[str]:
+        """Describe each data set of the trials: samples, form, range, classes with counts and, for custom data, its hash."""
+        names = ("dataset", "dataset_hash", "samples_per_class")
+        data_sets = list({tuple(map(params.get, names)): params for params in trials}.values())
+        more = len(data_sets) - MAX_DATA_SHOWN
+        lines = [self._describe(self.read(params)) for params in data_sets[:MAX_DATA_SHOWN]]
+        return [*lines, f"and {more} more data sets"] if more > 0 else lines
+
+    def _describe(self, trial: SupervisedParameters) -> str:
+        data, drawn = self.read_custom_data(trial), getattr(trial, "samples_per_class", None)
+        if data is not None:
+            text = f"{trial.dataset}: {data.describe()}, hash {data.content_hash[:16]}"
+            return text if drawn is None else f"{text}. Used: {drawn} of each class"
+        shape = self.data_shape(trial)
+        text = f"{trial.dataset}: {shape.num_samples:,} training samples {list(shape.sample_shape)}"
+        if not isinstance(self.target, Classes):
+            return text
+        smallest = PUBLISHED[trial.dataset].smallest_class
+        spread = "equal" if theory.has_equal_classes([vars(trial)]) else f"unequal, {smallest:,} or more"
+        return f"{text}, {shape.num_classes} classes ({spread})"
 
     def _remarks_on_network(self, trials: Sequence[SupervisedParameters]) -> Sequence[str]:
         if self.custom_network is None or not trials:
