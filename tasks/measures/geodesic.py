@@ -11,11 +11,11 @@ Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from depthrate.tasks.measures.labelled import as_features, as_labels
 from depthrate.tasks.measures.measure import as_columns
 from depthrate.tasks.measures.neural_collapse import (
     class_collapse,
@@ -122,11 +122,11 @@ def geodesic(features_first: Features, features_last: Features, labels: Features
         The geodesic. It holds moments only, not the features.
 
     Raises:
-        ValueError: The shapes do not match, or a class has no samples.
+        ValueError: The shapes do not match, labels are not classes, or a class has no samples.
     """
-    first, last = torch.as_tensor(features_first), torch.as_tensor(features_last)
-    labels_N = torch.as_tensor(labels).long()
-    if first.ndim != 2 or len(labels_N) != len(first):
+    first, last = as_features(features_first), as_features(features_last)
+    labels_N = torch.as_tensor(as_labels(labels)).long()
+    if len(labels_N) != len(first):
         raise ValueError(
             f"features have shape {tuple(first.shape)} and labels {tuple(labels_N.shape)}, expected [N, D] and [N]"
         )
@@ -241,10 +241,10 @@ def along_geodesic(
     Raises:
         ValueError: No layers, first and last layer of different widths, or a class without samples.
     """
-    order, counts_K = _by_class(torch.as_tensor(labels).long())
+    order, counts_K = _by_class(torch.as_tensor(as_labels(labels)).long())
 
     def read() -> Iterable[Tensor]:
-        return (torch.as_tensor(np.asarray(layer))[order] for layer in layers())
+        return (as_features(layer)[order] for layer in layers())
 
     rows: list[dict[str, Any]] = []
     steps: list[float] = []

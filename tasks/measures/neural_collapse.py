@@ -17,9 +17,6 @@ from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 PINV_TOLERANCE = 1e-12
 """Default share of Sigma_B's largest eigenvalue below which nc1_pinv treats an eigenvalue as zero. At most K - 1 are used."""
 
-EQUAL_MEANS = 32 * torch.finfo(torch.float64).eps
-"""Largest distance of class means from their mean that counts as rounding, over the root mean square of the features."""
-
 
 def class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
     """Compute the class means [T, K, D] of features sorted by class. The counts are on the CPU."""
@@ -147,11 +144,11 @@ def _ncc_accuracy(along_TNK: Tensor, gram_TKK: Tensor, class_counts_K: Tensor) -
 def undefined_if_equal(shares_T: Tensor, means_TKD: Tensor, within_T: Tensor) -> Tensor:
     """Replace shares of samples nearest to a class mean [T] by NaN if all class means are equal, up to rounding.
 
-    within_T: tr Sigma_W, which with the means determines the size of rounding errors.
+    Rounding is at most 32 units in the last place of the root mean square of the features. within_T: tr Sigma_W.
     """
     squares_TK = (means_TKD - means_TKD.mean(1, keepdim=True)).square().sum(2)
     scale_T = within_T + means_TKD.square().sum(2).amax(1)
-    is_equal_T = squares_TK.amax(1) <= EQUAL_MEANS**2 * scale_T
+    is_equal_T = squares_TK.amax(1) <= (32 * torch.finfo(torch.float64).eps) ** 2 * scale_T
     return torch.where(is_equal_T & scale_T.isfinite(), torch.nan, shares_T)
 
 

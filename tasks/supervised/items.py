@@ -25,8 +25,6 @@ STREAMED_ITEMS = 1_000_000
 """Number of items from which a data set read item by item is streamed by default."""
 MAX_MEMORY_SHARE = 0.5
 """Maximum share of this machine's memory for unprepared data. Training needs a second copy."""
-MAX_CHANNELS = 4
-"""Maximum size of a last axis that is taken for channels, if no other axis is as small."""
 ITEMS_PER_READ = 1024
 """Items read together."""
 
@@ -287,8 +285,7 @@ def check_numbers(x: np.ndarray, name: str, split: str) -> None:
             "[N, channels, rows, columns])"
         )
     *others, last = x.shape[1:]
-    is_square = len(others) == 2 and others[0] == others[1] > last
-    if len(others) > 1 and last <= MAX_CHANNELS and (min(others) > MAX_CHANNELS or is_square):
+    if len(others) > 1 and last <= 4 and (min(others) > 4 or (len(others) == 2 and others[0] == others[1] > last)):
         raise DatasetError(
             f"{name}: the {split} split's samples have shape {[*others, last]}, as if their channels were last, expected "
             f"[channels, rows, columns]. Use np.moveaxis(x, -1, 1). If they have {others[0]} channels, give [N, numbers] and "

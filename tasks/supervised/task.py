@@ -37,9 +37,6 @@ from depthrate.tasks.training.parameters import check_training
 if TYPE_CHECKING:
     from depthrate.tasks.training.training import NetworkTraining
 
-MAX_DATA_SHOWN = 5
-"""Maximum number of data sets described by `depthrate plan`, since custom data may take long to read."""
-
 
 class Supervised(NetworkTask[SupervisedParameters]):
     """Networks trained on a target and measured layer by layer."""
@@ -256,10 +253,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
     def describe_data(self, trials: Sequence[Params]) -> Sequence[str]:
         """Describe each data set of the trials: samples, form, range, classes with counts and, for custom data, its hash."""
         names = ("dataset", "dataset_hash", "samples_per_class")
-        data_sets = list({tuple(map(params.get, names)): params for params in trials}.values())
-        more = len(data_sets) - MAX_DATA_SHOWN
-        lines = [self._describe(self.read(params)) for params in data_sets[:MAX_DATA_SHOWN]]
-        return [*lines, f"and {more} more data sets"] if more > 0 else lines
+        return [self._describe(self.read(params)) for params in {tuple(map(p.get, names)): p for p in trials}.values()]
 
     def _describe(self, trial: SupervisedParameters) -> str:
         data, drawn = self.read_custom_data(trial), getattr(trial, "samples_per_class", None)
@@ -267,12 +261,9 @@ class Supervised(NetworkTask[SupervisedParameters]):
             text = f"{trial.dataset}: {data.describe()}, hash {data.content_hash[:16]}"
             return text if drawn is None else f"{text}. Used: {drawn} of each class"
         shape = self.data_shape(trial)
-        text = f"{trial.dataset}: {shape.num_samples:,} training samples {list(shape.sample_shape)}"
-        if not isinstance(self.target, Classes):
-            return text
-        smallest = PUBLISHED[trial.dataset].smallest_class
-        spread = "equal" if theory.has_equal_classes([vars(trial)]) else f"unequal, {smallest:,} or more"
-        return f"{text}, {shape.num_classes} classes ({spread})"
+        spread = "equal" if theory.has_equal_classes([vars(trial)]) else "unequal"
+        classes = f", {shape.num_classes} classes ({spread})" if isinstance(self.target, Classes) else ""
+        return f"{trial.dataset}: {shape.num_samples:,} training samples {list(shape.sample_shape)}{classes}"
 
     def _remarks_on_network(self, trials: Sequence[SupervisedParameters]) -> Sequence[str]:
         if self.custom_network is None or not trials:
