@@ -23,7 +23,7 @@ def as_array(values: Any) -> np.ndarray:
     check_dense(values)
     try:
         array = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
-    except TypeError as error:  # bfloat16
+    except (TypeError, RuntimeError) as error:  # bfloat16, subclasses of tensors
         raise LabelsError(f"{error}. Convert the tensor: x.float().") from None
     except ValueError as error:  # ragged
         raise LabelsError(f"labels are lists of different lengths: {_SEVERAL}") from error
@@ -39,7 +39,7 @@ def check_dense(values: Any, error: type[ValueError] = LabelsError) -> None:
         LabelsError: They are masked, sparse or nested. `error` replaces its type.
     """
     is_packed = hasattr(values, "detach") and (values.is_nested or str(values.layout) != "torch.strided")
-    if is_packed or hasattr(values, "todense") or np.ma.is_masked(values):
+    if is_packed or hasattr(values, "todense") or hasattr(values, "get_mask") or np.ma.is_masked(values):
         raise error(
             f"a {type(values).__name__} has masked, sparse or nested entries. Remove samples with masked entries, and convert "
             "others with .toarray() (SciPy) or .to_dense() (torch)."
