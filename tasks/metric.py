@@ -70,6 +70,8 @@ class Metric:
     """Name of the metric that holds a theorem's bound on the gap, with its constant. It holds for optima."""
     at_zero: Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None]] | None = None
     """Value at zero weights, if known. A larger bound is vacuous and is not drawn."""
+    has_simplex: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None
+    """Whether theory expects a simplex of trials with these parameters, with which reports compare cosines. None: never."""
     optimum: Optimum | None = None
     """Dependence of the minimum on the parameters, for a metric that training minimises."""
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from depthrate.tasks.fits.bootstrap_and_profile import f_tail
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import EXACT_FIT_RMS, gather
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, as_curve, gather
 from depthrate.tasks.fits.rate_fit import squares_around
 from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds, without
@@ -68,7 +68,7 @@ def _cuts(
     x_N: npt.ArrayLike, y_N: npt.ArrayLike, seeds: Sequence[Hashable] | None, num_left: int
 ) -> Iterator[tuple[float, tuple[Array, Array, list[Hashable] | None]]]:
     """Yield each cut-off that leaves `num_left` distinct x or more, and x, y and seeds from there on."""
-    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
+    x_N, y_N = as_curve("x", x_N), as_curve("y", y_N)
     distinct = np.unique(x_N)
     for x_min in distinct[: max(len(distinct) - num_left + 1, 1)]:
         above = x_N >= x_min

@@ -11,7 +11,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from depthrate.tasks.data.labels import check_dense, is_missing
 from depthrate.tasks.fits.least_squares import Array
 
 WEIGHTINGS = ("equal", "spread", "robust")
@@ -94,6 +96,11 @@ def gather(x_N: Array, y_CN: Array, weights: str, seeds: Sequence[Hashable] | No
         if len(seeds) != len(x_N):
             raise FitError(f"seeds has {len(seeds)} entries, expected {len(x_N)}, one per value, or None.")
         numbers = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
+        if missing := [seed for seed in numbers if is_missing(seed)]:
+            raise FitError(
+                f"seeds has the entry {missing[0]!r}, expected int, str or other values that equal themselves. Remove points "
+                "without a seed, and convert arrays with tolist()."
+            )
         seed_N = np.array([numbers[seed] for seed in seeds], dtype=np.int64)
     order_N = np.argsort(x_N, kind="stable") if seed_N is None else np.lexsort((seed_N, x_N))
     x_G, group_N, count_G = np.unique(x_N[order_N], return_inverse=True, return_counts=True)
@@ -112,6 +119,21 @@ def gather(x_N: Array, y_CN: Array, weights: str, seeds: Sequence[Hashable] | No
     if weights == "spread":
         weight_GC, num_noise_parameters = spread_weights(x_G, counts_G, group_N, deviation_NC), 2
     return Points(x_G, counts_G, group_N, mean_GC, deviation_NC, weight_GC, num_noise_parameters, seed_N)
+
+
+def as_curve(name: str, values: npt.ArrayLike) -> Array:
+    """Convert the values of one curve to float64 [N].
+
+    Raises:
+        FitError: There are several rows, or masked values.
+    """
+    check_dense(values, FitError)
+    if np.ndim(values) != 1:
+        raise FitError(
+            f"{name} has shape {np.shape(values)}, expected one curve [N]. Fit several seeds, y [seeds, N], as one curve with "
+            "x=np.tile(x, len(y)), y=y.ravel() and seeds=np.repeat(range(len(y)), len(x)), and a curve per row with fit_many."
+        )
+    return np.asarray(values, dtype=np.float64)
 
 
 def check_positive(name: str, values: Array) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from depthrate.tasks.data.labels import check_dense
 from depthrate.tasks.measures.labelled import (
     FeaturesError,
     as_features,
@@ -135,12 +136,14 @@ def _collect(
             module.training = mode
     if not labels:
         raise FeaturesError("the data have no samples")
-    return {name: torch.cat(batches) for name, batches in parts.items()}, np.concatenate(labels), head
+    # checked together too: a batch may happen to have labels of one type, or only labelled samples
+    labels_N = convert([label for batch in labels for label in batch.tolist()], sum(map(len, labels)))
+    return {name: torch.cat(batches) for name, batches in parts.items()}, np.asarray(labels_N), head
 
 
 def _batches(data: Any, convert: Callable[[Any, int], Any]) -> Iterator[tuple[Tensor, Any]]:
     if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], tuple | list):
-        x, y = torch.as_tensor(data[0]), data[1]
+        x, y = _as_tensor(data[0]), data[1]
         if len(x) != len(y):
             raise FeaturesError(f"{len(x)} samples have {len(y)} labels, expected one per sample")
         convert(y, len(x))  # checked in full, since the numbers of one batch may happen to be integers
@@ -154,4 +157,9 @@ def _batches(data: Any, convert: Callable[[Any, int], Any]) -> Iterator[tuple[Te
     for batch in data:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise FeaturesError("a batch of the loader is not a pair (samples, labels)")
-        yield torch.as_tensor(batch[0]), batch[1]
+        yield _as_tensor(batch[0]), batch[1]
+
+
+def _as_tensor(samples: Any) -> Tensor:
+    check_dense(samples, FeaturesError)
+    return torch.as_tensor(samples if isinstance(samples, Tensor | list | tuple) else np.array(samples))

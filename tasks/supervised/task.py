@@ -21,6 +21,7 @@ from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.supervised import theory
 from depthrate.tasks.supervised.data import CustomData
 from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS, SupervisedParameters
 from depthrate.tasks.supervised.references import CUSTOM, parse_references
@@ -254,6 +255,21 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 remarks.append(data.remark(trial.measure_samples))
         remarks += [f"{metric.name}: measured per layer as {metric.columns}" for metric in self.target.custom.values()]
         return [*dict.fromkeys(remarks), *self._remarks_on_network(parsed)]
+
+    def describe_data(self, trials: Sequence[Params]) -> Sequence[str]:
+        """Describe each data set of the trials: samples, form, range, classes with counts and, for custom data, its hash."""
+        names = ("dataset", "dataset_hash", "samples_per_class")
+        return [self._describe(self.read(params)) for params in {tuple(map(p.get, names)): p for p in trials}.values()]
+
+    def _describe(self, trial: SupervisedParameters) -> str:
+        data, drawn = self.read_custom_data(trial), getattr(trial, "samples_per_class", None)
+        if data is not None:
+            text = f"{trial.dataset}: {data.describe()}, hash {data.content_hash[:16]}"
+            return text if drawn is None else f"{text}. Used: {drawn} of each class"
+        shape = self.data_shape(trial)
+        spread = "equal" if theory.has_equal_classes([vars(trial)]) else "unequal"
+        classes = f", {shape.num_classes} classes ({spread})" if isinstance(self.target, Classes) else ""
+        return f"{trial.dataset}: {shape.num_samples:,} training samples {list(shape.sample_shape)}{classes}"
 
     def _remarks_on_network(self, trials: Sequence[SupervisedParameters]) -> Sequence[str]:
         if self.custom_network is None or not trials:

@@ -111,6 +111,7 @@ def _as_json(planned: PlannedSweep, details: dict[str, Any]) -> dict[str, Any]:
         "device": target.device,
         "estimated_core_hours": estimates.hours(plan.packs, target.workers),
         "estimate_rests_on_packs": len(estimates.measured),
+        "data": _data(plan),
         "remarks": _remarks(plan),
         **details,
         **({} if planned.view is None else {"search": planned.view.to_json()}),
@@ -122,6 +123,11 @@ def _remarks(plan: Plan) -> list[str]:
     """Return remarks on the pending trials, and on fits with too few points to test their model."""
     pending = [trial.params for pack in plan.packs for trial in pack.trials]
     return [*(plan.checked.task.remarks(pending) if pending else ()), *thin_fit_remarks(plan.checked)]
+
+
+def _data(plan: Plan) -> list[str]:
+    """Return a line on each data set of the sweep."""
+    return [*plan.checked.task.describe_data([trial.params for trial in plan.checked.trials.representatives()])]
 
 
 def _engine(pack: Pack, plan: Plan, target: ComputeTarget) -> Engine | None:
@@ -186,7 +192,7 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
     console.print(plan_summary(plan))
     if planned.view is not None:
         console.print(planned.view.summary())
-    for remark in _remarks(plan):
+    for remark in (*_data(plan), *_remarks(plan)):
         console.print(remark)
     if plan.packs:
         alone = why_alone(plan.packs, plan.checked.task, device=target.device, workers=target.workers)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.dataset import Dataset, DataShape, describe_classes
 from depthrate.tasks.data.labels import LabelsError, check_classes
 from depthrate.tasks.data.preparation import prepare_classes
 from depthrate.tasks.data.published import PUBLISHED, load_dataset
@@ -72,6 +72,12 @@ class StreamedClasses(Streamed):
                 "(one label per sample, as in torchvision) or num_classes (for labels 0 to num_classes - 1)."
             )
         _check_class_count(self._classes, self.name)
+
+    def describe(self) -> str:
+        """Add the classes, with counts if all labels are known."""
+        if self._labels_N is None:
+            return f"{super().describe()}, {self.num_outputs} classes"
+        return f"{super().describe()}, {describe_classes([*map(str, self._classes)], np.bincount(self._labels_N))}"
 
     def _labels_digest(self) -> bytes:
         digest = hashlib.sha256(repr(self._classes.tolist()).encode())
@@ -159,10 +165,9 @@ class Classes(Target):
         order = np.argsort(labels_N, kind="stable")
         flat_NI, sample_shape = flattened(x)
         labels_N = labels_N.astype(np.int64)
-        vocabulary = vocabulary_size if split == "training" else None
-        return Dataset(
-            np.ascontiguousarray(flat_NI[order]), labels_N[order], np.bincount(labels_N), sample_shape, vocabulary
-        ), classes
+        vocabulary, names = vocabulary_size if split == "training" else None, tuple(map(str, classes))
+        x_NI, counts_K = np.ascontiguousarray(flat_NI[order]), np.bincount(labels_N)
+        return Dataset(x_NI, labels_N[order], counts_K, sample_shape, vocabulary, class_names=names), classes
 
     def check_alike(self, answers: np.ndarray, test_answers: np.ndarray, name: str) -> None:
         """Reject a class without samples in one of the splits."""

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -42,3 +43,64 @@ def test_a_fit_over_too_few_values_is_remarked_on(tmp_path: Path, grid: str, fit
     remarks = json.loads(output)["remarks"]
     assert code == 0 and len(remarks) == is_thin and all("Use 3 or more" in remark for remark in remarks)
     assert ("Use 3 or more" in plan(tmp_path)[1]) == is_thin
+
+
+X = np.arange(60 * 4, dtype=np.float32).reshape(60, 1, 2, 2) - 20
+KINDS = np.array(["cat", "dog", "owl"])
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "params", "expected"),
+    [
+        ("collapse", {"y": np.arange(60) % 3}, "", "{x}, 3 classes (equal): 0: 20, 1: 20, 2: 20, hash {hash}"),
+        (
+            "collapse",
+            {"y": KINDS.repeat([30, 20, 10]), "x_test": X[:3], "y_test": KINDS},
+            "",
+            "{x}, 3 classes (unequal, 10 to 30): cat: 30, dog: 20, owl: 10. 3 test samples [1, 2, 2] of float32 from -20 "
+            "to -9, 3 classes (equal): cat: 1, dog: 1, owl: 1, hash {hash}",
+        ),
+        (
+            "collapse",
+            {"y": np.arange(60) % 12},
+            ", samples_per_class: 2",
+            "{x}, 12 classes (equal): "
+            + "".join(f"{k}: 5, " for k in range(9))
+            + "..., 11: 5, hash {hash}. Used: 2 of each class",
+        ),
+        ("regression", {"y": X.reshape(60, -1)[:, :2]}, "", "{x}, 2 numbers per target, hash {hash}"),
+    ],
+)
+def test_a_plan_describes_custom_data(
+    tmp_path: Path, task: str, data: dict[str, np.ndarray], params: str, expected: str
+) -> None:
+    np.savez(tmp_path / "d.npz", x=X, **data)
+    sweep = SWEEP.replace("digits", "./d.npz").replace("}", params + "}").replace("collapse", task)
+    (tmp_path / "s.yaml").write_text(f"{sweep}grid: {{depth: [2, 3]}}\n")
+    code, output = plan(tmp_path, "--json")
+    (line,) = json.loads(output)["data"]
+    described = "d.npz: 60 training samples [1, 2, 2] of float32 from -20 to 219"
+    assert code == 0 and line == expected.format(x=described, hash=line.split("hash ")[1][:16])
+    assert line.replace(" ", "") in "".join(plan(tmp_path)[1].split())
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ("", "digits: 1,797 training samples [1, 8, 8], 10 classes (unequal)"),
+        (", samples_per_class: 20", "digits: 200 training samples [1, 8, 8], 10 classes (equal)"),
+    ],
+)
+def test_a_plan_describes_published_data(tmp_path: Path, params: str, expected: str) -> None:
+    (tmp_path / "s.yaml").write_text(SWEEP.replace("}", params + "}") + "grid: {depth: [2, 3]}\n")
+    assert json.loads(plan(tmp_path, "--json")[1])["data"] == [expected]
+
+
+def test_a_plan_describes_streamed_data(tmp_path: Path) -> None:
+    (tmp_path / "big").mkdir()
+    np.save(tmp_path / "big" / "x.npy", X)
+    np.save(tmp_path / "big" / "y.npy", np.arange(60) % 7)
+    params = "dataset: ./big, stream: true, batch_size: 8"
+    (tmp_path / "s.yaml").write_text(SWEEP.replace("dataset: digits", params) + "grid: {depth: [2, 3]}\n")
+    (line,) = json.loads(plan(tmp_path, "--json")[1])["data"]
+    assert "60 training samples [1, 2, 2] of float32, streamed, 7 classes (unequal, 8 to 9): 0: 9, " in line
