@@ -11,6 +11,7 @@ from typing import Any
 
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
+from depthrate.storage.catalog.specs import read_specs, write_list
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.studies import Study, make_studies
 from depthrate.sweeps.trial import Trial, Trials
@@ -171,6 +172,13 @@ class SearchView:
         proposed = [trial for state in self.states for p in state.proposals for trial in p.trials]
         final = [trial for state in self.states for trial in state.measured()]
         return Trials(trial for trial in (*proposed, *final) if not self._is_pruned(trial.trial_id))
+
+    def list_trials(self) -> None:
+        """Write the launch's list of trials again, with the final runs, since no batch lists them."""
+        sweep = self.checked.sweep
+        for spec in read_specs(self.records.store, sweep.name):
+            if spec.spec_hash == sweep.spec_hash():
+                write_list(self.records.store, spec, self.trials().ids)
 
     def trials_to_fit(self) -> list[Trial]:
         """Return the trials that fits use."""

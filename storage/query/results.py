@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 from collections import Counter
@@ -18,21 +19,22 @@ from depthrate.deprecated import old_method
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.catalog.removals import RemovalKind
-from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.catalog.specs import find_launched, newest_specs
 from depthrate.storage.catalog.tags import read_tags
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import MAX_SCANS, Snapshot, take_snapshot
 from depthrate.storage.commits.source import Problem, VisibleCommit, find_corrupt_files, first_line, without_rows
 from depthrate.storage.files.delayed_call import call_after
-from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path
+from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path, sweep_of_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
 from depthrate.storage.query.query_limits import database
-from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, require_characters
+from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, is_select, require_characters
 from depthrate.storage.query.trials_table import TrialsTable
 from depthrate.storage.query.views import (
     VIEWS,
+    compared_sweeps,
     create_live_view,
     elsewhere_hint,
     is_show_tables,
@@ -102,13 +104,27 @@ class Results:
         Raises:
             QueryError: The sweep has no committed trials.
         """
-        members = self.membership().of_sweep
+        members, launched = self.membership().of_sweep, find_launched(self.store, sweep) if "@" in sweep else None
+        sweep = sweep if launched is None else launched[0]
         if sweep not in members:
             sweeps = ", ".join(sorted(members)) or "none yet"
             raise QueryError(f"no committed trials of sweep {sweep!r} in {self.store.url}. Sweeps: {sweeps}")
         return self.only(members[sweep], sweep)
 
     of = old_method("Results", "of")
+
+    def require_sweeps(self, query: str) -> None:
+        """Check that the store has the sweeps with which a query compares the column `sweep`.
+
+        Raises:
+            QueryError: It has no sweep of that name. The message suggests the nearest ones.
+        """
+        if (named := compared_sweeps(query)) and is_select(query):
+            of_paths = {sweep_of_path(path) for path in self.snapshot.attempts}
+            known = {*self.membership().of_sweep, *newest_specs(self.store), *of_paths}
+            if unknown := sorted(named - known):
+                similar = ", ".join(difflib.get_close_matches(unknown[0], known, n=3, cutoff=0.0)) or "none yet"
+                raise QueryError(f"{self.store.url} has no sweep {unknown[0]!r}. Nearest: {similar}")
 
     def only(self, trial_ids: Iterable[str], sweep: str) -> Self:
         """Return the same store with only some trials, as the trials of one sweep."""

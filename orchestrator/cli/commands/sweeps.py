@@ -24,7 +24,7 @@ from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import rename_fits
 from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
-from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_spec
+from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, sweep_of_launch, write_spec
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import identity, renaming_path
@@ -110,6 +110,12 @@ def show_list(store: str | None, json: bool) -> None:
 @yes_option
 def rm(sweep: str, store: str | None, yes: bool) -> None:
     """Remove a sweep and the trials that no other sweep requests. Safe during runs."""
+    if "@" in sweep:  # the trials of an earlier launch, without a file of their own
+        from depthrate.orchestrator.cli.commands import trials  # imports this module
+
+        assert trials.rm.callback is not None
+        trials.rm.callback((), f"sweep = '{sweep}'", store, yes)
+        return
     opened, console = existing_store(store, writes=True), make_console()
     write_missing_lists(opened, removed=sweep)
     snapshot = take_snapshot(opened)
@@ -157,6 +163,10 @@ def restore_sweep(sweep: str, store: str | None) -> None:
 def rename_sweep(sweep: str, name: str, store: str | None) -> None:
     """Rename a sweep."""
     # trials do not store the name. An interrupted renaming continues with the next call, since it is recorded first
+    if sweep_of_launch(sweep) != sweep:
+        raise UsageError(
+            f"{sweep} is an earlier launch of {sweep_of_launch(sweep)}, which is renamed with all launches."
+        )
     opened, console = existing_store(store, writes=True), make_console()
     identity(name)
     snapshot, specs = take_snapshot(opened), _launches(opened, sweep)
