@@ -17,6 +17,9 @@ from depthrate.sweeps.studies import Study, make_studies
 from depthrate.sweeps.trial import Trial, Trials
 from depthrate.tasks.interface import ResultStatus
 
+RANDOM_PROPOSALS = {"tpe": 10, "cmaes": 1}
+"""Sampler -> completed proposals before which it proposes batches at random."""
+
 
 class ProposalState(StrEnum):
     """State of a proposal."""
@@ -192,7 +195,10 @@ class SearchView:
         is_single = len(self.states) == 1
         studies = "1 study of" if is_single else f"{len(self.states)} studies of"
         proposals = "proposals" if is_single else "proposals each"
-        text = f"search: {studies} {search.trials} {proposals} ({search.sampler}), {proposed} proposed"
+        batches = math.ceil(RANDOM_PROPOSALS.get(search.sampler, 0) / search.batch)
+        num_random = search.trials if search.sampler == "random" else min(search.trials, batches * search.batch)
+        sampler = f"{search.sampler}, the first {num_random} random" if num_random else search.sampler
+        text = f"search: {studies} {search.trials} {proposals} ({sampler}), {proposed} proposed"
         return text + (f": {', '.join(parts)}" if parts else "")
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
@@ -294,7 +300,10 @@ class SearchView:
             rows = self._results.sql(query).fetchall()
         except QueryError as error:
             objective = ", ".join(repr(text) for text in self._objective)
-            raise QueryError(f"search.objective is {objective}, which fails on the trials' results: {error}") from None
+            row = self._results.sql(f"select * from results where trial_id = '{min(ids)}'")
+            columns = ", ".join(n for n, value in zip(row.columns, row.fetchall()[0], strict=True) if value is not None)
+            text = f"search.objective is {objective}, which fails on the trials' results: {error}"
+            raise QueryError(f"{text}. Columns with a value: {columns}") from None
         for trial_id, status, *values in rows:
             is_defined = status == ResultStatus.OK and all(v is not None and math.isfinite(v) for v in values)
             self._values[trial_id] = tuple(values) if is_defined else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
@@ -283,7 +283,12 @@ class Results:
                     or elsewhere_hint(str(error), self.column_names("from trials"))
                     or candidates(error)
                 )
-                raise QueryError(f"{first_line(error).rstrip('.!')}.{hint} Views: {', '.join(VIEWS)}") from None
+                is_unquoted = re.search(r'(?<!group )(?<!order )(?<!partition )(?<!")\bby\b', query, re.IGNORECASE)
+                if isinstance(error, duckdb.ParserException) and is_unquoted and "fits" in named_views(query):
+                    hint = " The column by of fits is a reserved word of SQL: write split_by instead."
+                raise QueryError(
+                    f"{hint[1:]} {first_line(error).rstrip('.!')}. Views: {', '.join(VIEWS)}".lstrip()
+                ) from None
             # Exceptions of the function's library are included, since it reports a failed read in its own way.
             except Exception as error:
                 if isinstance(error, RuntimeError) and str(error) == "Query interrupted":
@@ -397,9 +402,18 @@ class Results:
         self._trials: TrialsTable | None = None
         self._membership = None
 
-    def _trials_table(self, query: str) -> pa.Table:
-        """Return the trials with the columns that a query may name."""
-        trials = self._all_trials().read(partial(may_name, query))
+    def _values_used(self, query: str) -> dict[str, str]:
+        """Return column -> SQL for the value used in place of null, for the parameters that a query may name."""
+        columns, terms = self._all_trials().parameters, dict[str, list[str]]()
+        for task in self._all_trials().tasks:
+            for name, text in self.columns.nulls(task).items():
+                if name in columns and may_name(query, columns[name]):
+                    terms.setdefault(columns[name], []).append(f"when task = '{task}' then ({text})")
+        return {name: f"case {' '.join(part)} end" for name, part in terms.items()}
+
+    def _trials_table(self, query: str, used: Iterable[str]) -> pa.Table:
+        """Return the trials with the columns that a query and the SQL of other columns may name."""
+        trials = self._all_trials().read(lambda name: may_name(query, name) or any(may_name(sql, name) for sql in used))
         if self._scope is not None:
             trials = with_sweep(trials, pa.array([self._scope[0]] * trials.num_rows, pa.string()))
         # a parameter may be called `tags`
@@ -457,9 +471,18 @@ class Results:
                 continue
             created.add(name)
             if name == "trials":
-                trials = self._trials_table(query)
+                used = self._values_used(query)
+                trials = self._trials_table(query, used.values())
                 is_many = self._scope is None and names_sweep(query)
-                connection.register("trials", self.membership().table(trials) if is_many else trials)
+                connection.register("given", self.membership().table(trials) if is_many else trials)
+                nulls = {name: trials[name].null_count for name in used}  # a column of nulls has no type
+                terms = [
+                    f"{sql if count == len(trials) else f'coalesce({quoted(name)}, {sql})'} as {quoted(name)}"
+                    for (name, count), sql in zip(nulls.items(), used.values(), strict=True)
+                    if count and (count == len(trials) or trials[name].type != pa.string())
+                ]
+                replaced = f"replace ({', '.join(terms)})" if terms else ""
+                connection.execute(f"create temp view trials as select * {replaced} from given")
             elif name in self._in_memory:
                 connection.register(name, self._in_memory[name])
             elif name in DATA_TABLES:
@@ -580,6 +603,7 @@ class Results:
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                 self.problems.append(Problem(path, f"cannot be read ({first_line(error)}). Fit the sweep again"))
         fits = pa.concat_tables(tables)
+        fits = fits.append_column("split_by", fits["by"])  # `by` is a reserved word of SQL
         if self._scope is None:
             return fits
         return fits.filter(pa.array([sweep == self._scope[0] for sweep in fits["sweep"].to_pylist()], pa.bool_()))

@@ -52,8 +52,8 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
             connection.execute(f"create table results ({listed})")
             connection.sql(query)
     except duckdb.Error as error:
-        reason = f"{first_line(error)}{candidates(error)}"
-        raise QueryError(f"{text!r} is not an SQL expression over results: {reason}") from None
+        reason = f"{candidates(error)} {first_line(error)}".strip()
+        raise QueryError(f"{text!r} is not an SQL expression over results. {reason}") from None
 
 
 def is_select(query: str) -> bool:
