@@ -13,6 +13,7 @@ from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
+from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.catalog.removals import RemovalKind, remove, restore
 from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.catalog.specs import newest_specs, write_spec
@@ -278,6 +279,16 @@ def test_relaunched_file_with_other_trials_mixes_nothing(store: Store) -> None:
     assert results.for_sweep("a@2").sql("select trial_id from results").fetchall() == [("t3",)]
     assert '2 of a@0). Show them: depthrate query --sweep a@0 "' in (results.membership().note("a") or "")
     assert results.membership().note("a@0") is None
+
+
+def test_fits_have_a_name_for_by_without_quotes(store: Store) -> None:
+    write_fits(store, "a", [{"sweep": "a", "metric": "nc1", "by": '{"lr": 0.1}'}])
+    assert counted(store, "select split_by from fits") == counted(store, 'select "by" from fits') == [('{"lr": 0.1}',)]
+    for query in ("select by from fits", "select metric from fits where by = '{}'"):
+        with pytest.raises(QueryError, match="^The column by of fits is a reserved word of SQL: write split_by"):
+            counted(store, query)
+    with pytest.raises(QueryError, match='^Did you mean "metric"'):
+        counted(store, "select metrc from fits group by all")
 
 
 @pytest.mark.parametrize(

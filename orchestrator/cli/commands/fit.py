@@ -38,10 +38,11 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
-    if changes and not result.curves:
+    if changes and not any(curve.rows for curve in result.curves):
         given = ", ".join(f"{name} {value}" for name, value in changes.items())
         counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
-        raise UsageError(f"nothing to fit: none of {counts} is committed with a value for {given}. Change the options.")
+        left_out = "".join(f". Left out: {curve.excluded_text}" for curve in result.curves[:1])
+        raise UsageError(f"nothing to fit: none of {counts} is committed with a value for {given}{left_out}")
     console = make_console()
     print_warnings(result.warnings)
     if json:
