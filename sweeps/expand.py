@@ -317,8 +317,6 @@ def seed_values(seeds: Any, where: str, task: Task, most: int) -> list[int | Non
     is_list = isinstance(seeds, list) and seeds and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
     if not is_count and not is_list:
         raise SweepError(f"{where} is {format_value(seeds)}, expected a count from 1 to {most:,} or a list of ints")
-    if not is_count and len(set(seeds)) < len(seeds):
-        raise SweepError(f"{where} is {format_value(seeds)}, which repeats a seed. Give each seed once.")
     return list(range(seeds)) if is_count else list(seeds)
 
 

@@ -381,8 +381,6 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
     """
     metrics = sorted(scalars(task.measurable))  # tasks without declared metrics may return any
     for request in sweep.fit:
-        if sweep.fit.count(request) > 1:
-            raise SweepError(f"fit has the entry {format_value(request.spec())} twice. Keep one.")
         if metrics:
             _check_measured(request.metric, metrics, "metric", "fit")
             _check_asked(sweep, task, request.metric, "fit")

@@ -122,14 +122,20 @@ def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
 
 
 def check_fit_points(checked: CheckedSweep) -> None:
-    """Check that the options of each fit leave at least two x values on some curve, and a replicate to resample.
+    """Check that no seed or fit is repeated, and that each fit's options leave two x values on a curve, and replicates.
 
     Raises:
-        SweepError: They leave fewer, or no trial measures the layer.
+        SweepError: One is repeated, they leave fewer, or no trial measures the layer.
     """
+    final = checked.sweep.search and checked.sweep.search.measure
+    for seeds in (checked.sweep.seeds, final and final.seeds):
+        if isinstance(seeds, list | tuple) and len(set(seeds)) < len(seeds):
+            raise SweepError(f"seeds is {format_value(seeds)}, which repeats a seed. Give each seed once.")
     trials = checked.trials.representatives() if checked.sweep.fit else []
     for request in checked.sweep.fit:
         place = f"fit {format_value(request.spec())}"
+        if checked.sweep.fit.count(request) > 1:
+            raise SweepError(f"{place} is in the sweep twice. Keep one.")
         if request.over != request.SEED and len({canonical_json(trial.params[request.over]) for trial in trials}) == 1:
             raise SweepError(f"{place}: over is {request.over}, which has one value. Give a parameter with several.")
         with_layer = trials

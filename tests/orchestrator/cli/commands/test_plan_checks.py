@@ -53,7 +53,7 @@ def test_a_fit_over_too_few_values_is_remarked_on(tmp_path: Path, grid: str, fit
         ("fit: [{metric: nc1, x_min: 5}]", "at most 1 of 3 values of depth"),
         ("fit: [{metric: nc1, x: depth - 3}]", "at most 1 of 3 values of depth - 3"),
         ("fit: [{metric: nc1, over: data_seed}]", "over is data_seed, which has one value"),
-        ("fit: [{metric: nc1}, {metric: nc1, x: depth, by: []}]", "twice. Keep one"),
+        ("fit: [{metric: nc1}, {metric: nc1, x: depth, by: []}]", "is in the sweep twice. Keep one"),
         ("seeds: [0, 0, 1]", "repeats a seed"),
         ("seeds:", "seeds is empty, expected a count"),
         ("depth: 3", "belongs under params: `params: {depth: ...}`"),
