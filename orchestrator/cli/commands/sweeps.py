@@ -1,11 +1,9 @@
 """`depthrate sweeps`: list, remove, restore and rename the sweeps of a store."""
 
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 
 import click
-from rich.console import Console
 
 from depthrate.orchestrator.api.find_sweep import launched_sweep, write_missing_lists
 from depthrate.orchestrator.attempts.liveness import is_live
@@ -47,15 +45,6 @@ def _require_ended(store: Store, snapshot: Snapshot, sweep: str) -> None:
 def _unknown(store: Store, sweep: str, snapshot: Snapshot) -> str:
     names = sorted(newest_specs(store).keys() | read_membership(store, snapshot).of_sweep.keys())
     return f"no sweep {sweep!r} in {store.url}, which has: {', '.join(names) or 'none'}"
-
-
-def print_restored(store: Store, removals: Iterable[Removal], name: str, console: Console) -> None:
-    """Print how many trials were restored. A concurrent compaction may have purged some."""
-    rows = frozenset(row for removal in removals for row in removal.rows)
-    purged = rows & take_snapshot(store).removals.hidden
-    text = f"restored {name}: {counted(len({trial_id for trial_id, _ in rows - purged}), 'trial')}"
-    text += f". {len({t for t, _ in purged})} more were purged by a compaction. Run them again." if purged else ""
-    console.print(text)
 
 
 def _renaming(store: Store, new: str) -> tuple[str, bool] | None:
@@ -111,7 +100,7 @@ def show_list(store: str | None, json: bool) -> None:
 def rm(sweep: str, store: str | None, yes: bool) -> None:
     """Remove a sweep and the trials that no other sweep requests. Safe during runs."""
     if "@" in sweep:  # the trials of an earlier launch, without a file of their own
-        from depthrate.orchestrator.cli.commands import trials  # imports this module
+        from depthrate.orchestrator.cli.commands import trials  # imports duckdb, which other subcommands do not need
 
         assert trials.rm.callback is not None
         trials.rm.callback((), f"sweep = '{sweep}'", store, yes)
@@ -151,6 +140,8 @@ def restore_sweep(sweep: str, store: str | None) -> None:
     if not removals:
         names = ", ".join(sorted({removal.sweep for removal in removed})) or "none"
         raise UsageError(f"no removed sweep {sweep!r} to restore in {opened.url}, which has: {names}")
+    from depthrate.orchestrator.cli.commands.trials import print_restored  # imports duckdb
+
     require_clock(opened)
     restore(opened, removals)
     print_restored(opened, removals, sweep, console)
