@@ -146,7 +146,7 @@ def _what_varies(results: Results, query: str, sweep: str | None) -> str | None:
         return None
     versions = "select task from trials group by task having min(task_version) < max(task_version) order by task"
     if "task_version" not in words and (mixed := [task for (task,) in results.sql(versions).fetchall()]):
-        advice = "Limit the query to a sweep (--sweep) or to a task_version"
+        advice = "Limit the query to a sweep (--sweep) or to a task_version of trials"
         return f"this aggregates trials of several versions of task {listed(mixed, MAX_VALUES_SHOWN)}. {advice}"
     constant = results.constant_parameters()
     names = [n for n in results.parameter_names() if n.removeprefix("param_") != "seed" and n not in constant]

@@ -60,7 +60,7 @@ def test_sweep_is_what_its_newest_launch_requests(store: str) -> None:
     assert listed == {"v": 3, "v@0": 6}
     assert "several versions of task t:t" in printed("query", "select avg(nc1) from results", "--store", store)
     assert "several versions" not in printed(
-        "query", "select task_version, avg(nc1) from results group by 1", "--store", store
+        "query", "select task_version, avg(nc1) from results join trials using (trial_id) group by 1", "--store", store
     )
 
 
