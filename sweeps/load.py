@@ -121,7 +121,13 @@ def load_sweep(sweep_ref: str, overrides: Mapping[str, Any] | None = None) -> Sw
     if not function and path.suffix == ".py":
         raise SweepError(_which_function(path))
     try:
-        content = _spec_of_function(path, function) if function else _upon_base(parse_yaml(_text_of(path)), path)
+        written = _spec_of_function(path, function) if function else parse_yaml(_text_of(path))
+        is_whole = isinstance(written, Mapping) and written.get("base") is None  # else null removes a key of the base
+        if (is_whole and written.get("seeds", 0) is None) or (overrides or {}).get("seeds", 0) is None:
+            raise SweepError(
+                "seeds is empty, expected a count or a list of ints. Without the key, the task's seed is used."
+            )
+        content = written if function else _upon_base(written, path)
         return sweep_of_spec(override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None

@@ -17,7 +17,7 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.metric import scalars
-from depthrate.tasks.parameters import LARGEST, ParameterError, format_names, format_value, nearest
+from depthrate.tasks.parameters import LARGEST, ParameterError, format_value, nearest, nearest_names
 from depthrate.tasks.supervised.references import find_references
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
@@ -445,8 +445,7 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
 
 def _check_measured(name: str, columns: list[str], kind: str, place: str) -> None:
     if name not in columns:
-        known = format_names(columns) or "no names"
-        raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)}. Known: {known}.")
+        raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)}. {nearest_names(name, columns)}.")
 
 
 def _check_asked(sweep: SweepSpec, task: Task, name: str, place: str) -> None:

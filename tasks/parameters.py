@@ -64,6 +64,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {folded[matches[0]]!r}?)" if matches else ""
 
 
+def nearest_names(name: str, known: Iterable[str]) -> str:
+    """Join the three known names closest to `name`, or all names if there are at most five."""
+    folded = {candidate.casefold(): candidate for candidate in known}
+    if len(folded) <= 5:
+        return f"Known: {', '.join(folded.values()) or 'none'}"
+    return f"Nearest: {', '.join(folded[m] for m in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0))}"
+
+
 def format_names(names: Iterable[str]) -> str:
     """Join at most `MAX_NAMES_SHOWN` names of parameters or metrics for a message."""
     all_names = list(names)
@@ -108,6 +116,8 @@ class Parameter:
     added_later: bool = False
     """Whether the parameter was added after trials were committed. Its default reproduces these trials, whose ids do not
     change."""
+    null: str = ""
+    """SQL over other parameters for the value that is used in place of None, if it can be computed from them."""
 
     def __post_init__(self) -> None:
         """Check the default of an added parameter, because trial ids depend on it.
@@ -268,7 +278,8 @@ class ParameterSchema(Mapping[str, Parameter]):
         """
         if name not in self:
             raise ParameterError(
-                f"unknown parameter {name!r} in {where}{nearest(name, self)}. Known: {format_names(self)}."
+                f"unknown parameter {name!r} in {where}{nearest(name, self)}. {nearest_names(name, self)}. List all: "
+                "depthrate tasks NAME."
             )
         return self[name]
 
@@ -339,6 +350,7 @@ class _ParameterOptions(TypedDict, total=False):
     fusible: bool
     is_random_seed: bool
     added_later: bool
+    null: str
 
 
 class _Declared(dict[str, Any]):

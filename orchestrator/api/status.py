@@ -14,6 +14,7 @@ from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_live_rows
 from depthrate.storage.attempts.records import Record, RecordReader, read_records
+from depthrate.storage.catalog.specs import sweep_of_launch
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store
@@ -113,7 +114,7 @@ class StatusPoller:
 
     def _poll(self) -> StatusSnapshot:
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
-        answers = {name: self._schedulers.poll(name) for name in self.planned}
+        answers = {name: self._schedulers.poll(sweep_of_launch(name)) for name in self.planned}
         states = [
             sweep_status(name, trial_ids, snapshot, store, _unreported_failures(answers[name]), self._reader)
             for name, trial_ids in self.planned.items()
@@ -122,7 +123,7 @@ class StatusPoller:
             if self._with_costs:
                 self._costs[state.name] = _read_cost(store, snapshot, state.name, self._reader)
             if self._with_events:
-                self._launches[state.name] = read_last_launch(store, state.name)
+                self._launches[state.name] = read_last_launch(store, sweep_of_launch(state.name))
         if any(state.counts()["running"] for state in states):
             if time.monotonic() - self._live_at >= self._live_every_s:
                 self._logged, self._live_at = self._live.refresh(), time.monotonic()

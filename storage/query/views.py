@@ -79,6 +79,15 @@ def names_sweep(query: str) -> bool:
     return "sweep" in names_in(query)
 
 
+def compared_sweeps(query: str) -> set[str]:
+    """Return the strings with which a query compares the column `sweep`."""
+    right = re.findall(
+        r"""\bsweep"?\s*(?:==?|<>|!=|(?:not\s+)?in\s*\()\s*((?:'(?:[^']|'')*'[\s,]*)+)""", query, re.IGNORECASE
+    )
+    left = re.findall(r"""('(?:[^']|'')*')\s*(?:==?|<>|!=)\s*(?:\w+\.)?"?sweep\b""", query, re.IGNORECASE)
+    return {text.replace("''", "'") for part in (*right, *left) for text in re.findall(r"'((?:[^']|'')*)'", part)}
+
+
 def names_in(query: str) -> set[str]:
     """Return the words of a query that may be column names, in lower case."""
     return {match[1].casefold() for token in _tokens(query) if (match := _WORD.match(token))}

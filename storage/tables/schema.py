@@ -166,6 +166,8 @@ class Columns:
     """Curves named last_<name> in `results` of every store, because a parameter has the plain name."""
     complete: Collection[str] = ()
     """Tasks that log a row with all their curves at each step at which they measure."""
+    nulls: Callable[[str], Mapping[str, str]] = lambda task: {}
+    """Function from a task to parameter -> SQL over other parameters for the value used in place of null."""
 
     def __post_init__(self) -> None:
         """Check that no column has two meanings.

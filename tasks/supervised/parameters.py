@@ -76,7 +76,9 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     loss: training.Loss
     label_smoothing: training.LabelSmoothing
     last_bias: bool | None = parameter(
-        None, doc="whether the last layer has a bias, which is never regularised (null: with ce, not with mse)"
+        None,
+        null="loss = 'ce'",
+        doc="whether the last layer has a bias, never regularised (null: with ce, not with mse)",
     )
     optimizer: training.Optimizer
     lr: training.LearningRate
@@ -95,6 +97,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         None,
         minimum=0,
         fusible=True,
+        null="weight_decay",
         doc="lambda of the last layer, W_L or W_{L+1} in transformers (null: weight_decay)",
     )
     regularise: Literal["all", "head_and_features"] = later_parameter(

@@ -55,6 +55,7 @@ _ENGINE_TEXT = {
 def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_json: bool, *, wide: bool) -> None:
     """Print one row per sweep: pending work, its estimated cost, and whether something is missing."""
     store = open_store(options.store)
+    store.check_location()
     rows = [_costs(replace(options, sweep=name), store, data) for name in names]
     if as_json:
         print_json(rows)

@@ -7,6 +7,7 @@ To add a target, write a subclass of `Target`, and add its parameters to `TARGET
 from __future__ import annotations
 
 import copy
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -114,6 +115,9 @@ class Target(ABC):
             for name, parameter in SupervisedParameters.schema.items()
             if name not in absent
         }
+        for name, value in self.fixed.items():
+            for key, parameter in declared.items():
+                declared[key] = replace(parameter, null=re.sub(rf"\b{name}\b", repr(value), parameter.null))
         if network is not None:
             declared["arch"] = _CustomName(name="arch", kind="str", choices=(network,), doc="custom network")
             decay, last = declared["weight_decay"], declared["weight_decay_last"]

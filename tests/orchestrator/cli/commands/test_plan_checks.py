@@ -104,3 +104,75 @@ def test_a_plan_describes_streamed_data(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SWEEP.replace("dataset: digits", params) + "grid: {depth: [2, 3]}\n")
     (line,) = json.loads(plan(tmp_path, "--json")[1])["data"]
     assert "60 training samples [1, 2, 2] of float32, streamed, 7 classes (unequal, 8 to 9): 0: 9, " in line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fit: [{metric: nc1, layer: 9}]", "layer is 9, expected 0 to 5"),
+        ("fit: [{metric: nc1, layer: -7}]", "layer is -7, expected 0 to 5"),
+        ("fit: [{metric: nc1, layer: 5}]", "at most 1 of 3 values of depth"),
+        ("fit: [{metric: nc1, x_min: 5}]", "at most 1 of 3 values of depth"),
+        ("fit: [{metric: nc1, x: depth - 3}]", "at most 1 of 3 values of depth - 3"),
+        ("fit: [{metric: nc1, over: data_seed}]", "over is data_seed, which has one value"),
+        ("fit: [{metric: nc1}, {metric: nc1, x: depth, by: []}]", "is in the sweep twice. Keep one"),
+        ("seeds: [0, 0, 1]", "repeats a seed"),
+        ("seeds:", "seeds is empty, expected a count"),
+        ("depth: 3", "belongs under params: `params: {depth: ...}`"),
+        ("exclude: [{dept: 3}]", "'dept' in exclude (did you mean 'depth'?). Nearest: depth, "),
+    ],
+)
+def test_impossible_fits_and_seeds_are_refused(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3, 5]}}\n{text}\n")
+    code, output = plan(tmp_path)
+    assert code == 2 and expected in output
+
+
+@pytest.mark.parametrize(
+    "fit", ["layer: 3", "layer: -3", "x_min: 3", "x: depth - 2", "x_min: auto", "over: depth, x: width"]
+)
+def test_possible_fits_pass(tmp_path: Path, fit: str) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3, 5]}}\nfit: [{{metric: nc1, {fit}}}]\n")
+    assert plan(tmp_path)[0] == 0
+
+
+def test_empty_seeds_of_set_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3]}}\nseeds: 2\n")
+    code, output = plan(tmp_path, "--set", "seeds=")
+    assert code == 2 and "seeds is empty" in output
+
+
+def test_trials_without_positive_x_are_named(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3, 5]}}\nfit: [{{metric: nc1, x: depth - 2}}]\n")
+    assert "leaves out trials with depth - 2 = 0, not above 0" in " ".join(plan(tmp_path)[1].split())
+
+
+def test_unwritable_folder_inside_a_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3]}}\n")
+    trials = tmp_path / "store" / "trials"
+    trials.mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != trials)  # root may write everywhere
+    for sweep in (str(tmp_path / "s.yaml"), "papers/pfc"):
+        result = CliRunner().invoke(app, ["plan", sweep, "--store", str(tmp_path / "store")])
+        assert result.exit_code == 2 and f"no permission to write to {trials}" in result.output
+
+
+@pytest.mark.parametrize("command", [["status"], ["sweeps", "list"], ["query", "select 1"], ["fit", "s"], ["verify"]])
+def test_folder_that_is_no_store_is_refused(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "thesis.tex").touch()
+    result = CliRunner().invoke(app, [*command, "--store", str(tmp_path)])
+    assert result.exit_code == 2 and "is not a store: it holds thesis.tex" in result.output
+
+
+def test_objective_typo_shows_the_columns_with_values(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(
+        "import depthrate\n@depthrate.task(version=1)\ndef t(*, depth: int, seed: int = 0, context):\n"
+        "    return {'metrics': [{'layer': depth, 'height': 1.0}]}\n"
+    )
+    search = "search: {trials: 2, sampler: random, params: {depth: [1, 2]}, objective: heigth}"
+    (tmp_path / "s.yaml").write_text(f"name: s\ntask: ./t.py:t\n{search}\n")
+    arguments = ["run", str(tmp_path / "s.yaml"), "--workers", "1", "--store", str(tmp_path / "store")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and "the first 2 random" in result.output
+    shown = " ".join(result.output.split())
+    assert 'Did you mean "height"?' in shown and "Columns with a value: trial_id, sweep" in shown
