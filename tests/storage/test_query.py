@@ -183,7 +183,7 @@ def test_an_error_names_the_column_that_may_have_been_meant(store: Store) -> Non
 def test_parameters_are_beside_layers_by_the_join_that_the_docs_show_and_the_error_names(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"], params={"depth": 2})
     with pytest.raises(
-        QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Views"
+        QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Binder"
     ):
         results_of(store).sql("select depth, avg(nc1) from metrics group by depth")
     page = (Path(__file__).parents[2] / "docs/how-to/analyse.md").read_text()

@@ -136,7 +136,7 @@ def test_an_expression_cannot_leave_its_parentheses(text: str) -> None:
 
 def test_only_a_similar_column_is_suggested() -> None:
     columns = {"depth": "INTEGER", "deviations": "DOUBLE", "patch_size": "INTEGER"}
-    with pytest.raises(QueryError, match='Did you mean "depth"\\?$'):
+    with pytest.raises(QueryError, match='Did you mean "depth"\\? Binder Error'):
         check_expression("dpeth > 2", columns)
     with pytest.raises(QueryError) as caught:
         check_expression("xyzzy > 2", columns)
