@@ -143,27 +143,27 @@ class ModuleNetwork(Network):
         return self.report.positions
 
     @cached_property
-    def unfused_reason(self) -> str | None:  # type: ignore[override]
+    def unfused_reason(self) -> str | None:
         """Reason why its trials train one by one. None: they train fused. Two trials are tried on a few samples.
 
         Raises:
             ParameterError: They train in neither way.
         """
+        import torch
+
         from depthrate.tasks.networks.module_report import fault_of_training
 
-        reason = self.report.training.unfused_reason
-        if reason is None:
-            reason = fault_of_training(self._with_unfused_reason(None))
-        if reason is not None and (fault := fault_of_training(self._with_unfused_reason(reason))) is not None:
+        def fault(reason: str | None) -> str | None:
+            dtype = getattr(torch, self.dtype)
+            return fault_of_training(self._with_unfused_reason(reason), self.data, dtype, self._run_alone)
+
+        reason = self.report.training.unfused_reason or fault(None)
+        if reason is not None and (text := fault(reason)) is not None:
             raise ParameterError(
-                f"{self.name} cannot be trained: {fault}. Keep numbers between calls in buffers (register_buffer), and draw "
+                f"{self.name} cannot be trained: {text}. Keep numbers between calls in buffers (register_buffer), and draw "
                 "random numbers from torch, numpy.random or random."
             )
         return reason
-
-    def try_steps(self) -> None:
-        """Try whether trials train fused, one by one, or not at all (see `unfused_reason`)."""
-        _ = self.unfused_reason
 
     def _with_unfused_reason(self, reason: str | None) -> ModuleNetwork:
         """Return the network with this reason and a new module, which may keep what it computes."""
@@ -189,7 +189,7 @@ class ModuleNetwork(Network):
             state[DRAWS] = torch.tensor([seed, 0])
         return theta_P, state
 
-    def train_alone(self, seed: int, state: Tensors, x_NI: Tensor, is_training: bool) -> tuple[Tensor, Tensor]:
+    def _run_alone(self, seed: int, state: Tensors, x_NI: Tensor, is_training: bool) -> tuple[Tensor, Tensor]:
         """Return output and gradients of a new module's step from its initial parameters, as torch computes them."""
         import torch
 
@@ -305,7 +305,7 @@ class ModuleNetwork(Network):
 
     def _prepare(self, x_TNI: Tensor, *, is_training: bool) -> None:
         """Move the module to the device of the samples. It may have tensors that are not registered as buffers."""
-        self.try_steps()
+        _ = self.unfused_reason  # tries steps, before those of the trials
         self._restore()
         self.report.module.to(x_TNI.device).train(is_training)
 

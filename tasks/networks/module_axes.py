@@ -135,51 +135,44 @@ def _axes(
             "per sample. Set layers to others, such as the module around it."
         )
     sample = sample_axes[0]
-    sizes = ["N" if i == sample else str(n) for i, n in enumerate(three)]
-    shown, guess = (
-        f"[{', '.join(sizes)}]",
-        "".join("N" if size == "N" else "CHWDE"[i % 5] for i, size in enumerate(sizes)),
-    )
-    guess = guess if "C" in guess else f"{guess[:-1]}C"
+    shown = f"[{', '.join('N' if i == sample else str(n) for i, n in enumerate(three))}]"
     if letters is not None:
         if len(letters) != len(three):
             raise ParameterError(
                 f"layer_axes of {name!r} is {letters!r}, expected {len(three)} letters for its shape {shown}"
             )
         return Axes(sample, tuple(i for i, letter in enumerate(letters) if letter == "C"))
-    if len(three) <= 2:
-        return Axes(sample)
     features = [i for i in varying if i != sample]
+    if len(three) <= 2 or (maps == "flatten" and len(features) != 1):
+        return Axes(sample)
     if len(features) != 1:
-        if maps == "flatten":
-            return Axes(sample)
         raise ParameterError(
             f"layer {name} returns {shown}, but which of its axes are features and which are positions to average cannot be "
             f"decided. State its axes, N for samples, C for features and other letters for positions, as in layer_axes: "
-            f"{{{_base(name)!r}: {guess}}}, or set layers to others."
+            f"{{{_base(name)!r}: {'NCHWD'[: len(three)]}}}, or set layers to others."
         )
     return Axes(sample, (features[0],))
 
 
-class _AxisTrace(TorchDispatchMode):
+class _AxisTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the features' axis through the operations of a run.
 
-    Each followed tensor has a tensor of marks of its shape: the number of the feature that each entry belongs to, -1 if unknown.
-    The axes along which marks differ are those of the features. Operations that move numbers move the marks likewise.
+    Each followed tensor has marks, a tensor of its shape: the number of each entry's feature, -1 if unknown. Marks differ along
+    the axes of the features. Operations that move numbers move the marks likewise.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._marks: Any = WeakTensorKeyDictionary()
 
     def __enter__(self) -> "_AxisTrace":
         self._handle = register_module_forward_hook(self._mark_output)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._handle.remove()
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def feature_axes(self, tensor: Tensor) -> list[int]:
         """Return the axes of a tensor's features: one if it is decided."""
@@ -194,7 +187,9 @@ class _AxisTrace(TorchDispatchMode):
             for tensor in tree_leaves(output)[: 1 if is_attention else None]:
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     marks, last = self._marks.get(tensor), _numbered(tensor, -1)
-                    mixes = isinstance(module, nn.Linear) and marks is not None and set(_varying(marks)) - {marks.ndim - 1}
+                    mixes = (
+                        isinstance(module, nn.Linear) and marks is not None and set(_varying(marks)) - {marks.ndim - 1}
+                    )
                     self._marks[tensor] = _union(marks, last) if mixes else last  # a linear map over positions
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -259,7 +254,7 @@ class _AxisTrace(TorchDispatchMode):
 
     @staticmethod
     def _product(left: Tensor | None, right: Tensor | None, output: Tensor, *, is_linear: bool) -> Tensor | None:
-        """Return the marks of a matrix product: of the columns on the right, else of a linear map, else of the rows on the left."""
+        """Return a matrix product's marks: of the right's columns, else of a linear map, else of the left's rows."""
         columns = set() if right is None else {axis - right.ndim for axis in _varying(right)}
         rows = set() if left is None else {axis - left.ndim for axis in _varying(left)}
         if right is not None and -1 in columns:

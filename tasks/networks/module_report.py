@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,9 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
 from depthrate.tasks.networks.module_layers import capture_outputs, layer_names
+from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.networks.random_draws import random_states, seeded
 from depthrate.tasks.parameters import ParameterError, format_value
-
-if TYPE_CHECKING:
-    from depthrate.tasks.networks.module import ModuleNetwork
 
 FEW, MANY = 2, 16
 """Samples in the two runs that time a step."""
@@ -315,12 +313,18 @@ def _unfused_reason(module: nn.Module, is_random: bool, changed: Sequence[str]) 
     return None
 
 
-def fault_of_training(network: "ModuleNetwork") -> str | None:
+def fault_of_training(
+    network: Network,
+    data: DataShape,
+    dtype: torch.dtype,
+    run_alone: Callable[[int, Tensors, Tensor, bool], tuple[Tensor, Tensor]],
+) -> str | None:
     """Train and measure two trials on three samples as a pack does, fused or one by one, and return why that fails, or None.
 
-    Each takes two steps, since a module may keep tensors between calls. The second trial is compared with a new module alone.
+    Each takes two steps, since a module may keep tensors between calls. The second trial is compared with a new module alone:
+    `run_alone` takes its seed, its state, samples and whether it trains, and returns output and gradient.
     """
-    x_NI, dtype = samples(network.data, 3).flatten(1), getattr(torch, network.dtype)
+    x_NI = samples(data, 3).flatten(1)
     x_NI = x_NI.to(dtype) if x_NI.is_floating_point() else x_NI
     streams = [torch.Generator().manual_seed(seed) for seed in range(2)]
     theta_TP, state = start_trials(network, "", streams, dtype)
@@ -331,9 +335,10 @@ def fault_of_training(network: "ModuleNetwork") -> str | None:
             warnings.filterwarnings("error", "There is a performance drop because we have not yet implemented")
             for pack in packs:
                 x_TNI = x_NI.expand(pack.stop - pack.start, *x_NI.shape)
-                after = {key: tensor[pack].clone() for key, tensor in state.items()}
+                after: Tensors = {key: tensor[pack].clone() for key, tensor in state.items()}
                 for is_training in (True, True, False):
-                    before, leaves = after, leaves_of({key: tensor[pack] for key, tensor in parameters.items()})
+                    before: Tensors = after
+                    leaves = leaves_of({key: tensor[pack] for key, tensor in parameters.items()})
                     if is_training:
                         output_TNK, after = network.training_logits(leaves, x_TNI, before)
                     else:
@@ -345,7 +350,7 @@ def fault_of_training(network: "ModuleNetwork") -> str | None:
                         list(network.features(leaves, x_TNI, before))
         for is_training, before, values in results[-2:]:
             with torch.enable_grad():
-                alone = network.train_alone(1, {key: tensor[-1] for key, tensor in before.items()}, x_NI, is_training)
+                alone = run_alone(1, {key: tensor[-1] for key, tensor in before.items()}, x_NI, is_training)
             for value, wanted in zip(values, alone, strict=True):
                 atol = MAX_DEVIATION * float(wanted.detach().abs().max())
                 if not torch.allclose(value[-1], wanted, rtol=0, atol=max(atol, 1e-6), equal_nan=True):

@@ -218,13 +218,6 @@ class Network(ABC):
         """Reason why the trials of a pack train one by one. Default: None, which means fused."""
         return None
 
-    def try_steps(self) -> None:
-        """Try steps of trials on a few samples. Default: nothing, since steps that are not a user's are tested.
-
-        Raises:
-            ParameterError: They fail.
-        """
-
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors] | None:
         """Return a trial's initial parameters [P], flat, and its state, or None if `init` draws them."""
         return None

@@ -26,5 +26,4 @@ def seeded(seed: int, devices: Sequence[torch.device] = ()) -> Iterator[None]:
 
 def random_states() -> tuple[Any, ...]:
     """Return the states of all random numbers, for comparison."""
-    _, keys, *others = np.random.get_state(legacy=True)
-    return torch.get_rng_state().numpy().tobytes(), bytes(keys), others, random.getstate()
+    return torch.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate()

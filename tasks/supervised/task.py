@@ -230,7 +230,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         check_training(trial, data.num_samples)
         network = self.network(trial, data)
         self.target.check_network(trial, network, data)
-        network.try_steps()
+        _ = network.unfused_reason  # tries a user's steps
 
     def _check_texts(self, trial: SupervisedParameters) -> None:
         """Reject parameters of text data for other data, so that no two trials differ in name only."""

@@ -437,4 +437,4 @@ class Refused(MLP):
 )
 def test_what_cannot_train_is_refused_at_plan(how, words):
     with pytest.raises(ParameterError, match=words):
-        network(Refused, how=how).try_steps()
+        _ = network(Refused, how=how).unfused_reason

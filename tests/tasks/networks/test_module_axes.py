@@ -235,12 +235,15 @@ def test_causal_convolutions_are_measured_per_token():
     def run(m, x):
         return m.head(m.conv(F.pad(m.embed(x).transpose(1, 2), (1, 0))).transpose(1, 2))
 
-    modules = {"embed": nn.Embedding(7, 5), "conv": nn.Conv1d(5, 5, 2), "head": nn.Linear(5, 7)}
+    def make():
+        return Layers(run, embed=nn.Embedding(7, 5), conv=nn.Conv1d(5, 5, 2), head=nn.Linear(5, 7))
+
     data = DataShape(num_samples=9, sample_shape=(5,), num_classes=7, vocabulary_size=7, labels_tokens=True)
-    network = ModuleNetwork(make=lambda: Layers(run, **modules), name="m", arguments={}, data=data, patterns=("conv",))
+    network = ModuleNetwork(make=make, name="m", arguments={}, data=data, patterns=("conv",))
     (x, parameters) = torch.randint(7, (1, 9, 5)), {}
     for name, parameter in network.report.module.named_parameters():
         parameters[name] = parameter.detach().unsqueeze(0)
     feature = next(iter(network.features(parameters, x)))
-    padded = F.pad(modules["embed"](x[0]).transpose(1, 2), (1, 0))
-    torch.testing.assert_close(feature[0], modules["conv"](padded).transpose(1, 2).detach())
+    module = network.report.module
+    padded = F.pad(module.embed(x[0]).transpose(1, 2), (1, 0))
+    torch.testing.assert_close(feature[0], module.conv(padded).transpose(1, 2).detach())
