@@ -243,6 +243,29 @@ class Graph(nn.Module):
         return self.head(x.sum(1))
 
 
+class Nodes(nn.Module):
+    """The nodes of one graph are the samples: no other number of them fits."""
+
+    def __init__(self, nodes=24, width=5):
+        super().__init__()
+        self.layer, self.head = GraphLayer(nodes, 4, width, False), nn.Linear(width, K)
+
+    def forward(self, x):
+        return self.head(self.layer(x))
+
+
+class NormedMaps(nn.Module):
+    """One LayerNorm over channels, rows and columns together: [N, C, H, W]."""
+
+    def __init__(self, width=4, pixels=5):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, width, 1), nn.LayerNorm([width, pixels, pixels])
+        self.head = nn.Linear(width, K)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.conv(x))).amax((2, 3)))
+
+
 class CausalBlock(nn.Module):
     def __init__(self, width, dilation):
         super().__init__()
