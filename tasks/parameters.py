@@ -143,6 +143,8 @@ class Parameter:
         """
         if value is None and self.nullable:
             return None
+        if isinstance(value, Mapping) and self.pattern:
+            value = ", ".join(f"{name}: {part}" for name, part in value.items())
         canonical = self._typed(value)
         numbers = canonical if isinstance(canonical, list) else [canonical]
         if (

@@ -48,7 +48,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
     Path("net.yaml").write_text(listing("net"))
     planned = printed("plan", "net.yaml")
-    assert "model:Net: trains fused" in planned and "1 blocks.0 [32]" in planned
+    assert "model:Net: trains fused" in planned and "1 blocks.0 to 8 blocks.7 [32]" in planned
     output = printed(*one_seed("net"))
     assert re.search(r"nc1 +0\.\d+ depth\^-0\.\d+ ", output), "the tutorial promises a power law"
     results = depthrate.open("results")

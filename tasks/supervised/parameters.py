@@ -241,6 +241,12 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     maps: Literal["mean", "flatten"] = parameter(
         "mean", doc="measured form of maps and tokens: averaged over pixels and tokens, or all numbers"
     )
+    layer_axes: str | None = later_parameter(
+        None,
+        pattern=r"[^,:]+: *[A-Za-z]+(, *[^,:]+: *[A-Za-z]+)*",
+        doc="axes of measured layers that plan cannot decide, e.g. {rnn: TNC, blocks.*: NCL}: N samples, C features, any other "
+        "letter a position (null: none)",
+    )
     flat_inputs: bool = parameter(False, doc="whether the network gets images as flat vectors")
     decayed: str | None = parameter(
         None,
@@ -289,7 +295,7 @@ TARGET_PARAMETERS = {
 BUILTIN_NETWORK_PARAMETERS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
 )
-CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "flat_inputs", "decayed")
+CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "layer_axes", "flat_inputs", "decayed")
 CUSTOM_DATA_PARAMETERS = ("dataset_hash", "stream", "measure_samples")
 TEXT_PARAMETERS = ("context_length", "vocabulary_size")
 """Parameters of text data. A network argument of the same name is the same parameter."""

@@ -3,7 +3,7 @@
 Shapes: N samples, D numbers per feature, K classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,10 @@ from depthrate.tasks.measures.labelled import (
     sort_by_class,
 )
 from depthrate.tasks.measures.named_columns import parse_measure
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, pooled
+from depthrate.tasks.networks.module_axes import Axes, find_axes, pooled
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names
 from depthrate.tasks.networks.network import Layer
+from depthrate.tasks.networks.random_draws import seeded
 from depthrate.tasks.supervised.targets import classes_training, numbers_training
 
 BATCH = 1024
@@ -33,6 +35,7 @@ def probe(
     layers: str | Sequence[str] | None = None,
     *,
     maps: str = "mean",
+    layer_axes: str | Mapping[str, str] | None = None,
     step: int = 0,
     split: str = "train",
     rank_tol: float = 0.01,
@@ -48,6 +51,8 @@ def probe(
         layers: Patterns of module names (`blocks.*`). Default: the module's own list. The input of the last linear map is the
             last layer, as in a sweep. Layer 0 is the input.
         maps: Measured form of maps and tokens: `mean` over pixels and tokens, or `flatten`.
+        layer_axes: Axes of layers whose features cannot be found, by pattern of the name: one letter per axis, N for
+            samples, C for features and any other for positions, as in {"rnn": "TNC"}.
         step: Step written to each row.
         split: Split written to each row.
         rank_tol: Singular values above this share of the largest count for the rank.
@@ -58,7 +63,8 @@ def probe(
     Returns:
         One row per layer, with the layer's `name`.
     Raises:
-        ParameterError: A pattern matches no module, or `measure` has an unknown name. The message lists the names.
+        ParameterError: A pattern matches no module, `measure` has an unknown name, or the axes of a layer cannot be decided.
+            The message lists the names, or states the cure.
         FeaturesError: Labels are not one class per sample, targets are not numbers, a number is not finite, or a class is
             empty.
     """
@@ -67,7 +73,7 @@ def probe(
         raise FeaturesError(f"maps is {maps!r}, expected mean or flatten")
     metric_names = parse_measure(measure)
     features_by_name, labels_N, head = _collect(
-        model, data, layer_names(model, patterns), maps, as_targets if regression else as_labels
+        model, data, layer_names(model, patterns), maps, layer_axes, as_targets if regression else as_labels
     )
     weight = dict(model.named_modules())[head].weight if head is not None else None
     if regression:
@@ -103,7 +109,12 @@ def probe(
 
 
 def _collect(
-    model: nn.Module, data: Any, names: Sequence[str], maps: str, convert: Callable[[Any, int], Any]
+    model: nn.Module,
+    data: Any,
+    names: Sequence[str],
+    maps: str,
+    layer_axes: str | Mapping[str, str] | None,
+    convert: Callable[[Any, int], Any],
 ) -> tuple[dict[str, Tensor], np.ndarray, str | None]:
     """Collect the features of each layer by name, the labels, and the head's name. The module's mode is restored.
 
@@ -113,7 +124,7 @@ def _collect(
     device = torch.device("cpu") if parameter is None else parameter.device
     parts: dict[str, list[Tensor]] = {}
     labels: list[np.ndarray] = []
-    head = None
+    head, axes = None, dict[str, Axes]()
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -123,8 +134,14 @@ def _collect(
                 output = model(x)
                 is_head = watch.head_output is output
                 head = watch.head if is_head else None
-                layers = watch.layers(with_head_input=is_head and watch.reads_other)
-                features = {name: pooled(feature, maps) for name, feature in layers.items()}
+                with_head_input = is_head and watch.reads_other
+                features = dict(watch.layers(with_head_input=with_head_input))
+                if not axes:
+                    x_3 = x[torch.arange(3, device=x.device) % len(x)]
+                    with seeded(0):
+                        found = find_axes(model, model, names, x_3, maps, layer_axes, with_head_input=with_head_input)
+                    axes = {name: layer_axes for name, (layer_axes, _) in found.items()}
+                features = {name: pooled(feature, axes[name], maps) for name, feature in features.items()}
                 if x.is_floating_point():
                     features = {"input": x.flatten(1), **features}
                 labels.append(np.asarray(convert(y, len(x))))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,10 @@ from depthrate.tasks.training.parameters import check_training
 
 if TYPE_CHECKING:
     from depthrate.tasks.training.training import NetworkTraining
+
+
+MAX_LAYERS_SHOWN = 8
+"""Maximum number of layers in a remark. Of more, consecutive ones of one shape are shown as first to last."""
 
 
 class Supervised(NetworkTask[SupervisedParameters]):
@@ -158,7 +163,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 raise ParameterError(f"arch {trial.arch!r}: {error}") from error
         arguments = self.custom_network.values(trial.arguments)
         key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
-        key += repr([trial.layers, trial.maps, trial.flat_inputs, trial.decayed])
+        key += repr([trial.layers, trial.maps, trial.layer_axes, trial.flat_inputs, trial.decayed, trial.dtype])
         if key not in self._networks:
             self._networks[key] = ModuleNetwork(
                 make=self.custom_network.make,
@@ -167,6 +172,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 data=replace(data, sample_shape=(data.num_inputs,)) if trial.flat_inputs else data,
                 patterns=_patterns(trial.layers),
                 maps=trial.maps,
+                layer_axes=trial.layer_axes,
+                dtype=trial.dtype,
                 decayed=_patterns(trial.decayed),
             )
         return self._networks[key]
@@ -221,7 +228,9 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self.target.check(trial, custom_data)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
-        self.target.check_network(trial, self.network(trial, data), data)
+        network = self.network(trial, data)
+        self.target.check_network(trial, network, data)
+        network.try_steps()
 
     def _check_texts(self, trial: SupervisedParameters) -> None:
         """Reject parameters of text data for other data, so that no two trials differ in name only."""
@@ -263,10 +272,12 @@ class Supervised(NetworkTask[SupervisedParameters]):
             for reason, count in reasons.items()
         ]
         largest = max(networks.values(), key=lambda network: network.num_parameters)
-        layers = [
-            f"{layer.number} {layer.name} [{self.target.measured_width(layer)}]" for layer in largest.measured_layers()
-        ]
-        layers = layers if len(layers) <= 8 else [*layers[:5], "...", *layers[-2:]]
+        measured = largest.measured_layers()
+        shown = groupby(measured, lambda layer: layer.output or f"[{self.target.measured_width(layer)}]")
+        runs = [(shape, [f"{layer.number} {layer.name}" for layer in equal]) for shape, equal in shown]
+        if len(measured) > MAX_LAYERS_SHOWN:
+            runs = [(shape, [" to ".join(dict.fromkeys([equal[0], equal[-1]]))]) for shape, equal in runs]
+        layers = [f"{layer} {shape}" for shape, equal in runs for layer in equal]
         remarks.append(f"{name}: {largest.num_parameters:,} trained parameters, measured layers {', '.join(layers)}")
         return remarks
 
