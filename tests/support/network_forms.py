@@ -266,6 +266,27 @@ class NormedMaps(nn.Module):
         return self.head(torch.relu(self.norm(self.conv(x))).amax((2, 3)))
 
 
+class BinsNormed(nn.Module):
+    """Speech recognition: maps [N, C, bins, steps] are normalised over the bins, as in residual networks before a GRU."""
+
+    def __init__(self, width=5, bins=7):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, width, 3, padding=1), AlongBins(bins)
+        self.gru, self.head = nn.GRU(width * bins, 5, batch_first=True), nn.Linear(5, K)
+
+    def forward(self, x):
+        return self.head(self.gru(self.norm(self.conv(x)).flatten(1, 2).transpose(1, 2))[0][:, -1])
+
+
+class AlongBins(nn.Module):
+    def __init__(self, bins):
+        super().__init__()
+        self.norm = nn.LayerNorm(bins)
+
+    def forward(self, x):
+        return torch.relu(self.norm(x.transpose(2, 3)).transpose(2, 3))
+
+
 class CausalBlock(nn.Module):
     def __init__(self, width, dilation):
         super().__init__()
