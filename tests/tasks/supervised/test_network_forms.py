@@ -164,6 +164,7 @@ def no_samples(length, width):
     return partial(forms.Placed, length, width), (length, 4), {"places": ""}
 
 
+SWEPT = ("Conv1d and GRU, C = T", "LSTM time first, T = N", "vision transformer, T = C", "FNet")
 N = 24
 FORMS = [
     Form("ConvNeXt", *convnext(5, 4)),
@@ -382,9 +383,7 @@ def test_flattened_features_have_one_row_per_sample(name):
     assert not wrong_values(rows, {name: collapse(h, labels) for name, h in features.items()})
 
 
-SWEPT = ("Conv1d and GRU, C = T", "LSTM time first, T = N", "vision transformer, T = C", "FNet")
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SWEPT)
 def test_sweep_commits_nc1_of_the_trained_features(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
