@@ -111,10 +111,34 @@ def find_axes(
         raise ParameterError(f"layer_axes has {unknown[0]!r}, which is none of the measured layers {', '.join(layers)}")
     found = {}
     for name, feature in layers.items():
-        letters = next((text for pattern, text in given.items() if fnmatch.fnmatchcase(_base(name), pattern)), None)
+        letters = _letters(name, given)
         varying = [feature.ndim - 1] if name == HEAD else trace.feature_axes(feature)
         found[name] = _axes(name, shapes[0][name], shapes[1][name], varying, letters, maps), shapes[1][name]
     return found
+
+
+def axes_of_batch(
+    feature: Tensor, num_samples: int, name: str, maps: str, stated: str | Mapping[str, str] | None, error: Exception
+) -> Axes:
+    """Return the axes of a layer of a network that takes only this number of samples, without a run on fewer samples.
+
+    Raises:
+        ParameterError: The axes are not stated, and the output is not one row per sample.
+    """
+    letters, sizes = _letters(name, parse_axes(stated)), list(feature.shape)
+    if letters is not None and len(letters) == len(sizes) and sizes[letters.index("N")] == num_samples:
+        return Axes(letters.index("N"), tuple(i for i, letter in enumerate(letters) if letter == "C"))
+    if sizes[:1] == [num_samples] and (len(sizes) == 2 or maps == "flatten"):
+        return Axes(0)
+    raise ParameterError(
+        f"layer {name} returns {sizes} for {num_samples} samples, and the network fails on two or three samples "
+        f"({type(error).__name__}: {error}), so its axes cannot be found. State them, N for samples and C for features, as in "
+        f"layer_axes: {{{_base(name)!r}: {'NCHWD'[: len(sizes)]}}}."
+    )
+
+
+def _letters(name: str, stated: Mapping[str, str]) -> str | None:
+    return next((text for pattern, text in stated.items() if fnmatch.fnmatchcase(_base(name), pattern)), None)
 
 
 def _base(name: str) -> str:
@@ -232,9 +256,11 @@ class _AxisTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return the marks of the output of an operation with these arguments that computes new numbers."""
         first = self._marks.get(next((value for value in named.values() if isinstance(value, Tensor)), output))
         if any(part in name for part in _FEATURES_FIRST):
-            return _numbered(output, 1)
-        if name == "embedding" or (name.endswith(("layer_norm", "rms_norm")) and len(named["normalized_shape"]) == 1):
+            return _claimed(first, output, 1)
+        if name == "embedding":
             return _numbered(output, -1)
+        if name.endswith(("layer_norm", "rms_norm")) and len(named["normalized_shape"]) == 1:
+            return _claimed(first, output, -1)
         if (kind := re.search(r"(?:pool|upsample).*?(\d)d", name)) is not None:
             axis = output.ndim - 1 - int(kind[1])
             known = [] if first is None else _varying(first)
@@ -265,6 +291,15 @@ class _AxisTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if left is not None and -2 in rows and -1 not in rows:
             return _shared(left, -1).expand(output.shape)
         return None
+
+
+def _claimed(marks: Tensor | None, output: Tensor, axis: int) -> Tensor:
+    """Return the marks of an operation with features on an axis. Features known on other axes stay: both are undecided."""
+    own = _numbered(output, axis)
+    others = [] if marks is None or marks.shape[axis] == 1 else _varying(marks)
+    if not others or axis % output.ndim in others:
+        return own
+    return _union(own, _numbered(output, others[0]))
 
 
 def _numbered(tensor: Tensor, axis: int) -> Tensor:

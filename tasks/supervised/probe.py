@@ -20,10 +20,11 @@ from depthrate.tasks.measures.labelled import (
     sort_by_class,
 )
 from depthrate.tasks.measures.named_columns import parse_measure
-from depthrate.tasks.networks.module_axes import Axes, find_axes, pooled
+from depthrate.tasks.networks.module_axes import Axes, axes_of_batch, find_axes, pooled
 from depthrate.tasks.networks.module_layers import capture_outputs, layer_names
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.networks.random_draws import seeded
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.targets import classes_training, numbers_training
 
 BATCH = 1024
@@ -138,10 +139,7 @@ def _collect(
                 with_head_input = is_head and watch.reads_other
                 features = dict(watch.layers(with_head_input=with_head_input))
                 if not axes:
-                    x_3 = x[torch.arange(3, device=x.device) % len(x)]
-                    with seeded(0):
-                        found = find_axes(model, model, names, x_3, maps, layer_axes, with_head_input=with_head_input)
-                    axes = {name: layer_axes for name, (layer_axes, _) in found.items()}
+                    axes = _find_axes(model, names, x, maps, layer_axes, features, with_head_input)
                 features = {name: pooled(feature, axes[name], maps) for name, feature in features.items()}
                 if x.is_floating_point():
                     features = {"input": x.flatten(1), **features}
@@ -156,6 +154,33 @@ def _collect(
     # checked together too: a batch may happen to have labels of one type, or only labelled samples
     labels_N = convert([label for batch in labels for label in batch.tolist()], sum(map(len, labels)))
     return {name: torch.cat(batches) for name, batches in parts.items()}, np.asarray(labels_N), head
+
+
+def _find_axes(
+    model: nn.Module,
+    names: Sequence[str],
+    x: Tensor,
+    maps: str,
+    layer_axes: str | Mapping[str, str] | None,
+    features: Mapping[str, Tensor],
+    with_head_input: bool,
+) -> dict[str, Axes]:
+    """Return the axes of each layer, from runs on two and three samples if the network takes so few. Buffers are restored."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with seeded(0):
+            x_3 = x[torch.arange(3, device=x.device) % len(x)]
+            found = find_axes(model, model, names, x_3, maps, layer_axes, with_head_input=with_head_input)
+        return {name: axes for name, (axes, _) in found.items()}
+    except ParameterError:
+        raise
+    except Exception as error:
+        return {
+            name: axes_of_batch(feature, len(x), name, maps, layer_axes, error) for name, feature in features.items()
+        }
+    finally:
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
 
 
 def _batches(data: Any, convert: Callable[[Any, int], Any]) -> Iterator[tuple[Tensor, Any]]:
