@@ -66,7 +66,7 @@ def test_any_printable_name_passes_every_view(declared: str) -> None:
         ('a"b', "has a quotation mark"),
         ("n" * 61, "more than 60"),
         ("a\nb", "cannot be printed"),
-        ("NC1", "'nc1' have the same"),
+        ("NC1", "'nc1' have the same|exists in every table"),
     ],
 )
 def test_names_that_no_column_has_are_refused(name: str, message: str) -> None:
