@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from depthrate.slurm.command import SlurmError, parse_fields, run_command
-from depthrate.slurm.profile import Profile
+from depthrate.slurm import answers
+from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.profile import Profile, parse_gpu_gres
 
 ACCOUNTING_TIMEOUT_S = 10.0
 """Timeout of sacctmgr in seconds. If the accounting is slower, the limits are learnt from refused submissions."""
@@ -33,6 +34,23 @@ class Partition:
     """GPU type -> maximum number per node."""
     features: frozenset[str] = frozenset()
     """Node features that the profile's `constraint` may name."""
+    members: tuple["Partition", ...] = ()
+    """Its nodes, each like a partition with one node."""
+
+    def num_usable(self, profile: Profile) -> int:
+        """Return the number of nodes that meet all keys of this profile together, if the nodes are known."""
+        if not self.members:
+            return self.nodes
+        rest = replace(profile, constraint=None)
+        nodes = [node for node in self.members if _refusal_reason(rest, node, 1, "") is None]
+        return sum(_may_meet(profile.constraint or "", n.features) and n.name not in profile.exclude for n in nodes)
+
+
+def _may_meet(constraint: str, features: frozenset[str]) -> bool:
+    """Return whether a node may meet a constraint, whose brackets are ignored. `a*2&b*1` lists features of different nodes."""
+    choices = (constraint.replace("&", "|") if "*" in constraint else constraint).split("|")
+    names = (re.split(r"[&,\[\]()\s]|\*\d+", choice) for choice in choices)
+    return any(features.issuperset(filter(None, choice)) for choice in names)
 
 
 @dataclass(frozen=True)
@@ -75,7 +93,7 @@ class Limits:
         Raises:
             SlurmError: If it cannot. The message names the limit and the requested value.
         """
-        refusals = [_refusal_reason(profile, partition, nodes) for partition in self._partitions_of(profile)]
+        refusals = [_refusal_reason(profile, part, nodes, self.cluster) for part in self._partitions_of(profile)]
         if all(refusals):
             raise SlurmError(", and ".join(text for text in refusals if text))
         if num_jobs > self.max_jobs:
@@ -84,13 +102,14 @@ class Limits:
             )
 
 
-def _refusal_reason(profile: Profile, partition: Partition, nodes: int) -> str | None:
-    """Describe why a partition would refuse a job of this profile, or return None."""
+def _refusal_reason(profile: Profile, partition: Partition, nodes: int, cluster: str) -> str | None:
+    """Describe why a partition of the cluster would refuse a job of this profile, or return None."""
     where = f"partition {partition.name}"
     if not partition.is_up:
         return f"{where} is not up, so jobs would wait until an administrator changes that"
     if partition.max_min is not None and profile.walltime_min > partition.max_min:
-        return f"walltime_min is {profile.walltime_min}, but {where} allows {partition.max_min:g} minutes"
+        if profile.walltime_min > (allowed := _read_qos_minutes(profile, cluster) or partition.max_min):
+            return f"walltime_min is {profile.walltime_min}, but {where} allows {allowed:g} minutes"
     memory = "mem_gb" if profile.mem_per_cpu_gb is None else "mem_per_cpu_gb times cpus"
     for key, requested, largest in (
         ("gpus", profile.gpus, partition.gpus),
@@ -109,6 +128,9 @@ def _refusal_reason(profile: Profile, partition: Partition, nodes: int) -> str |
         return f"constraint names {unknown[0]!r}, but the features of nodes in {where} are: {features}"
     if nodes > partition.nodes:
         return f"nodes is {nodes}, but {where} has {partition.nodes}"
+    if (usable := partition.num_usable(profile)) < nodes:
+        keys = f"{profile.resources_text()}, constraint {profile.constraint} and exclude {','.join(profile.exclude) or None}"
+        return f"nodes is {nodes}, but {usable} of the nodes of {where} meet {keys} together (see sinfo -N -l)"
     return None
 
 
@@ -118,38 +140,43 @@ def read_limits() -> Limits:
     Raises:
         SlurmError: If the controller does not answer.
     """
-    config = dict(
-        (key.strip(), value.strip())
-        for key, separator, value in (
-            line.partition("=") for line in run_command(["scontrol", "show", "config"]).splitlines()
-        )
-        if separator
-    )
-    nodes = [parse_fields(line) for line in run_command(["scontrol", "--oneliner", "show", "node"]).splitlines()]
+    config = answers.parse_settings(run_command(["scontrol", "show", "config"]))
+    answer = run_command(["scontrol", "--oneliner", "show", "node"])
+    nodes = [(f.get("Partitions", "").split(","), _parse_node(f)) for f in answers.parse_records(answer, "NodeName")]
     partitions = {}
-    for line in run_command(["scontrol", "--oneliner", "show", "partition"]).splitlines():
-        fields = parse_fields(line)
+    for fields in answers.parse_records(run_command(["scontrol", "--oneliner", "show", "partition"]), "PartitionName"):
         name = fields["PartitionName"]
-        members = [node for node in nodes if name in node.get("Partitions", "").split(",")]
-        gpu_counts = [_count_gpus(node.get("Gres", "")) for node in members]
-        max_counts: Counter[str] = functools.reduce(operator.or_, gpu_counts, Counter())
+        members = [node for names, node in nodes if name in names]
+        max_counts: Counter[str] = functools.reduce(operator.or_, (Counter(n.gpu_types) for n in members), Counter())
         partitions[name] = Partition(
             name=name,
             is_default=fields.get("Default") == "YES",
             is_up=fields.get("State") == "UP",
             max_min=parse_minutes(fields.get("MaxTime", "UNLIMITED")),
-            cpus=max((int(node.get("CPUTot", 0)) for node in members), default=0),
-            mem_gb=max((int(node.get("RealMemory", 0)) / 1024 for node in members), default=0.0),
-            gpus=max((counts.total() for counts in gpu_counts), default=0),
+            cpus=max((node.cpus for node in members), default=0),
+            mem_gb=max((node.mem_gb for node in members), default=0.0),
+            gpus=max((node.gpus for node in members), default=0),
             nodes=len(members),
-            gpu_types={name: count for name, count in max_counts.items() if name},
-            features=frozenset(f for node in members for f in node.get("AvailableFeatures", "").split(","))
-            - {"", "(null)"},
+            gpu_types=dict(max_counts),
+            features=frozenset().union(*(node.features for node in members)),
+            members=tuple(members),
         )
-    array_size = int(config["MaxArraySize"])
-    if match := re.search(r"max_array_tasks=(\d+)", config.get("SchedulerParameters", "")):
+    array_size, max_jobs = (answers.read_integer(config, key) for key in ("MaxArraySize", "MaxJobCount"))
+    if match := re.search(r"max_array_tasks=([0-9]{1,18})", config.get("SchedulerParameters", "")):
         array_size = min(array_size, int(match[1]) + 1)
-    return Limits(config["ClusterName"], array_size, int(config["MaxJobCount"]), partitions)
+    return Limits(config.get("ClusterName", ""), array_size, max_jobs, partitions)
+
+
+def _parse_node(fields: Mapping[str, str]) -> Partition:
+    """Return a node as a partition."""
+    counts: Counter[str | None] = Counter()
+    for gpu_type, count in parse_gpu_gres(fields.get("Gres")):
+        counts[gpu_type] += count
+    cpus = answers.read_integer(fields, "CPUEfctv" if "CPUEfctv" in fields else "CPUTot")
+    mem_gb = answers.read_integer(fields, "RealMemory") / 1024
+    types = {name: count for name, count in counts.items() if name}
+    features = frozenset(fields.get("AvailableFeatures", "").split(",")) - {"", "(null)"}
+    return Partition(fields["NodeName"], False, True, None, cpus, mem_gb, counts.total(), 1, types, features)
 
 
 @dataclass(frozen=True)
@@ -177,7 +204,8 @@ class JobGroup:
         """
         names = {"--account": self.account, "--partition": self.partition, "--qos": self.qos}
         options = [f"{option}={name}" for option, name in names.items() if name] + ([] if self.is_shared else ["--me"])
-        return Counter(run_command(["squeue", "--noheader", "--array", *options, "--format=%u"]).split())
+        printed = run_command(["squeue", "--noheader", "--array", *options, "--format=%u"])
+        return Counter(re.findall(r"^(\S+)[ \r]*$", printed, re.MULTILINE))
 
 
 @dataclass(frozen=True)
@@ -210,12 +238,12 @@ def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
     """
     if len(profile.alternatives()) > 1:
         return SubmitLimits()  # each alternative has different limits
-    columns = "format=defaultaccount,account,partition,maxsubmitjobs,grpsubmitjobs,defaultqos"
+    columns = "defaultaccount,account,partition,maxsubmitjobs,grpsubmitjobs,defaultqos"
     try:
-        user = ["user", "where", f"user={getpass.getuser()}", f"cluster={cluster}", "withassoc", columns]
-        associations = [line.split("|") for line in _sacctmgr(*user)]
-        columns = "format=name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
-        qualities = {name: texts for name, *texts in (line.split("|") for line in _sacctmgr("qos", columns))}
+        user = ["user", "where", f"user={getpass.getuser()}", f"cluster={cluster}", "withassoc"]
+        associations = _sacctmgr(columns, *user)
+        columns = "name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
+        qualities = {name: texts for name, *texts in _sacctmgr(columns, "qos")}
     except (SlurmError, KeyError):
         return SubmitLimits(account=profile.account, qos=profile.qos)
     account, qos = profile.account, profile.qos
@@ -229,33 +257,37 @@ def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
     if qos in qualities:
         groups = [JobGroup(qos=qos), JobGroup(account, qos=qos, is_shared=True), JobGroup(qos=qos, is_shared=True)]
         texts_by_group += zip(groups, qualities[qos], strict=True)
-    limits = sorted(
-        ((int(text), group) for group, text in texts_by_group if text.isdigit()), key=lambda limit: -limit[0]
-    )
-    return SubmitLimits({group: max_jobs for max_jobs, group in limits}, account, qos)
+    limits = [(group, limit) for group, text in texts_by_group if (limit := answers.parse_integer(text)) is not None]
+    return SubmitLimits(dict(sorted(limits, key=lambda entry: -entry[1])), account, qos)
 
 
-def _sacctmgr(*words: str) -> list[str]:
-    return run_command(["sacctmgr", "--noheader", "--parsable2", "show", *words], ACCOUNTING_TIMEOUT_S).splitlines()
+def _read_qos_minutes(profile: Profile, cluster: str) -> float:
+    """Return the minutes that the profile's QOS allow in spite of a partition's limit. 0: none does, or unknown."""
+    names = {choice.qos or read_submit_limits(choice, cluster).qos for choice in profile.alternatives()}
+    try:
+        rows = _sacctmgr("name,flags,maxwall", "qos")
+        lifting = [wall for name, flags, wall in rows if name in names and "PartitionTimeLimit" in flags.split(",")]
+        return max((parse_minutes(wall or "UNLIMITED") or float("inf") for wall in lifting), default=0.0)
+    except SlurmError:
+        return 0.0
+
+
+def _sacctmgr(columns: str, *words: str) -> list[list[str]]:
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", *words, f"format={columns}"]
+    table = answers.parse_table(run_command(command, ACCOUNTING_TIMEOUT_S), columns.split(","), "sacctmgr")
+    return [list(row.values()) for row in table]
 
 
 def parse_minutes(text: str) -> float | None:
-    """Parse SLURM's `[days-]hours:minutes:seconds` to minutes. Return None for no limit."""
+    """Parse SLURM's `[days-]hours:minutes:seconds` to minutes. Return None for no limit.
+
+    Raises:
+        SlurmError: If the text is not a duration.
+    """
     if text in ("UNLIMITED", "INFINITE", "NOT_SET", "None", "n/a"):
         return None
-    days, _, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if days:
-        parts += [0] * (3 - len(parts))  # days-hours[:minutes[:seconds]]
-    elif len(parts) < 3:
-        parts = [0, *parts, *[0] * (2 - len(parts))]  # minutes[:seconds]
-    hours, minutes, seconds = parts
-    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
-
-
-def _count_gpus(gres: str) -> Counter[str]:
-    """Return GPU type ("" if none is given) -> number, from a node's `gpu[:type]:count(...)[,...]`."""
-    counts: Counter[str] = Counter()
-    for name, count in re.findall(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)", gres):
-        counts[name] += int(count)
-    return counts
+    if (match := re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?", text)) is None:
+        raise answers.unexpected_answer("scontrol show partition", text)
+    days, *parts = (int(part or 0) for part in match.groups())
+    hours, minutes, seconds = parts if match[1] or match[4] else [0, *parts[:2]]  # minutes[:seconds]
+    return days * 1440 + hours * 60 + minutes + seconds / 60

@@ -46,36 +46,41 @@ def run_command(
     timeout_s: float = TIMEOUT_S,
     num_error_lines: int = 1,
     hidden_variables: Sequence[str] = (),
+    errors: str = "replace",
 ) -> str:
-    """Run one of SLURM's commands and return its output.
+    """Run one of SLURM's commands and return its output. All commands except sbatch print times in UTC.
 
     Args:
         num_error_lines: Last lines of stderr that an error contains.
         hidden_variables: Variables of this process's environment that the command does not receive.
+        errors: Handler of bytes that are not UTF-8.
     Raises:
         SlurmError: If the command is not installed, fails, or takes longer than `timeout_s` seconds.
     """
     if shutil.which(arguments[0]) is None:
         raise SlurmError(
-            f"{arguments[0]} is not on the PATH. --executor slurm needs SLURM's commands. Log in to a submit node."
+            f"{arguments[0]} is not on the PATH, so this machine cannot reach SLURM. Run the command on a submit node of the "
+            "cluster, or without --executor and --cluster on this machine."
         )
     CALLS[arguments[0]] += 1
     environment = {name: value for name, value in command_environment().items() if name not in hidden_variables}
+    if arguments[0] != "sbatch":  # local time is ambiguous in the hour that a clock change repeats
+        environment["TZ"] = "UTC"
     started = time.monotonic()
     try:
-        done = subprocess.run(
-            arguments, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        done = subprocess.run(arguments, env=environment, capture_output=True, timeout=timeout_s, check=False)
+    except OSError as error:
+        raise SlurmError(f"{arguments[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{arguments[0]} did not answer within {timeout_s:g} s") from None
     finally:
         _WAITED.seconds = _waited_s() + time.monotonic() - started
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines() or ["no output"]
         message = " / ".join(lines[-num_error_lines:])
         hint = f". {_CONTROLLER_DOWN_HINT}" if "Unable to contact slurm controller" in message else ""
         raise SlurmError(f"{' '.join(arguments[:3])} failed with code {done.returncode}: {message}{hint}")
-    return done.stdout
+    return done.stdout.decode(errors=errors)
 
 
 def time_outside_slurm() -> float:
@@ -85,8 +90,3 @@ def time_outside_slurm() -> float:
 
 def _waited_s() -> float:
     return getattr(_WAITED, "seconds", 0.0)
-
-
-def parse_fields(line: str) -> dict[str, str]:
-    """Parse the `Key=Value` words of a line of `scontrol --oneliner`."""
-    return {key: value for key, separator, value in (word.partition("=") for word in line.split()) if separator}

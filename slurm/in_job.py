@@ -1,21 +1,31 @@
 """Queries and requests of a job about itself: its id, restarts, remaining time, state and requeue."""
 
+import contextlib
 import os
 import shutil
 import sys
 import time
-from datetime import datetime
+from pathlib import Path
 
-from depthrate.slurm.command import SlurmError, parse_fields, run_command
-from depthrate.slurm.script import REQUEUE_CODE
+from depthrate.slurm.answers import parse_local_time, parse_records, parse_time
+from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.script import REQUEUE_CODE, START_MARKER
 
 QUERY_TIMEOUT_S = 15.0
+CLOCK_SKEW_S = 300.0
+"""Maximum distance of a running job's start and end from the other side of now. A wrapper of scontrol may ignore TZ."""
 
 
 def job_id() -> str:
     """Return this job's id: `<array>_<index>`, or `<id>` outside arrays."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+
+
+def mark_started() -> None:
+    """Record for the batch script that depthrate's program has started in this job."""
+    with contextlib.suppress(KeyError, OSError):  # a job of an earlier version has no marker
+        Path(os.environ[START_MARKER]).touch()
 
 
 def restart_count() -> int:
@@ -25,12 +35,13 @@ def restart_count() -> int:
 
 def seconds_left() -> float | None:
     """Return the seconds to this job's time limit, or None if neither the controller nor the batch script reports it."""
-    ends = _record().get("EndTime", "")
-    try:
-        return datetime.fromisoformat(ends).timestamp() - time.time()
-    except ValueError:
-        ends_at = os.environ.get("DEPTHRATE_ENDS_AT")
-        return None if ends_at is None else float(ends_at) - time.time()
+    record, now = _record(), time.time()
+    starts_at, ends_at = (parse_time(record.get(key, "")) for key in ("StartTime", "EndTime"))
+    if starts_at and ends_at and not starts_at - CLOCK_SKEW_S <= now <= ends_at + CLOCK_SKEW_S:
+        ends_at = parse_local_time(record["EndTime"], now)  # this job runs, so the times are not in UTC
+    if ends_at is None and (of_script := os.environ.get("DEPTHRATE_ENDS_AT")):
+        ends_at = float(of_script)
+    return None if ends_at is None else ends_at - now
 
 
 def is_ending() -> bool | None:
@@ -56,6 +67,7 @@ def requeue() -> bool:
 
 def _record() -> dict[str, str]:
     try:
-        return parse_fields(run_command(["scontrol", "--oneliner", "show", "job", job_id()], QUERY_TIMEOUT_S))
+        answer = run_command(["scontrol", "--oneliner", "show", "job", job_id()], QUERY_TIMEOUT_S)
     except SlurmError:
         return {}
+    return next(iter(parse_records(answer, "JobId")), {})

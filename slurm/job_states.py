@@ -1,11 +1,11 @@
 """Read job states: one squeue per poll, and sacct for jobs that squeue no longer lists. Both may fail temporarily."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
+from depthrate.slurm.answers import parse_columns, parse_integer, parse_table, parse_time
 from depthrate.slurm.command import TIMEOUT_S, SlurmError, run_command
 
 Phase = Literal["waiting", "running", "over"]
@@ -26,10 +26,8 @@ _COLUMNS = (
     *("ArrayJobID:24", "ArrayTaskID:24", "JobID:24", "State:24", "RestartCnt:12", "NodeList:120", "Reason:120"),
     *("exit_code:12", "StartTime:24", "EndTime:24", "Name:200"),
 )
-_FORMAT = ",".join(_COLUMNS)
-_WIDTHS = [int(column.partition(":")[2]) for column in _COLUMNS]
-
-
+_NAME_COLUMNS = ("Name:200", "ArrayJobID:24", "State:24", "NodeList:24")
+_ACCOUNTED = ("JobID", "State", "NodeList", "ExitCode", "Start", "End")
 SETUP_FAILED_CODE = 113
 """Exit code of a batch script after a failed setup line of the profile. It has no other use."""
 
@@ -95,19 +93,19 @@ def squeue_states(job_ids: Iterable[str]) -> dict[str, JobState]:
     job_ids = list(job_ids)
     wanted = f"--jobs={','.join(sorted(set(map(parse_array_id, job_ids))))}"
     try:
-        printed = run_command(["squeue", "--noheader", "--array", "--states=all", wanted, f"--Format={_FORMAT}"])
+        rows = _squeue_rows(_COLUMNS, ["--array", "--states=all", wanted])
     except SlurmError as error:
         if "Invalid job id" in str(error):  # the controller no longer lists any of them
             return {}
         raise
     listed = {}
-    for line in printed.splitlines():
-        array_id, task, job_id, state, restarts, node, reason, status, start, end, name = _split_cells(line)
-        job = job_id if task in ("N/A", "") else f"{array_id}_{task}"
-        # `status` has the format of wait(2).
-        exit_code, number = (int(status) >> 8, int(status) & 127) if status.isdigit() else (None, 0)
-        ended = (exit_code, _epoch(end), name, _signal(exit_code or 0, number))
-        listed[job] = JobState(state, int(restarts or 0), node, reason, *ended, started_at=_epoch(start))
+    for row in rows:
+        job = row["JobID"] if row["ArrayTaskID"] in ("N/A", "") else f"{row['ArrayJobID']}_{row['ArrayTaskID']}"
+        exit_code, signal = _exit_status(row["exit_code"])
+        ended = (exit_code, parse_time(row["EndTime"]), row["Name"], signal, parse_time(row["StartTime"]))
+        listed[job] = JobState(
+            row["State"], parse_integer(row["RestartCnt"]) or 0, row["NodeList"], row["Reason"], *ended
+        )
     return _expand(listed, job_ids)
 
 
@@ -142,47 +140,68 @@ def _covers(name: str, job_id: str) -> bool:
     if not elements or "..." in elements:  # SLURM truncates long lists
         return True
     for first, last, step in _RANGE.findall(elements.partition("%")[0]):
-        if index and int(index) in range(int(first), int(last or first) + 1, int(step or 1)):
+        if parse_integer(index) in range(int(first), int(last or first) + 1, int(step or 1) or 1):
             return True
     return False
 
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?")
 
 
-def earlier_starts(job_id: str) -> list[JobState]:
-    """Return the final states of a job's earlier starts, oldest first, from the accounting. The last start is not included.
+_WAIT_ADVICE = {
+    "JobHeldUser|JobHoldMaxRequeue|launch failed requeued held": "Release them: scontrol release JOBID.",
+    "JobHeldAdmin": "Only an administrator can release them.",
+    "DependencyNeverSatisfied": "They never start. Cancel them, and remove the dependency from `extra`.",
+    "Reservation|.*Reserved for maintenance": "They start with, or after, a reservation: scontrol show reservation.",
+    "ReqNodeNotAvail|Nodes required for job|NodeDown": "Their nodes are down, drained or reserved: sinfo --list-reasons.",
+    "Partition(Down|Inactive)": "They start once it is up again. Otherwise cancel them, and set another partition.",
+    "PartitionTimeLimit|BadConstraints|PartitionNodeLimit|Invalid|Account|QOSNotAllowed": (
+        "They cannot start. Cancel them, and correct the cluster file."
+    ),
+    "(QOS|Assoc)(Grp|Max)": "They start when other jobs of this account or QOS end: sacctmgr show qos, assoc.",
+}
+"""Pattern of the start of a reason why jobs wait -> advice."""
+
+
+def wait_text(reason: str) -> str:
+    """Return the reason why jobs wait, with advice if the wait does not end by itself."""
+    advice = next((text for pattern, text in _WAIT_ADVICE.items() if re.match(pattern, reason)), "")
+    return f"{reason}. {advice}" if advice else reason
+
+
+def earlier_starts(job_ids: Iterable[str]) -> dict[str, list[JobState]]:
+    """Return job -> final states of its ended starts, oldest first, from the accounting.
 
     Raises:
         SlurmError: If the accounting does not answer or does not exist.
     """
-    states = [state for job, state in _sacct_rows("--duplicates", f"--jobs={job_id}") if job == job_id]
-    return sorted((state for state in states if state.started_at), key=lambda state: state.started_at or 0.0)[:-1]
+    starts: dict[str, list[JobState]] = {job_id: [] for job_id in job_ids}
+    for job_id, state in _sacct_rows("--duplicates", f"--jobs={','.join(starts)}"):
+        if job_id in starts and state.started_at and state.ended_at:
+            starts[job_id].append(state)
+    return {job_id: sorted(states, key=lambda state: state.started_at or 0.0) for job_id, states in starts.items()}
 
 
 def _sacct_rows(*options: str) -> Iterator[tuple[str, JobState]]:
-    columns = "--format=JobID,State,NodeList,ExitCode,Start,End"
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", *options, columns]
-    for line in run_command(command).splitlines():
-        job_id, state, node, status, start, end = line.split("|")
-        exit_code, _, number = status.partition(":")
-        code = int(exit_code or 0)
-        yield (
-            job_id,
-            JobState(
-                state.split()[0] if state else "",  # "CANCELLED by 1000"
-                node="" if node == "None assigned" else node,
-                exit_code=code,
-                ended_at=_epoch(end),
-                signal=_signal(code, int(number or 0)),
-                started_at=_epoch(start),
-            ),
-        )
+    command = ["sacct", "--parsable2", "--allocations", *options, f"--format={','.join(_ACCOUNTED)}"]
+    for row in parse_table(run_command(command), _ACCOUNTED, "sacct"):
+        exit_code, signal = _exit_status(row["ExitCode"])
+        ended = (exit_code, parse_time(row["End"]), "", signal, parse_time(row["Start"]))
+        state = row["State"].partition(" ")[0]  # "CANCELLED by 1000"
+        yield row["JobID"], JobState(state, None, row["NodeList"].removeprefix("None assigned"), "", *ended)
 
 
-def _signal(exit_code: int, number: int) -> int | None:
-    """Return the signal that ended a job, possibly encoded in a shell's exit code, or None."""
-    return number or (exit_code - 128 if 128 < exit_code < 160 else None)
+def _exit_status(text: str) -> tuple[int | None, int | None]:
+    """Parse `code:signal`, or a number in the format of wait(2), to (exit code, signal), possibly of a shell's child."""
+    code, number = (parse_integer(part) for part in text.partition(":")[::2])
+    if code is not None and ":" not in text:
+        code, number = code >> 8, code & 127
+    return code, number or (code - 128 if code is not None and 128 < code < 160 else None)
+
+
+def _squeue_rows(columns: Sequence[str], options: Sequence[str], timeout_s: float = TIMEOUT_S) -> list[dict[str, str]]:
+    command = ["squeue", "--noheader", *options, f"--Format={','.join(columns)}"]
+    return parse_columns(run_command(command, timeout_s, errors="surrogateescape"), columns, "squeue")
 
 
 def live_job_ids(names: Iterable[str]) -> dict[str, str]:
@@ -191,8 +210,10 @@ def live_job_ids(names: Iterable[str]) -> dict[str, str]:
     Raises:
         SlurmError: If the controller does not answer.
     """
-    rows = _named_jobs(names, "--states=all")
-    return dict(sorted(rows, key=lambda row: int(row[1])))
+    rows = _squeue_rows(_NAME_COLUMNS, ["--states=all", f"--name={','.join(names)}"])
+    # sbatch leaves a record of a job that it refuses, which has failed without a node.
+    accepted = [row for row in rows if row["State"] != "FAILED" or row["NodeList"]]
+    return {row["Name"]: row["ArrayJobID"] for row in sorted(accepted, key=lambda row: int(row["ArrayJobID"]))}
 
 
 def unfinished_names(names: Iterable[str], timeout_s: float) -> set[str]:
@@ -201,27 +222,4 @@ def unfinished_names(names: Iterable[str], timeout_s: float) -> set[str]:
     Raises:
         SlurmError: If the controller does not answer.
     """
-    return {name for name, _ in _named_jobs(names, timeout_s=timeout_s)}
-
-
-def _named_jobs(names: Iterable[str], *options: str, timeout_s: float = TIMEOUT_S) -> list[tuple[str, str]]:
-    """Return (name, array id) of the jobs with these names."""
-    wanted = [f"--name={','.join(names)}", "--Format=Name:200,ArrayJobID:24"]
-    printed = run_command(["squeue", "--noheader", *options, *wanted], timeout_s)
-    return [(line[:200].strip(), line[200:].strip()) for line in printed.splitlines()]
-
-
-def _epoch(text: str) -> float | None:
-    """Parse a time as SLURM prints it to seconds since the epoch. Return None for `N/A` and other strings."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
-
-
-def _split_cells(line: str) -> list[str]:
-    cells, start = [], 0
-    for width in _WIDTHS:
-        cells.append(line[start : start + width].strip())
-        start += width
-    return cells
+    return {row["Name"] for row in _squeue_rows(_NAME_COLUMNS, [f"--name={','.join(names)}"], timeout_s)}

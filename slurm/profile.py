@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from depthrate.slurm.answers import parse_integer
 from depthrate.slurm.command import SlurmError
 
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -198,7 +199,14 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise SlurmError(f"{where}: unknown key {key!r}.{hint} Allowed keys: {', '.join(allowed)}.")
         fields[key] = _extra(value, where) if key == "extra" else _checked_value(key, value, hints[key], where)
-    return Profile(**fields)
+    profile = Profile(**fields)
+    for key in ("signal_s", "failed_start_s"):
+        if (getattr(profile, key) or 0) >= 60 * profile.walltime_min:
+            raise SlurmError(
+                f"{where}: {key} is {getattr(profile, key)}, expected less than walltime_min, which is "
+                f"{profile.walltime_min} min ({60 * profile.walltime_min} s). Lower {key} or raise walltime_min."
+            )
+    return profile
 
 
 def _normalized(content: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -236,13 +244,15 @@ def expiring_keys_message(profile: Profile) -> str:
 
 
 def parse_gpu_gres(gres: str | None) -> list[tuple[str | None, int]]:
-    """Return (type, number) of the GPUs in sbatch's notation for generic resources."""
+    """Return (type, number) of the GPUs in SLURM's notation for generic resources, of a job or a node."""
     gpu_counts: list[tuple[str | None, int]] = []
-    for part in _split_commas(gres):
+    for part in _split_commas(re.sub(r"\([^)]*\)", "", gres or "")):  # the sockets of a node's GPUs
         name, *words = part.removeprefix("gres/").split(":")
         if name == "gpu":
-            count = int(words.pop()) if words and words[-1].isdigit() else 1
-            gpu_counts.append((words[0] if words else None, count))
+            words = [word for word in words if word != "no_consume"] or ["1"]
+            count = parse_integer(words[-1])
+            gpu_types = words if count is None else words[:-1]
+            gpu_counts.append((gpu_types[0] if gpu_types else None, 1 if count is None else count))
     return gpu_counts
 
 
@@ -262,8 +272,10 @@ def _checked_value(key: str, value: Any, hint: Any, where: str) -> Any:
     allowed = tuple(kind for kind in kinds if kind is not types.NoneType)
     if isinstance(value, bool) != (bool in allowed) or not isinstance(value, allowed):
         raise SlurmError(f"{where}: {key} is {value!r}, expected {_TYPE_NAMES[kinds[0]]}.")
-    if isinstance(value, str) and not value.strip():
-        raise SlurmError(f"{where}: {key} is empty. Set a string or remove the key.")
+    if isinstance(value, str) and not (value.strip() and value.isprintable()):
+        raise SlurmError(f"{where}: {key} is {value!r}, expected printable characters. Set a string or remove the key.")
+    if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value).startswith("~"):
+        raise SlurmError(f"{where}: {key} is {value!r}, which names an unknown user. Set an absolute path.")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise SlurmError(f"{where}: {key} is {value!r}, expected one of {', '.join(_CHOICES[key])}.")
     low, high = _ALLOWED.get(key, (-math.inf, math.inf))

@@ -5,14 +5,16 @@ a script and call sbatch in one step, but `slurm/submit.py` calls sbatch itself,
 `batch_script` uses a private method, whose result `tests/slurm/test_profile.py` checks.
 """
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from depthrate.slurm.command import SlurmError
-from depthrate.slurm.job_states import SETUP_FAILED_CODE
+from depthrate.slurm.job_states import SETUP_FAILED_CODE, JobState
 from depthrate.slurm.profile import KEY_VARIABLES, Profile, parse_gpu_gres
 
 DEFAULT_ARRAY_LIMIT = 10_000
@@ -30,9 +32,24 @@ _FOLDERS_PER_JOB = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"
 """(variable in the batch script, key of the profile) for each folder whose path is known only in a job."""
 
 
-def start_marker(folder: Path, job_id: str, restarts: int) -> Path:
-    """Return the path of the file that depthrate's program creates when it starts in a job."""
-    return folder / f"begun-{job_id}-{restarts}"
+PYTHON_TIMEOUT_S = 60.0
+START_MARKER = "DEPTHRATE_START_MARKER"
+"""Variable of a job with the path of the file that depthrate's program creates when it starts."""
+FAILED_STARTS = "failed_starts"
+"""Folder below a job folder. A batch script whose job fails before depthrate starts writes a file in it."""
+
+
+def read_failed_starts(folder: Path) -> Iterator[tuple[str, JobState, str]]:
+    """Yield (job, state, last lines of stderr) of the jobs of a folder that failed before depthrate started in them.
+
+    SLURM may list these jobs as running for `failed_start_s` seconds more.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        for path in (folder / FAILED_STARTS).glob("*-*[0-9]"):
+            job_id, _, restarts = path.name.rpartition("-")
+            head, _, stderr = path.read_text(errors="replace").partition("\n")
+            code, _, node = head.partition(" ")
+            yield job_id, JobState("FAILED", int(restarts), node, exit_code=int(code)), stderr
 
 
 def all_jobs_ended(folder: Path) -> bool:
@@ -142,11 +159,15 @@ def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewher
     lines = []
     if profile.scratch is not None:  # not through TMPDIR, which names a different folder until the script has set it
         lines.append('[ -z "$scratch_of_job" ] || rm -rf -- "$scratch_of_job"')
+    lines += [
+        f'if ((code > 0 && code < 128)) && [ ! -e "${START_MARKER}" ]; then',
+        "  job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+        f'  job=${{job:-$SLURM_JOB_ID}} report="$here/{FAILED_STARTS}/$SLURM_JOB_ID.new"',
+        '  { echo "$code $SLURMD_NODENAME"; tail -qc 2000 "$here/$job"_*log.err; } > "$report"',
+        f'  mv "$report" "$here/{FAILED_STARTS}/$job-${{SLURM_RESTART_COUNT:-0}}"',
+    ]
     if elsewhere:
-        marker = start_marker(Path("$here"), "$SLURM_JOB_ID", 0).name.removesuffix("0") + "${SLURM_RESTART_COUNT:-0}"
         lines += [
-            f"here={shlex.quote(str(folder))}",
-            f'if ((code > 0 && code < 128)) && [ ! -e "$here/{marker}" ]; then',
             '  echo "$SLURMD_NODENAME" >> "$here/avoided"',
             f"  avoided={shlex.quote(','.join(excluded))}",
             '  for node in $(sort -u "$here/avoided"); do avoided=${avoided:+$avoided,}$node; done',
@@ -157,14 +178,15 @@ def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewher
             f"      sleep {RESUBMIT_INTERVAL_S}",
             "    done",
             "  fi",
-            "fi",
         ]
-    marker = shlex.quote(str(folder)) + f"/{_ended_marker('${SLURM_ARRAY_TASK_ID:-0}')}"
-    lines.append(f"((code)) || touch {marker}")
+    lines.append("fi")
+    lines.append(f'((code)) || touch "$here/{_ended_marker("${SLURM_ARRAY_TASK_ID:-0}")}"')
     min_s = profile.failed_start_s
     lines.append(f"((code == 0 || code >= 128 || SECONDS >= {min_s})) || sleep $(({min_s} - SECONDS))")
     body = [f"  {line}" for line in lines]
-    return ["scratch_of_job=", "depthrate_ends() {", "  code=$?", *body, "}", "trap depthrate_ends EXIT"]
+    begin = ["scratch_of_job=", f"here={shlex.quote(str(folder))}"]
+    begin.append(f'export {START_MARKER}="$here/begun-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}"')
+    return [*begin, "depthrate_ends() {", "  code=$?", *body, "}", "trap depthrate_ends EXIT"]
 
 
 def _teardown(profile: Profile) -> list[str] | None:
@@ -205,6 +227,26 @@ def python_command(profile: Profile) -> str | None:
     binds = "".join(f' --bind="${name}"' for name, key in _FOLDERS_PER_JOB if getattr(profile, key) is not None)
     command = shlex.join([profile.container_runtime, "exec", *options])
     return f"{command}{binds} {shlex.quote(profile.container)} {python}"
+
+
+def check_python(profile: Profile) -> None:
+    """Check that the profile's Python finds depthrate's program, unless a container or the setup lines provide it.
+
+    Raises:
+        SlurmError: It does not.
+    """
+    if profile.python is None or profile.container is not None or profile.setup:
+        return
+    command = f"PYTHONSAFEPATH=1 {profile.python} -c 'import depthrate, submitit'"  # read by bash, as in a job
+    try:
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=PYTHON_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return  # a slow file system is no reason to refuse: a job that fails to start is reported at once
+    if done.returncode:
+        raise SlurmError(
+            f"python is {profile.python!r}, expected a Python with depthrate[slurm]: {done.stderr.strip()[-200:]}. Set a path "
+            "that all nodes see, or add the setup lines that provide it."
+        )
 
 
 def batch_script(

@@ -13,7 +13,7 @@ from pathlib import Path
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.job_states import array_job_ids, live_job_ids
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
-from depthrate.slurm.script import batch_script, import_submitit, work_file
+from depthrate.slurm.script import FAILED_STARTS, batch_script, import_submitit, work_file
 
 log = logging.getLogger("depthrate")
 SBATCH_TIMEOUT_S = 150.0
@@ -50,8 +50,8 @@ def submit_array(
 
     Args:
         nodes: Nodes per job. The job runs `function` once on each.
-        elsewhere: Number of times that a single job which fails before writing its `start_marker` resubmits itself, under the
-            same name and on another node.
+        elsewhere: Number of times that a single job which fails before depthrate starts resubmits itself, under the same
+            name and on another node.
     Returns:
         The ids of the jobs.
     Raises:
@@ -59,7 +59,7 @@ def submit_array(
         SlurmError: If sbatch refused (`SubmitLimitError` for a submit limit). No job of the array is submitted.
     """
     delayed_submission = import_submitit().core.utils.DelayedSubmission
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAILED_STARTS).mkdir(parents=True, exist_ok=True)
     for index, job_arguments in enumerate(arguments):
         delayed_submission(function, job_arguments).dump(folder / work_file(str(index)))
     script = folder / "submission.sh"
@@ -93,14 +93,13 @@ def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
         printed = run_command(
             ["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, num_error_lines=3, hidden_variables=withheld
         )
-        if match := re.search(r"^(\d+)(;.*)?$", printed, re.MULTILINE):  # at some sites sbatch prints more lines
+        if match := re.search(r"^([0-9]+)(;.*)?$", printed, re.MULTILINE):  # at some sites sbatch prints more lines
             return match[1]
         error = SlurmError(f"sbatch printed no job id but {printed.strip()[-200:]!r}")
     except SlurmError as refusal:
         error = refusal
-    is_final = _REFUSED.search(str(error)) and not _NO_ANSWER.search(str(error))
-    is_known = False
-    for pause_s in CHECK_DELAYS_S[: 1 if is_final else None]:
+    is_known = bool(_REFUSED.search(str(error))) and not _NO_ANSWER.search(str(error))
+    for pause_s in () if is_known else CHECK_DELAYS_S:
         time.sleep(pause_s)
         try:
             if job_ids := find_submitted(name, 1):
@@ -108,7 +107,7 @@ def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
         except SlurmError:  # the controller does not answer
             continue
         is_known = True
-    if is_final or is_known:
+    if is_known:
         kind = SubmitLimitError if _FULL.search(str(error)) else SlurmError
         raise kind(f"sbatch refused the jobs: {error}. The script is {script}.")
     raise UnclearSubmissionError(

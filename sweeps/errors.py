@@ -40,7 +40,8 @@ def require_keys(content: Mapping[str, Any], allowed: Iterable[str], place: str)
         if key not in allowed
     ]
     if unknown:
-        raise SweepError(f"{', '.join(unknown)}. Known: {', '.join(allowed)}.")
+        under = f" A parameter belongs under params: `params: {{{next(k for k in content if k not in allowed)}: ...}}`."
+        raise SweepError(f"{', '.join(unknown)}. Known: {', '.join(allowed)}.{under if 'params' in allowed else ''}")
 
 
 def check_count(count: int, most: int) -> None:

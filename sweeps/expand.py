@@ -15,7 +15,7 @@ from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import Grid, SweepSpec
 from depthrate.sweeps.trial import Trial, TrialMaker, Trials
 from depthrate.tasks.interface import Task
-from depthrate.tasks.parameters import Filler, Parameter, ParameterError, format_names, format_value, nearest
+from depthrate.tasks.parameters import Filler, Parameter, ParameterError, format_value, nearest, nearest_names
 
 Combination = dict[str, Any]
 NO_TRIALS = "the sweep has no trials: exclude drops every combination"
@@ -172,7 +172,7 @@ def _derived_parameters(sweep: SweepSpec, task: Task) -> dict[str, Expression]:
         for used in sorted(expression.names - set(task.schema)):
             raise SweepError(
                 f"derive: {name} = {expression.text}: {used!r} is not a parameter{nearest(used, task.schema)}. "
-                f"Known: {format_names(task.schema)}."
+                f"{nearest_names(used, task.schema)}."
             )
     needs = {name: expression.names & derived.keys() for name, expression in derived.items()}
     try:

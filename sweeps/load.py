@@ -3,7 +3,6 @@
 import ast
 import difflib
 import re
-import runpy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,16 +12,17 @@ from typing import Any
 from depthrate.sweeps.atlas import PREFIX, sweep_of_figure
 from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, require_keys
 from depthrate.sweeps.overrides import ASSIGNING_KEYS, override, without
-from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request, fit_request
-from depthrate.tasks.code.collect import real_path
-from depthrate.tasks.code.load import code_of_file, require_trust
+from depthrate.sweeps.spec import KEYS, NAME, Search, StoredSweep, SweepSpec, figure_request, fit_request, with_code
+from depthrate.tasks.code.load import load_user_module
 from depthrate.tasks.loading import absolute_task_name
+from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.parameters import format_value
 from depthrate.tasks.supervised.references import (
     HOSTS,
     REFERENCES,
     absolute_reference,
     is_custom,
+    replace_references,
     require_no_file_meant,
 )
 
@@ -121,7 +121,13 @@ def load_sweep(sweep_ref: str, overrides: Mapping[str, Any] | None = None) -> Sw
     if not function and path.suffix == ".py":
         raise SweepError(_which_function(path))
     try:
-        content = _spec_of_function(path, function) if function else _upon_base(parse_yaml(_text_of(path)), path)
+        written = _spec_of_function(path, function) if function else parse_yaml(_text_of(path))
+        is_whole = isinstance(written, Mapping) and written.get("base") is None  # else null removes a key of the base
+        if (is_whole and written.get("seeds", 0) is None) or (overrides or {}).get("seeds", 0) is None:
+            raise SweepError(
+                "seeds is empty, expected a count or a list of ints. Without the key, the task's seed is used."
+            )
+        content = written if function else _upon_base(written, path)
         return sweep_of_spec(override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None
@@ -167,7 +173,10 @@ def changed_sweep(sweep: SweepSpec, overrides: Mapping[str, Any]) -> SweepSpec:
     Raises:
         SweepError: The result is not a valid sweep.
     """
-    return sweep_of_spec(override(sweep.spec(), overrides)) if overrides else sweep
+    changed = sweep_of_spec(override(sweep.spec(), overrides)) if overrides else sweep
+    if isinstance(sweep, StoredSweep) and changed.loaded_task == sweep.loaded_task:
+        return with_code(changed, sweep.files)
+    return changed
 
 
 def _text_of(path: Path) -> str:
@@ -228,29 +237,32 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> SweepSpec:
 
 
 def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
-    """Make the paths of custom networks and data absolute, and return the changed keys."""
+    """Make the paths of custom networks, data and metrics absolute, and return the changed keys."""
 
     def absolute(name: str, value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(name, item) for item in value]
         require_no_file_meant(name, value, folder)
-        return absolute_reference(value, folder) if is_custom(name, value) else value
+        if not is_custom(name, value):
+            return value
+        return replace_references(name, value, lambda reference: absolute_reference(reference, folder))
 
     def changed(part: Any) -> Any:
         if isinstance(part, list | tuple):
             return type(part)(map(changed, part))
         if not isinstance(part, Mapping):
             return part
-        return {name: absolute(name, value) if name in REFERENCES else value for name, value in part.items()}
+        names = (*REFERENCES, PARAMETER)
+        return {name: absolute(name, value) if name in names else value for name, value in part.items()}
 
     return {key: changed(getattr(sweep, key)) for key in _OF_TRIALS}
 
 
 def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     """Call the function of a Python file that makes a Sweep, and return the spec."""
-    require_trust(code_of_file(real_path(path)), path)
+    module, _ = load_user_module(str(path))
     try:
-        function = runpy.run_path(str(path)).get(name)
+        function = getattr(module, name, None)
         if hasattr(function, "__depthrate_task__"):
             raise SweepError(f"{name!r} is a task, not a sweep. Name it in a sweep file: task: ./{path.name}:{name}")
         sweep: Any = function() if callable(function) else None

@@ -47,10 +47,17 @@ def override(content: Any, overrides: Mapping[str, Any]) -> Any:
 def _variant(changes: Mapping[str, Any]) -> str:
     """Return the suffix of a sweep's name for the parameters that were set, such as `.steps-60`."""
     changes = {name: value for name, value in changes.items() if not name.startswith("search.")}
-    texts = [f"{name}-{canonical_json(value)}" for name, value in changes.items()]
+    texts = [f"{name}-{_text(value)}" for name, value in changes.items()]
     added = "".join("." + re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-") for text in texts)
-    digest = hashlib.sha256(canonical_json(dict(changes)).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(_text(dict(changes)).encode()).hexdigest()[:8]
     return added if len(added) <= MAX_VARIANT_LENGTH else f".{'-'.join(changes)[:MAX_VARIANT_LENGTH]}-{digest}"
+
+
+def _text(value: Any) -> str:
+    try:
+        return canonical_json(value)
+    except (TypeError, ValueError):
+        return repr(value)  # refused by the parameter's check
 
 
 def without(name: str, part: Any) -> Any:

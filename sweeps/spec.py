@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
-from msgspec.structs import force_setattr
+from msgspec.structs import asdict, force_setattr
 
 from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted, kind_of, require_keys
 from depthrate.sweeps.expression import Expression, ExpressionError
@@ -17,7 +17,7 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.metric import scalars
-from depthrate.tasks.parameters import LARGEST, ParameterError, format_names, format_value, nearest
+from depthrate.tasks.parameters import LARGEST, ParameterError, format_value, nearest, nearest_names
 from depthrate.tasks.supervised.references import find_references
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
@@ -342,6 +342,26 @@ class SweepSpec(SpecSection, frozen=True):
 KEYS = SweepSpec.__struct_fields__
 
 
+class StoredSweep(SweepSpec, frozen=True):
+    """A sweep named by a store, with its checked code, which is executed instead of the current files."""
+
+    files: Mapping[str, bytes] | None = None
+    """Path -> content of the code. None: built-in, or installed."""
+
+    def spec(self) -> dict[str, Any]:
+        """Return the mapping as in a sweep file."""
+        return {key: value for key, value in super().spec().items() if key in KEYS}
+
+    def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:
+        """Load the task, from `files` if they are given and otherwise from the checked code."""
+        return super().load_task(self.files if files is None else files)
+
+
+def with_code(sweep: SweepSpec, files: Mapping[str, bytes] | None) -> StoredSweep:
+    """Return a sweep that executes this code."""
+    return StoredSweep(**asdict(sweep) | {"files": files})
+
+
 def fit_request(content: Mapping[str, Any]) -> FitRequest:
     """Read an entry of `fit:`. None means the default.
 
@@ -422,8 +442,7 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
 
 def _check_measured(name: str, columns: list[str], kind: str, place: str) -> None:
     if name not in columns:
-        known = format_names(columns) or "no names"
-        raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)}. Known: {known}.")
+        raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)}. {nearest_names(name, columns)}.")
 
 
 def _check_asked(sweep: SweepSpec, task: Task, name: str, place: str) -> None:

@@ -1,4 +1,4 @@
-"""Read and write the YAML of sweep files: 1e-4 is a number, and repeated keys and huge aliases are refused."""
+"""Read and write the YAML of sweep files: 1e-4 is a number, dates and `no` are strings, and repeated keys are refused."""
 
 import re
 from typing import Any
@@ -11,15 +11,17 @@ MAX_DIGITS = 300
 """Maximum number of digits of an int in a sweep file. No parameter takes more (`tasks.parameters.LARGEST`)."""
 MAX_REPEATED = 100_000
 """Maximum number of values that aliases add to a sweep file."""
-_FLOAT_TAG, _INT_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
+_TAG = "tag:yaml.org,2002:"
+_FLOAT_TAG, _INT_TAG, _BOOL_TAG = f"{_TAG}float", f"{_TAG}int", f"{_TAG}bool"
+_REPLACED_TAGS = (_FLOAT_TAG, _INT_TAG, _BOOL_TAG, f"{_TAG}timestamp", f"{_TAG}value")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that reads 1e-4 as a number, 010 and 1:30 as strings, and refuses repeated keys."""
+    """YAML loader that reads 1e-4 as a number, 010, 1:30, 2024-01-31, no and off as strings, and refuses repeated keys."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_FLOAT_TAG, _INT_TAG)]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED_TAGS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
@@ -30,6 +32,7 @@ _Loader.add_implicit_resolver(
     list("-+0123456789."),
 )
 _Loader.add_implicit_resolver(_INT_TAG, re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(_BOOL_TAG, re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:

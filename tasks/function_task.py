@@ -9,6 +9,7 @@ from typing import Any
 
 from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.explain import unforeseen_import
+from depthrate.tasks.code.load import IS_LOADING
 from depthrate.tasks.interface import (
     Diverged,
     Interrupted,
@@ -106,9 +107,10 @@ class FunctionTask(Task):
         except Diverged as end:  # raised only in a pack of one trial
             yield _diverged(0, end)
             return
-        if len(results) != len(trials):
+        if not isinstance(results, Sequence) or len(results) != len(trials):
+            returned = f"{len(results)} results" if isinstance(results, Sequence) else f"a {type(results).__name__}"
             raise TaskError(
-                f"task returned {len(results)} results for a pack of {len(trials)} trials. Return one per trial."
+                f"task returned {returned} for a pack of {len(trials)} trials, expected a list with one per trial."
             )
         for index, tables in enumerate(results):
             yield TrialResult(index, {}, status=ResultStatus.PRUNED) if tables is None else TrialResult(index, tables)
@@ -143,12 +145,21 @@ def task(
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            function.__depthrate_task__ = build(function)  # type: ignore[attr-defined]
+        except Exception as error:
+            if not IS_LOADING.get():
+                raise
+            function.__depthrate_task__ = error  # type: ignore[attr-defined]  # raised if this task is requested
+        return function
+
+    def build(function: Callable[..., Any]) -> FunctionTask:
         schema = schema_of_function(function, ("seed",) if fusible is None else fusible, added)
         for option, names in (("fusible", fusible or ()), ("added", added)):
             for name in names:
                 schema.require_known(name, f"{option} of task {function.__name__!r}")
         path = Path(inspect.getfile(function))
-        function.__depthrate_task__ = FunctionTask(  # type: ignore[attr-defined]
+        return FunctionTask(
             function=function,
             name=f"{path.stem}:{function.__name__}",
             version=version,
@@ -159,7 +170,6 @@ def task(
             doc=inspect.getdoc(function) or "",
             defined_at=f"{path.name}, line {function.__code__.co_firstlineno}",
         )
-        return function
 
     return mark
 

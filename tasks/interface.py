@@ -254,6 +254,10 @@ class Task(ABC):
         """Return the engine that runs a trial if `requested` is requested, or None if the task offers no choice."""
         return None
 
+    def describe_data(self, trials: Sequence[Params]) -> Sequence[str]:
+        """Return a line on each data set of these trials, which `depthrate plan` prints."""
+        return ()
+
     def remarks(self, trials: Sequence[Params]) -> Sequence[str]:
         """Return remarks that `depthrate plan` prints about these trials."""
         return ()

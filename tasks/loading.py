@@ -1,5 +1,6 @@
 """Load a task by name: a registered one, a function in a user's file, or one in an installed module."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,16 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
         state = "has no function" if function is None else "does not mark with @depthrate.task the function"
         tasks = [key for key, value in vars(module).items() if hasattr(value, "__depthrate_task__")]
         raise TaskError(f"{location} {state} {function_name!r}. Tasks in it: {', '.join(tasks) or 'none'}.")
+    if isinstance(loaded, Exception):
+        raise loaded if isinstance(loaded, ValueError) else TaskError(f"{location}: {type(loaded).__name__}: {loaded}")
     assert isinstance(loaded, FunctionTask)
+    if (
+        inspect.isgeneratorfunction(function)
+        or inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        form = "a generator" if inspect.isgeneratorfunction(function) else "an async function"
+        raise TaskError(f"task {name} ({loaded.defined_at}) is {form}, expected a function that returns its tables.")
     return replace(loaded, code=code)
 
 

@@ -70,6 +70,8 @@ class Metric:
     """Name of the metric that holds a theorem's bound on the gap, with its constant. It holds for optima."""
     at_zero: Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None]] | None = None
     """Value at zero weights, if known. A larger bound is vacuous and is not drawn."""
+    has_simplex: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None
+    """Whether theory expects a simplex of trials with these parameters, with which reports compare cosines. None: never."""
     optimum: Optimum | None = None
     """Dependence of the minimum on the parameters, for a metric that training minimises."""
 
@@ -79,10 +81,8 @@ class Metric:
         Raises:
             MeasurementError: A field has a value that is not allowed, or the name cannot be a column.
         """
-        if not self.name.isidentifier():
-            raise MeasurementError(
-                f"metric {self.name!r}: invalid name. Use letters, digits and '_', starting with a letter."
-            )
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise MeasurementError(f"metric name is {self.name!r}, expected the name of a column, such as 'nc1'")
         for field, values in (("axis", Axis), ("per", Per), ("kind", Kind), ("panel", Panel)):
             allowed = get_args(values)
             if (value := getattr(self, field)) not in allowed:
@@ -123,7 +123,7 @@ def by_name(measurements: Iterable[Metric]) -> dict[str, Metric]:
     """
     named: dict[str, Metric] = {}
     for metric in measurements:
-        if metric.name in named:
+        if metric.name.casefold() in map(str.casefold, named):  # SQL ignores case
             raise MeasurementError(f"metric {metric.name!r} is declared twice. Rename one of them.")
         named[metric.name] = metric
     for metric in named.values():

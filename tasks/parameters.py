@@ -41,6 +41,10 @@ _MAX_VALUE_LENGTH = 500
 """Maximum number of characters of a value in a message."""
 
 
+_SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
+"""Words for true and false that sweep files contain as str."""
+
+
 class ParameterError(ValueError):
     """A parameter is unknown, missing, of the wrong type or out of range."""
 
@@ -58,6 +62,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     return f" (did you mean {folded[matches[0]]!r}?)" if matches else ""
+
+
+def nearest_names(name: str, known: Iterable[str]) -> str:
+    """Join the three known names closest to `name`, or all names if there are at most five."""
+    folded = {candidate.casefold(): candidate for candidate in known}
+    if len(folded) <= 5:
+        return f"Known: {', '.join(folded.values()) or 'none'}"
+    return f"Nearest: {', '.join(folded[m] for m in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0))}"
 
 
 def format_names(names: Iterable[str]) -> str:
@@ -104,6 +116,8 @@ class Parameter:
     added_later: bool = False
     """Whether the parameter was added after trials were committed. Its default reproduces these trials, whose ids do not
     change."""
+    null: str = ""
+    """SQL over other parameters for the value that is used in place of None, if it can be computed from them."""
 
     def __post_init__(self) -> None:
         """Check the default of an added parameter, because trial ids depend on it.
@@ -143,6 +157,8 @@ class Parameter:
         """
         if value is None and self.nullable:
             return None
+        if isinstance(value, Mapping) and self.pattern:
+            value = ", ".join(f"{name}: {part}" for name, part in value.items())
         canonical = self._typed(value)
         numbers = canonical if isinstance(canonical, list) else [canonical]
         if (
@@ -168,10 +184,12 @@ class Parameter:
             return float(value) + 0.0  # -0.0 and 0.0 are the same value and hence the same trial
         if kind == "str" and isinstance(value, str) and _is_text(value):
             return value
-        if kind == "bool" and isinstance(value, bool):
-            return value
+        switch = _SWITCHES.get(value.lower()) if isinstance(value, str) else None
+        if kind == "bool" and (isinstance(value, bool) or switch is not None):
+            return value if switch is None else switch
         if kind == "scalar" and (is_number or isinstance(value, bool) or (isinstance(value, str) and _is_text(value))):
-            return value
+            if switch is None:  # else text or a boolean may be meant
+                return value
         raise self._refusal(whole_value)
 
     def _in_range(self, number: float) -> bool:
@@ -186,6 +204,10 @@ class Parameter:
         numbers = value if isinstance(value, list | tuple) else [value]
         is_huge = any(isinstance(number, int | float) and abs(number) >= LARGEST for number in numbers)
         bound = f", of magnitude below {LARGEST:g}" if is_huge else ""
+        if self.kind == "str" and isinstance(value, bool | int | float):
+            hint += " (quote it in YAML if it is text)"
+        elif self.kind == "scalar" and isinstance(value, str):
+            hint += ". Write true or false, or annotate the argument as str or bool."
         return ParameterError(f"parameter {self.name!r} is {value_text}, expected {self.allowed}{bound}{hint}")
 
 
@@ -258,7 +280,8 @@ class ParameterSchema(Mapping[str, Parameter]):
         """
         if name not in self:
             raise ParameterError(
-                f"unknown parameter {name!r} in {where}{nearest(name, self)}. Known: {format_names(self)}."
+                f"unknown parameter {name!r} in {where}{nearest(name, self)}. {nearest_names(name, self)}. List all: "
+                "depthrate tasks NAME."
             )
         return self[name]
 
@@ -329,6 +352,7 @@ class _ParameterOptions(TypedDict, total=False):
     fusible: bool
     is_random_seed: bool
     added_later: bool
+    null: str
 
 
 class _Declared(dict[str, Any]):

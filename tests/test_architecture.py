@@ -213,6 +213,7 @@ STARTS_PROGRAMS = {
     "tasks/python_process.py": "Python",
     "tasks/native/build.py": "the compiler",
     "slurm/command.py": "commands of SLURM",
+    "slurm/script.py": "the cluster file's Python, to check it",
     "orchestrator/executors/machine.py": "nvidia-smi",
     "orchestrator/executors/gpu_sharing.py": "the service that shares a GPU",
     "orchestrator/launch/launch.py": "git",

@@ -48,7 +48,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
     Path("net.yaml").write_text(listing("net"))
     planned = printed("plan", "net.yaml")
-    assert "model:Net: trains fused" in planned and "1 blocks.0 [32]" in planned
+    assert "model:Net: trains fused" in planned and "1 blocks.0 to 8 blocks.7 [32]" in planned
     output = printed(*one_seed("net"))
     assert re.search(r"nc1 +0\.\d+ depth\^-0\.\d+ ", output), "the tutorial promises a power law"
     results = depthrate.open("results")
@@ -224,3 +224,20 @@ def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() 
 
 def steps_done() -> list[int]:
     return [int(line) for line in Path("steps").read_text().split()] if Path("steps").exists() else []
+
+
+@pytest.mark.slow
+def test_custom_metrics_are_measured_and_fitted() -> None:
+    Path("my_metrics.py").write_text(listing("my_metrics.py"))
+    Path("margins.yaml").write_text(listing("margins"))
+    assert "my_metrics:margins: measured per layer as closest_means, largest_mean, correct" in printed(
+        "plan", "margins.yaml"
+    )
+    assert re.search(r"closest_means +\S", printed(*one_seed("margins"), "--set", "steps=20"))
+    printed("report", "margins")
+    assert "closest_means" in Path("report.html").read_text()
+    results = depthrate.open("results")
+    query = "select count(sparsity), count(correct), count(*) from metrics where step = 20"
+    assert results.sql(query).fetchall() == [(22, 18, 22)]
+    accuracies = results.sql("select correct, accuracy from results").fetchall()
+    assert all(0 <= correct <= 1 and accuracy is not None for correct, accuracy in accuracies)

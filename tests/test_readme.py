@@ -1,6 +1,7 @@
 """The README is true: its sweep, Python, commands and queries work."""
 
 import re
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -69,3 +70,26 @@ def test_each_picture_is_there_for_light_and_dark() -> None:
     assert sorted(pictures) == sorted([*light, *(f"{picture[:-4]}-dark.svg" for picture in light)])
     for picture in pictures:
         assert (ROOT / picture).read_text().startswith("<?xml"), picture
+
+
+def test_commands_of_setup_and_tests_stand_alone() -> None:
+    first, *_, tests = blocks("bash")
+    for command in (first, tests):
+        assert command.startswith("python3 -m venv .venv && ") and len(re.split(r"(?<!&)\n", command.strip())) == 1
+    assert ".venv/bin/depthrate run quickstart" in first
+    assert len(re.findall(r"^pip install.*pytest", README, re.MULTILINE)) == 1  # the line that .ci/run executes
+    assert ".[all]" in README
+
+
+def test_extra_all_names_all_extras() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (named,) = re.findall(r"\[(.*)\]", extras.pop("all")[0])
+    assert sorted(named.split(",")) == sorted(extras)
+
+
+@pytest.mark.slow
+def test_printed_lines_are_those_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shape = [line.split()[0] for line in blocks("text")[0].splitlines() if line.strip() and not line.startswith("...")]
+    printed_lines = printed("run", "quickstart").splitlines()
+    assert shape == [line.split()[0] for line in printed_lines if line.strip() and not re.match(r"\d+/15 ", line)]

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
+from depthrate.storage.tables.custom_columns import check_names
 from depthrate.storage.tables.schema import TRIALS, Columns
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric, Per, by_name
-from depthrate.tasks.registry import builtin_task_names, core_measurements, registered_task
+from depthrate.tasks.registry import builtin_task_names, core_measurements, find_task, registered_task
 
 _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
@@ -21,8 +22,18 @@ ALWAYS_LAST = ("loss", "lr")
 def builtin_columns() -> Columns:
     """Return the columns that every file has: the columns of the supervised tasks."""
     return Columns(
-        _tables(core_measurements()), former=_former_columns, always_last=ALWAYS_LAST, complete=builtin_task_names()
+        _tables(core_measurements()),
+        former=_former_columns,
+        always_last=ALWAYS_LAST,
+        complete=builtin_task_names(),
+        nulls=_nulls,
     )
+
+
+def _nulls(name: str, given: Task | None = None) -> dict[str, str]:
+    """Return `Columns.nulls` of a task. A custom network or data set trains as the task that it names does."""
+    task = given if given is not None and given.name == name else find_task(name) or find_task(name.partition(":")[0])
+    return {} if task is None else {key: p.null for key, p in task.schema.items() if p.null}
 
 
 @cache
@@ -37,9 +48,12 @@ def columns_of(task: Task) -> Columns:
     """Return the built-in columns and the task's columns.
 
     Raises:
-        TableError: The task declares a column that has another meaning.
+        TableError: The task declares a column that has another meaning, or with an invalid name.
     """
-    return replace(builtin_columns(), own=_tables(task.measurements))
+    columns = replace(builtin_columns(), own=_tables(task.measurements), nulls=partial(_nulls, given=task))
+    for table, own in columns.own.items():
+        check_names(table, own, columns.schemas[table].names)
+    return columns
 
 
 def known_measurements(task: Task) -> dict[str, Metric]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import listed, print_line
-from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_list
+from depthrate.storage.catalog.specs import LaunchedSpec, find_launched, newest_specs, read_specs, write_list
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.paths import spec_path
 from depthrate.storage.files.store import NoStoreError, Store, StoreError, existing_store
+from depthrate.storage.query.membership import read_membership
+from depthrate.sweeps.trial import Trial, Trials
 
 # modules that expand sweeps are imported only when needed, since status reads the lists of trials that launches write
 if TYPE_CHECKING:
@@ -30,9 +34,38 @@ def find_sweep(sweep_ref: str, store: Store) -> tuple[CheckedSweep, SearchView |
     Raises:
         ValueError: `SweepError`, `TaskError` or `ParameterError`: the sweep is unknown or invalid.
     """
-    launched = newest_specs(store)
-    is_launch = sweep_ref in launched and not Path(sweep_ref).is_file()
-    return find_launch(launched[sweep_ref], store) if is_launch else _checked(_load(sweep_ref, launched, store), store)
+    found = _launched(sweep_ref, store)
+    if found is None:
+        return _checked(_load(sweep_ref, store), store)
+    name, launched = found
+    return find_launch(launched, store) if name == launched.sweep else (_earlier(name, launched, store), None)
+
+
+def _launched(sweep_ref: str, store: Store) -> tuple[str, LaunchedSpec] | None:
+    """Return the launch of a name as `find_launched` does, or None for a file or another name.
+
+    Raises:
+        UsageError: The sweep has no launch of this number.
+    """
+    found = None if Path(sweep_ref).is_file() else find_launched(store, sweep_ref)
+    sweep, at, number = sweep_ref.partition("@")
+    if found is None and at and (numbers := [spec.number for spec in read_specs(store) if spec.sweep == sweep]):
+        known = listed([f"{sweep}@{count}" for count in sorted(numbers)], MAX_SWEEPS_SHOWN)
+        raise UsageError(f"no launch {number} of sweep {sweep!r} is recorded in {store.url}. Recorded: {known}")
+    return found
+
+
+def _earlier(name: str, launched: LaunchedSpec, store: Store) -> CheckedSweep:
+    """Return a launch `<sweep>@<number>` with the committed trials that only it requested."""
+    from depthrate.orchestrator.analysis.open_results import results_of
+    from depthrate.orchestrator.launch.launch_plan import CheckedSweep
+
+    sweep = launched_sweep(launched, store).replace(name=name, search=None)
+    task = sweep.load_task()
+    rows = results_of(store, task).for_sweep(name).sql("select trial_id, task, task_version, params from trials")
+    defaults = {parameter.name: parameter.default for parameter in task.schema.values()}
+    trials = Trials(Trial(i, name, version, defaults | parse_object(p)) for i, name, version, p in rows.fetchall())
+    return CheckedSweep(sweep, task, trials)
 
 
 def find_launch(launched: LaunchedSpec, store: Store) -> tuple[CheckedSweep, SearchView | None]:
@@ -62,10 +95,9 @@ def sweep_to_launch(sweep_ref: str, overrides: Mapping[str, object], url: str | 
             raise error from None  # the first launch creates the store
         except StoreError as refusal:
             raise NoSweepFileError(f"{error}. Launches cannot be checked: {refusal}") from None
-    launched = newest_specs(store)
-    if sweep_ref not in launched:
-        return _load(sweep_ref, launched, store)  # raises, and lists the sweeps
-    return changed_sweep(launched_sweep(launched[sweep_ref], store), overrides)
+    if (found := _launched(sweep_ref, store)) is None:
+        return _load(sweep_ref, store)  # raises, and lists the sweeps
+    return changed_sweep(launched_sweep(found[1], store), overrides)
 
 
 def planned_trials(sweep_ref: str | None, store: Store) -> dict[str, list[str]]:
@@ -77,11 +109,14 @@ def planned_trials(sweep_ref: str | None, store: Store) -> dict[str, list[str]]:
     launched = newest_specs(store)
     if sweep_ref is None and not launched:
         raise UsageError(f"store {store.url} has no sweeps yet. Run one: depthrate run quickstart")
-    if sweep_ref is not None and (sweep_ref not in launched or Path(sweep_ref).is_file()):
-        sweep = _load(sweep_ref, launched, store)
+    found = None if sweep_ref is None else _launched(sweep_ref, store)
+    if sweep_ref is not None and found is None:
+        sweep = _load(sweep_ref, store)
         return {sweep.name: _expanded(sweep, store)}
+    if found is not None and found[0] != found[1].sweep:
+        return {found[0]: sorted(read_membership(store, take_snapshot(store)).of_sweep.get(found[0], ()))}
     planned = {}
-    for spec in launched.values() if sweep_ref is None else [launched[sweep_ref]]:
+    for spec in launched.values() if found is None else [found[1]]:
         try:
             # an interrupted search may have more trials than its spec lists
             trial_ids = None if "search" in spec.spec else spec.trial_ids(store)
@@ -139,14 +174,14 @@ def _checked(sweep: SweepSpec, store: Store) -> tuple[CheckedSweep, SearchView |
     return with_search(check_sweep(sweep), store)
 
 
-def _load(sweep_ref: str, launched: Iterable[str], store: Store) -> SweepSpec:
+def _load(sweep_ref: str, store: Store) -> SweepSpec:
     from depthrate.sweeps.errors import NoSweepFileError
     from depthrate.sweeps.load import load_sweep
 
     try:
         return load_sweep(sweep_ref)
     except NoSweepFileError as error:
-        names = listed(sorted(launched), MAX_SWEEPS_SHOWN) or "none yet"
+        names = listed(sorted(newest_specs(store)), MAX_SWEEPS_SHOWN) or "none yet"
         raise NoSweepFileError(f"{error}. Sweeps in {store.url}: {names}") from None
 
 
@@ -159,6 +194,4 @@ def launched_sweep(launched: LaunchedSpec, store: Store) -> SweepSpec:
     from depthrate.orchestrator.code.permission import check_stored_sweep
     from depthrate.sweeps.load import sweep_of_spec
 
-    sweep = sweep_of_spec(launched.spec)
-    check_stored_sweep(sweep, spec_path(launched.sweep, launched.spec_hash), store)
-    return sweep
+    return check_stored_sweep(sweep_of_spec(launched.spec), spec_path(launched.sweep, launched.spec_hash), store)

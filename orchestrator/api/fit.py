@@ -54,7 +54,9 @@ def fit_sweep(
     )
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name, preferred_models(curve).text)]
     warnings = list(mixtures(checked, store, results.snapshot))
-    if rows and requests is None:
+    if (note := results.membership().note(checked.sweep.name)) is not None:
+        warnings.append(note)
+    if rows and requests is None and "@" not in checked.sweep.name:
         try:
             write_fits(store, checked.sweep.name, rows)
         except OSError as error:

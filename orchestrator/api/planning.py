@@ -19,6 +19,7 @@ from depthrate.orchestrator.launch.launch_plan import (
     Plan,
     check_contents,
     check_data,
+    check_fit_points,
     check_sweep,
     make_plan,
 )
@@ -67,6 +68,7 @@ def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | N
     with call_after(after_s, partial(print_line, READING_NOTICE, stderr=True)):
         checked = load_launch(options, loaded)
         check_data(checked, data)
+        check_fit_points(checked)
         check_search(checked, data)
     return checked
 

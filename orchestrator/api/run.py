@@ -341,10 +341,10 @@ def _print_failures(outcome: Outcome, num_open: int, unseen: int, options: Launc
         by_pattern.setdefault(error_pattern(failure.error), []).append(failure)
     for failures in list(by_pattern.values())[:10]:
         trial_ids = [trial_id for failure in failures for trial_id in failure.pack.trial_ids]
-        nodes = sorted({failure.node for failure in failures if failure.node})
+        nodes = sorted({failure.node for failure in failures})
         location = (
             f" on {', '.join(nodes[:5])}{' and others' if len(nodes) > 5 else ''}"
-            if len(failures) > 1 and nodes
+            if len(failures) > 1 and all(nodes)
             else ""
         )
         of_packs = f" in {counted(len(failures), 'pack')}" if len(failures) > 1 else ""

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.attempts.liveness import stalled_s
-from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
 from depthrate.orchestrator.executors.registry import schedulers
@@ -16,6 +14,7 @@ from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_live_rows
 from depthrate.storage.attempts.records import Record, RecordReader, read_records
+from depthrate.storage.catalog.specs import sweep_of_launch
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store
@@ -115,7 +114,7 @@ class StatusPoller:
 
     def _poll(self) -> StatusSnapshot:
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
-        answers = {name: self._schedulers.poll(name) for name in self.planned}
+        answers = {name: self._schedulers.poll(sweep_of_launch(name)) for name in self.planned}
         states = [
             sweep_status(name, trial_ids, snapshot, store, _unreported_failures(answers[name]), self._reader)
             for name, trial_ids in self.planned.items()
@@ -124,7 +123,7 @@ class StatusPoller:
             if self._with_costs:
                 self._costs[state.name] = _read_cost(store, snapshot, state.name, self._reader)
             if self._with_events:
-                self._launches[state.name] = read_last_launch(store, state.name)
+                self._launches[state.name] = read_last_launch(store, sweep_of_launch(state.name))
         if any(state.counts()["running"] for state in states):
             if time.monotonic() - self._live_at >= self._live_every_s:
                 self._logged, self._live_at = self._live.refresh(), time.monotonic()
@@ -190,15 +189,9 @@ def _read_cost(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReade
     return compute_cost(read_records(store, snapshot, sweep=sweep, reader=reader), rows, time.time())
 
 
-def stalled_text(sweep: str, record: Record) -> str:
-    """Return a sentence about a stalled attempt, with the command that ends it."""
-    text = f"{sweep}: {describe_attempt(record)}: no progress for {stalled_s(record) / 60:.0f} min"
-    text += f", at step {record['step']}/{record['num_steps'] or '?'}"
-    return f"{text}. End it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
-
-
 def job_text(counts: JobCounts, title: str) -> str:
     """Return a sentence about a sweep's jobs in a scheduler, with the reasons why they wait."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
     waiting = counted(counts.waiting, f"{title} job") + " waiting"
-    return waiting + (f" ({reasons})" if reasons else "") + f", {counts.running} running"
+    text = waiting + (f" ({reasons})" if reasons else "") + f", {counts.running} running"
+    return ". ".join([text, *counts.advice])

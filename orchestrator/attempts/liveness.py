@@ -24,6 +24,9 @@ MAX_MISSED_NODE_HEARTBEATS = 2
 STALE_S = 60.0
 """Shortest heartbeat age in seconds at which a record alone makes an attempt stale."""
 
+STALLED_AFTER_S = 900.0
+"""Seconds without progress after which an attempt is listed as stalled."""
+
 
 def heartbeat_s(store: Store, num_attempts: int = 1) -> float:
     """Return the seconds between heartbeats of each of `num_attempts` parallel attempts in this store."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from depthrate.orchestrator.attempts.liveness import stalled_s
 from depthrate.orchestrator.attempts.node_health import is_hardware_error
 from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.files.paths import attempt_path
@@ -163,6 +165,16 @@ def _kind_of_error(kind: FailureKind, error: str | None) -> FailureKind:
 
 
 def describe_attempt(record: Record) -> str:
-    """Return a string with the attempt's ID, node, process and start."""
+    """Return a string with the attempt's ID, node, process, job and start."""
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
-    return f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}, since {since}"
+    job = f", job {record['job_id']}" if record.get("job_id") else ""
+    return f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}{job}, since {since}"
+
+
+def stalled_text(record: Record) -> str:
+    """Return a sentence about an attempt that makes no progress, with the command that ends it."""
+    sweep = shlex.quote(record["sweep"])
+    return (
+        f"{describe_attempt(record)}: no progress for {stalled_s(record) / 60:.0f} min, at step {record['step']}/"
+        f"{record['num_steps'] or '?'}. End it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
+    )

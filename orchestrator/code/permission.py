@@ -7,25 +7,26 @@ from pathlib import Path
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.spec import SweepSpec
+from depthrate.sweeps.spec import StoredSweep, SweepSpec, with_code
+from depthrate.tasks.code.collect import is_installed
 from depthrate.tasks.code.load import how_to_accept
 from depthrate.tasks.code.trust import distrust_of_paths, is_accepted, is_hash, untrusted_reason
 from depthrate.tasks.loading import code_of_task, names_user_code
 
 
-def check_stored_sweep(sweep: SweepSpec, path: str, store: Store) -> None:
-    """Check that the code of a sweep stored at `path` may run.
+def check_stored_sweep(sweep: SweepSpec, path: str, store: Store) -> StoredSweep:
+    """Check that the code of a sweep stored at `path` may run, and return the sweep with the code that was checked.
 
     Raises:
         UsageError: Other users can change it, and it is not trusted.
         TaskError: A file is missing or cannot be read.
     """
     task = sweep.loaded_task
-    if not names_user_code(task):
-        return
-    code = code_of_task(task)
-    if code is not None and is_accepted(code.content_hash):
-        return
+    has_code = names_user_code(task)
+    code = code_of_task(task) if has_code else None
+    checked = with_code(sweep, None if code is None or is_installed(code.root) else code.contents)
+    if not has_code or (code is not None and is_accepted(code.content_hash)):
+        return checked
     reason = list_writers(store, path)
     if code is not None:
         reason = next(iter(untrusted_reason(code, code.root / code.main, named=False)), reason)
@@ -36,6 +37,7 @@ def check_stored_sweep(sweep: SweepSpec, path: str, store: Store) -> None:
             f"sweep {sweep.name!r} in the store names the code {location}, which is not executed: {reason}. Give the sweep's "
             f"file instead of its name{advice}"
         )
+    return checked
 
 
 def check_stored_code(prefix: str, code_hash: str, path: str, store: Store) -> None:

@@ -83,7 +83,7 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
     if above:
         lines.append(
             f"{len(above)} of {len(used)} trials have a higher objective than a shallower network, by up to "
-            f"{max(above.values()):.1%} of their gap to the limit."
+            f"{max(above.values()):.1%} of their gap to the limit, or of the objective if no limit is known."
         )
     drifts = [
         (_curve_name(curve), curve.drift) for curve in fitted if curve.drift is not None and adequate_power(curve)

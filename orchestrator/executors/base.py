@@ -37,6 +37,8 @@ class JobCounts:
     running: int
     reasons: dict[str, int] = field(default_factory=dict)
     """Reason for waiting -> number of jobs, most frequent first."""
+    advice: list[str] = field(default_factory=list)
+    """Reasons that do not end by themselves, each with advice."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,10 @@ class Executor(ComputeTarget):
 
     def scheduler_calls(self) -> Mapping[str, int]:
         """Return the number of calls per scheduler command."""
+        return {}
+
+    def waiting_reasons(self) -> Mapping[str, int]:
+        """Return the scheduler's reasons why submitted jobs wait, each with its number of jobs."""
         return {}
 
     capacity: int

@@ -33,7 +33,7 @@ PLAIN = {
     "—": "---",
     "’": "'",
 }
-PLAIN |= {sign: rf"\{sign}" for sign in "&%$#_{}"}
+PLAIN |= {sign: rf"\{sign}" for sign in "&%$#_{}"} | {"[": "{[}", "*": "{*}"}  # \\[ and \\* are other commands
 MATHEMATICS = {"−": "-", "½": r"\tfrac{1}{2}", "·": r"\cdot", "×": r"\times", "±": r"\pm", "∞": r"\infty", "‖": r"\|"}
 MATHEMATICS |= {"≤": r"\le", "≥": r"\ge", "≈": r"\approx", "∈": r"\in", "→": r"\to", "ℓ": r"\ell", "∝": r"\propto"}
 _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)$")

@@ -3,6 +3,7 @@
 A run has the trial's parameters, its metrics by step, and tags with its trial and attempt.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,8 @@ MAX_METRICS_PER_CALL = 1000
 MAX_PARAMS_PER_CALL = 100
 """Limit of MLflow."""
 MAX_VALUE_LENGTH = 6000
+_REFUSED = re.compile(r"[^\w .:/-]|/(?=/|$)|(?<=/)\.+(?=/|$)")
+"""Parts of a metric's name that MLflow refuses, such as `|`, a final slash, and the folders `.` and `..`."""
 TRIAL_TAG, ATTEMPT_TAG = "depthrate.trial_id", "depthrate.attempt_id"
 
 
@@ -76,10 +79,16 @@ def _write_run(client: Any, experiment_id: str, trial: CommittedRun) -> None:
     params = [Param(name, str(value)[:MAX_VALUE_LENGTH]) for name, value in trial.params.items()]
     for part in _parts(params, MAX_PARAMS_PER_CALL):
         client.log_batch(run.info.run_id, params=part)
-    metrics = [Metric(tag, value, ended_ms, step) for step, values in trial.steps for tag, value in values.items()]
+    scalars = [(_metric_name(tag), value, step) for step, values in trial.steps for tag, value in values.items()]
+    metrics = [Metric(name, value, ended_ms, step) for name, value, step in scalars]
     for part in _parts(metrics, MAX_METRICS_PER_CALL):
         client.log_batch(run.info.run_id, metrics=part)
     client.set_terminated(run.info.run_id, status="FINISHED", end_time=ended_ms)
+
+
+def _metric_name(tag: str) -> str:
+    """Return the name of a metric in MLflow. Characters that it refuses become `_<hexadecimal code>_`."""
+    return _REFUSED.sub(lambda match: "".join(f"_{ord(sign):x}_" for sign in match[0]), tag)
 
 
 def _parts(values: list[Any], size: int) -> Iterable[list[Any]]:

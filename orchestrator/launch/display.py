@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import importlib
-import shlex
+import math
 import sys
 import time
+from collections import deque
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -14,8 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBars
 
-from depthrate.orchestrator.attempts.record import describe_attempt
-from depthrate.orchestrator.console.tables import counted, duration
+from depthrate.orchestrator.attempts.liveness import STALLED_AFTER_S, stalled_s
+from depthrate.orchestrator.attempts.record import stalled_text
+from depthrate.orchestrator.console.tables import counted, duration, listed
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.outcome import Progress as LaunchProgress
 from depthrate.storage.commits.cache import SnapshotCache
@@ -26,8 +29,13 @@ from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.interface import Engine
 
 LOG_INTERVAL_S = 30.0
-MAX_ATTEMPTS_SHOWN = 10
-"""Maximum number of peer launches' blocking attempts that are printed."""
+MAX_REASONS_SHOWN = 3
+"""Maximum number of reasons why submitted packs wait."""
+MAX_LAUNCHES_SHOWN = 3
+"""Maximum number of peer launches listed."""
+RATE_WINDOW_S = 180.0
+"""Seconds over which the rate is measured, or more until there is progress."""
+_Sizes = tuple[float, float]
 
 
 class LaunchWatcher:
@@ -38,15 +46,18 @@ class LaunchWatcher:
         self.total = len(plan.checked.trials)
         """Number of trials, including a search's proposals."""
         self._done_before = len(plan.done)
-        self._work = sum(estimated_wall_s(pack, plan.checked.task) for pack in plan.packs)
+        self._totals = self._sizes(plan.packs)
+        self._past = deque([(time.monotonic(), (0.0, 0.0))])
+        """(Time, completed estimated seconds and trials) of the last minutes, oldest first."""
         self._packs_added = 0
         self._varying = varying_parameters(plan.checked.trials)
         self._started = time.monotonic()
         self._last_line = self._started
         self._last_done = self._done_before
+        self._is_blocked = False
         self._rows: dict[str, TaskID] = {}
         self._shown_ids: set[str] = set()
-        """Blocking attempts of peer launches that have been reported."""
+        """Stalled attempts of peer launches that have been reported."""
         self._display: ProgressBars | None = None
 
     def __enter__(self) -> LaunchWatcher:
@@ -72,8 +83,9 @@ class LaunchWatcher:
         if self._display is not None:
             self._draw(self._display, progress)
             return
-        now = time.monotonic()
-        if progress.trials_done > self._last_done or now - self._last_line >= LOG_INTERVAL_S:
+        now, is_newly_blocked = time.monotonic(), progress.num_blocked > 0 and not self._is_blocked
+        self._is_blocked = progress.num_blocked > 0
+        if progress.trials_done > self._last_done or is_newly_blocked or now - self._last_line >= LOG_INTERVAL_S:
             self._last_done, self._last_line = progress.trials_done, now
             self._console.print(self.summary(progress))
 
@@ -82,19 +94,15 @@ class LaunchWatcher:
         self._console.print(line)
 
     def update(self, progress: LaunchProgress) -> None:
-        """Count the packs that a search added, and print the attempts that the launch waits for.
-
-        Each attempt is printed once, with the command that terminates it if it hangs.
-        """
+        """Count the packs that a search added, and print each stalled attempt that the launch waits for once."""
         for pack in progress.packs_added[self._packs_added :]:
             self.total += len(pack.trials)
-            self._work += estimated_wall_s(pack, self._plan.checked.task)
+            self._totals = self._sizes([pack], self._totals)
         self._packs_added = len(progress.packs_added)
         for record in progress.blocking_attempts:
-            if record["attempt_id"] not in self._shown_ids and len(self._shown_ids) < MAX_ATTEMPTS_SHOWN:
-                command = f"depthrate cancel {shlex.quote(record['sweep'])} --force"
-                self.print_line(f"waiting for {describe_attempt(record)}. If it hangs, terminate it: {command}")
-            self._shown_ids.add(record["attempt_id"])
+            if stalled_s(record) > STALLED_AFTER_S and record["attempt_id"] not in self._shown_ids:
+                self._shown_ids.add(record["attempt_id"])
+                self.print_line(f"waiting for {stalled_text(record)}")
 
     def _draw(self, display: ProgressBars, progress: LaunchProgress) -> None:
         text = f"{progress.trials_done}/{self.total}{self._pace(progress)}"
@@ -126,31 +134,51 @@ class LaunchWatcher:
     def _pace(self, progress: LaunchProgress) -> str:
         elapsed = time.monotonic() - self._started
         trials = progress.trials_done - self._done_before
-        left = self._seconds_left(progress, elapsed)
+        left = self._seconds_left(progress)
         waiting = len(progress.packs_submitted)
         parts = [f", {trials / elapsed:.2g} trials/s" if trials and elapsed > 0 else ""]
         parts.append(f", {duration(left)} left" if left is not None else "")
         parts.append(
             f", {counted(len(progress.packs_running), 'pack')} running, {waiting} submitted" if waiting else ""
         )
-        num_blocked = progress.num_blocked
-        parts.append(f", {counted(num_blocked, 'pack')} waiting for another launch" if num_blocked else "")
+        if reasons := [f"{reason.partition(',')[0]} {n}" for reason, n in progress.waiting_reasons.items()]:
+            num_jobs = counted(sum(progress.waiting_reasons.values()), "job")
+            parts.append(f", {num_jobs} waiting ({', '.join(reasons[:MAX_REASONS_SHOWN])})")
+        if progress.num_blocked:
+            peers = listed(progress.blocking_launches, MAX_LAUNCHES_SHOWN) or "another launch"
+            parts.append(f", {counted(progress.num_blocked, 'pack')} waiting for {peers}")
         return "".join(parts)
 
-    def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
-        """Return elapsed time x estimated remaining work / completed work.
+    def _sizes(self, packs: Iterable[Pack], start: _Sizes = (0.0, 0.0), share: float = 1.0) -> _Sizes:
+        """Add a share of some packs to (estimated seconds, trials)."""
+        for pack in packs:
+            start = (
+                start[0] + share * estimated_wall_s(pack, self._plan.checked.task),
+                start[1] + share * len(pack.trials),
+            )
+        return start
 
-        A running pack counts by its steps or, if its trials run in turn, by the steps of the current trial.
+    def _seconds_left(self, progress: LaunchProgress) -> float | None:
+        """Return the geometric mean of the times that the remaining estimated seconds and trials take at their latest rates.
+
+        Estimates may be wrong for some shapes, and trials differ in size. A running pack counts by its steps or, if its trials
+        run in turn, by the steps of the current trial.
         """
-        task = self._plan.checked.task
-        left = sum(estimated_wall_s(pack, task) for pack in [*progress.packs_queued, *progress.packs_submitted])
+        left = self._sizes([*progress.packs_queued, *progress.packs_submitted])
         for pack, state in progress.packs_running:
             share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
-            if not task.fused:
+            if not self._plan.checked.task.fused:
                 share = min(1.0, ((state.get("trials_done") or 0) + share) / len(pack.trials))
-            left += estimated_wall_s(pack, task) * (1 - share)
-        done = self._work - left
-        return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
+            left = self._sizes([pack], left, 1 - share)
+        now, done = time.monotonic(), (self._totals[0] - left[0], self._totals[1] - left[1])
+        self._past.append((now, done))
+        while self._past[1][0] < now - RATE_WINDOW_S and self._past[1][1][1] < done[1]:
+            self._past.popleft()
+        then, before = self._past[0]
+        work, trials = done[0] - before[0], done[1] - before[1]
+        if min(work, trials, left[0]) <= 0 or done[0] <= 0.01 * self._totals[0]:
+            return None
+        return (now - then) * math.sqrt(left[0] / work * left[1] / trials)
 
 
 BAR_REFRESH_S = 0.5

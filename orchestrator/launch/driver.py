@@ -121,6 +121,8 @@ class Driver:
                 blocking_attempts=[
                     record for record in queue.peers.live_records if blocked_ids.intersection(record["trial_ids"])
                 ],
+                blocking_launches=queue.peers.describe_blocking(blocked_ids),
+                waiting_reasons=self.executor.waiting_reasons(),
                 packs_added=queue.packs_added,
                 failures=tuple(self._supervisor.failed.given_up),
             )

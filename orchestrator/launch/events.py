@@ -92,7 +92,7 @@ class EventLog(logging.Handler):
         """Function that returns the number of calls of each scheduler command."""
         self._launch_id = new_attempt_id()
         self._started_at = time.time()
-        self._kinds: dict[tuple[str, str], _EventGroup] = {}
+        self._kinds: dict[tuple[str, str, bool], _EventGroup] = {}
         self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._written: object = None
         self._written_at = float("-inf")
@@ -117,7 +117,8 @@ class EventLog(logging.Handler):
             event = LaunchEvent(record.getMessage())
         if event is None:
             return
-        group = self._kinds.setdefault((event.noun, error_pattern(event.kind)), _EventGroup(event))
+        key = event.noun, error_pattern(event.kind), bool(event.where)  # a line must not place jobs that had no node
+        group = self._kinds.setdefault(key, _EventGroup(event))
         group.event = event
         group.counts[event.outcome] = event.count + (0 if event.is_state else group.counts[event.outcome])
         if event.where:

@@ -1,7 +1,7 @@
 """Plan a launch by forming packs of the sweep's uncommitted trials."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +12,16 @@ from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.custom_columns import check_names
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.packing import Pack, check_memory, estimated_wall_s, make_pack, pack_trials
-from depthrate.sweeps.spec import SweepSpec, check_figures, check_fits
-from depthrate.sweeps.trial import Trials, canonical_json
+from depthrate.sweeps.spec import FitRequest, SweepSpec, check_figures, check_fits
+from depthrate.sweeps.trial import Trial, Trials, canonical_json
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.interface import Task
+from depthrate.tasks.parameters import format_value
 
 MIN_DISTINCT_X = 3
 """Minimum number of distinct x values at which a power law, with its two parameters, can fail to fit."""
@@ -73,7 +75,9 @@ def check_sweep(sweep: SweepSpec, files: Mapping[str, bytes] | None = None) -> C
     trials = expand(sweep, task)
     check_fits(sweep, task)
     check_figures(sweep, task)
-    columns_of(task)  # this refuses columns that the store does not support
+    columns = columns_of(task)  # this refuses columns that the store does not support
+    standard = [*columns.schemas["metrics"].names, *columns.schemas["curves"].names]
+    check_names("metrics", [request.metric for request in sweep.fit], standard)
     check_filters(sweep, task)
     return CheckedSweep(sweep, task, trials)
 
@@ -96,21 +100,65 @@ def check_filters(sweep: SweepSpec, task: Task) -> None:
             raise SweepError(f"fit where: {error}") from None
 
 
+def _x_of_curves(request: FitRequest, trials: Iterable[Trial]) -> dict[str, set[float]]:
+    """Return the distinct x values per curve of a fit."""
+    expression, curves = Expression(request.x), defaultdict[str, set[float]](set)
+    for trial in trials:
+        with suppress(ExpressionError):  # x is None or divides by zero: the fit excludes the trial
+            curves[canonical_json([trial.params[name] for name in request.by])].add(expression.evaluate(trial.params))
+    return curves
+
+
 def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
     """Yield a remark for each fit whose longest curve has too few distinct x values to test the power law."""
     for request in checked.sweep.fit if checked.sweep.search is None else ():
-        expression, curves = Expression(request.x), defaultdict[str, set[float]](set)
-        has_seed = "seed" in (*expression.names, *request.by)
-        for trial in checked.trials if has_seed else checked.trials.representatives():
-            with suppress(ExpressionError):  # x is None or divides by zero: the fit excludes the trial
-                curves[canonical_json([trial.params[name] for name in request.by])].add(
-                    expression.evaluate(trial.params)
-                )
-        max_distinct = max(map(len, curves.values()), default=0)
+        has_seed = "seed" in (*request.x_names, *request.by)
+        curves = _x_of_curves(request, checked.trials if has_seed else checked.trials.representatives())
+        if excluded := sorted({x for values in curves.values() for x in values if x <= 0}):
+            yield f"fit of {request.metric} over {request.x}: leaves out trials with {request.x} = {excluded[0]:g}, not above 0"
+        max_distinct = max((sum(x > 0 for x in values) for values in curves.values()), default=0)
         if max_distinct < MIN_DISTINCT_X:
             yield (
                 f"fit of {request.metric} over {request.x}: at most {max_distinct} values of {request.x} per curve. A power "
                 f"law fits any {MIN_DISTINCT_X - 1} points. Use {MIN_DISTINCT_X} or more."
+            )
+
+
+def check_fit_points(checked: CheckedSweep) -> None:
+    """Check that no seed or fit is repeated, and that each fit's options leave two x values on a curve, and replicates.
+
+    Raises:
+        SweepError: One is repeated, they leave fewer, or no trial measures the layer.
+    """
+    final = checked.sweep.search and checked.sweep.search.measure
+    for seeds in (checked.sweep.seeds, final and final.seeds):
+        if isinstance(seeds, list | tuple) and len(set(seeds)) < len(seeds):
+            raise SweepError(f"seeds is {format_value(seeds)}, which repeats a seed. Give each seed once.")
+    trials = checked.trials.representatives() if checked.sweep.fit else []
+    for request in checked.sweep.fit:
+        place = f"fit {format_value(request.spec())}"
+        if checked.sweep.fit.count(request) > 1:
+            raise SweepError(f"{place} is in the sweep twice. Keep one.")
+        if request.over != request.SEED and len({canonical_json(trial.params[request.over]) for trial in trials}) == 1:
+            raise SweepError(f"{place}: over is {request.over}, which has one value. Give a parameter with several.")
+        with_layer = trials
+        if request.layer is not None:
+            layers = [(measured := checked.task.measured(trial.params, 1)) and [*measured[1]] for trial in trials]
+            is_there = [of is None or request.layer in (*of, *range(-len(of), 0)) for of in layers]
+            with_layer = [trial for trial, there in zip(trials, is_there, strict=True) if there]
+            if not with_layer:
+                last = max(max(of) for of in layers if of is not None)
+                raise SweepError(
+                    f"{place}: layer is {request.layer}, expected 0 to {last}, or -1 for the last, -2, ..."
+                )
+        x_min = request.x_min if isinstance(request.x_min, int | float) else 0.0
+        given = max(map(len, _x_of_curves(request, trials).values()), default=0)
+        curves = _x_of_curves(request, with_layer).values()
+        left = max((sum(x > 0 and x >= x_min for x in values) for values in curves), default=0)
+        if left < 2 <= given:
+            raise SweepError(
+                f"{place}: at most {left} of {given} values of {request.x} per curve are above 0, not below x_min and of "
+                "trials with this layer, expected at least 2. Change the fit or the grid."
             )
 
 

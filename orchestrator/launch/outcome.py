@@ -1,6 +1,6 @@
 """The progress of a launch, its end, and the state of its sweep after it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -75,6 +75,10 @@ class Progress:
     """Number of queued packs that a peer launch is running."""
     blocking_attempts: list[Record] = field(default_factory=list)
     """Attempts of peer launches that run these packs."""
+    blocking_launches: list[str] = field(default_factory=list)
+    """Peer launches that claim these packs or run them: host, process, and the time to a take-over."""
+    waiting_reasons: Mapping[str, int] = field(default_factory=dict)
+    """Scheduler's reason why submitted packs wait -> number of jobs."""
     packs_added: list[Pack] = field(default_factory=list)
     """Packs that a search has added since the launch started."""
     failures: Sequence[PackFailure] = ()

@@ -6,9 +6,9 @@ import contextlib
 import time
 from collections.abc import Collection, Sequence
 
-from depthrate.orchestrator.attempts.liveness import is_live
+from depthrate.orchestrator.attempts.liveness import STALE_S, is_live, stale_after_s
 from depthrate.orchestrator.attempts.record import write_lost
-from depthrate.storage.attempts.claims import Claims
+from depthrate.storage.attempts.claims import LEASE_S, Claims
 from depthrate.storage.attempts.records import Record, RecordReader
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
@@ -41,6 +41,23 @@ class PeerLaunches:
     def busy(self) -> set[str]:
         """Trials that peers were running or had claimed at the last poll."""
         return self.running | self.claims.peer_trials
+
+    def describe_blocking(self, trial_ids: Collection[str]) -> list[str]:
+        """Describe the peer launches that claim any of these trials, or else the attempts that run them.
+
+        Contains the host, the process and, after half of its time without a heartbeat, the seconds until the take-over.
+        """
+        blocking = [("launch", c.host, c.pid, silent_s, LEASE_S) for c, silent_s in self.claims.peers_of(trial_ids)]
+        records = [] if blocking else [r for r in self.live_records if not set(r["trial_ids"]).isdisjoint(trial_ids)]
+        for record in records:
+            silent_s = time.time() - (record["heartbeat_at"] or 0.0)
+            limit_s = stale_after_s(record.get("beat_s") or 0.0, min_s=STALE_S)
+            blocking.append(("attempt", record["host"], record["pid"], silent_s, limit_s))
+        return [
+            f"the {noun} on {host}, pid {pid}"
+            + (f" (silent for {s:.0f} s, taken over in {max(0.0, limit_s - s):.0f} s)" if s > limit_s / 2 else "")
+            for noun, host, pid, s, limit_s in blocking
+        ]
 
     @property
     def is_alone(self) -> bool:

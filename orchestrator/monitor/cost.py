@@ -135,6 +135,7 @@ class SweepCost:
         return {
             "hours": {
                 device: {name: getattr(hours, name) for name in ("used", *HOUR_LABELS, "held", "efficiency")}
+                | {label: getattr(hours, name) for name, label in (HOUR_LABELS | {"held": "allocated"}).items()}
                 for device, hours in self.devices.items()
             },
             "failures": {kind: {"attempts": n, "hours": hours} for kind, (n, hours) in self.failures.items()},

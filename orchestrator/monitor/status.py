@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from depthrate.orchestrator.attempts.liveness import is_live, stalled_s
+from depthrate.orchestrator.attempts.liveness import STALLED_AFTER_S, is_live, stalled_s
 from depthrate.orchestrator.attempts.retry_policy import error_pattern
 from depthrate.storage.attempts.records import Record, RecordReader, read_records
 from depthrate.storage.commits.snapshot import Snapshot
@@ -19,9 +19,6 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import ResultStatus
-
-STALLED_AFTER_S = 900.0
-"""Seconds without progress after which an attempt is listed as stalled."""
 
 
 class TrialState(StrEnum):

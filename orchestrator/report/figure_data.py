@@ -7,6 +7,7 @@ import pandas as pd
 
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
+from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FigureRequest
 
 _LAST = "(select trial_id, step, split from results)"
@@ -33,9 +34,11 @@ class FigureContent:
 def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids: Sequence[str]) -> list[FigureContent]:
     """Return each figure with the values of the given trials that are committed and did not diverge."""
     contents = []
+    columns = [name for view in ("results", "metrics") for name in results.sql(f"select * from {view} limit 0").columns]
     for request in requests:
         try:
-            rows = results.sql(_query(request)).df()
+            is_column = request.metric in columns  # such as `val/loss`, otherwise an SQL expression
+            rows = results.sql(_query(request.replace(metric=quoted(request.metric)) if is_column else request)).df()
         except QueryError as error:
             contents.append(FigureContent(request, pd.DataFrame(), str(error)))
             continue

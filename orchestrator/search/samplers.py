@@ -8,7 +8,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from depthrate.orchestrator.search.search_view import ProposalOutcome, ProposalState
+from depthrate.orchestrator.search.search_view import RANDOM_PROPOSALS, ProposalOutcome, ProposalState
 from depthrate.sweeps.search_space import Dimension
 from depthrate.sweeps.spec import Search
 
@@ -118,7 +118,9 @@ def make_sampler(search: Search, dimensions: Sequence[Dimension]) -> optuna.samp
         if search.sampler == "grid":
             points = {dimension.name: dimension.points() or [] for dimension in dimensions}
             return _GridSampler(points, seed=search.seed)
-        return optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
+        return optuna.samplers.TPESampler(
+            n_startup_trials=RANDOM_PROPOSALS["tpe"], seed=search.seed, constant_liar=True
+        )
 
 
 class _GridSampler(optuna.samplers.GridSampler):

@@ -11,10 +11,14 @@ from typing import Any
 
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
+from depthrate.storage.catalog.specs import read_specs, write_list
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.studies import Study, make_studies
 from depthrate.sweeps.trial import Trial, Trials
 from depthrate.tasks.interface import ResultStatus
+
+RANDOM_PROPOSALS = {"tpe": 10, "cmaes": 1}
+"""Sampler -> completed proposals before which it proposes batches at random."""
 
 
 class ProposalState(StrEnum):
@@ -172,6 +176,13 @@ class SearchView:
         final = [trial for state in self.states for trial in state.measured()]
         return Trials(trial for trial in (*proposed, *final) if not self._is_pruned(trial.trial_id))
 
+    def list_trials(self) -> None:
+        """Write the launch's list of trials again, with the final runs, since no batch lists them."""
+        sweep = self.checked.sweep
+        for spec in read_specs(self.records.store, sweep.name):
+            if spec.spec_hash == sweep.spec_hash():
+                write_list(self.records.store, spec, self.trials().ids)
+
     def trials_to_fit(self) -> list[Trial]:
         """Return the trials that fits use."""
         return list({trial.trial_id: trial for state in self.states for trial in state.trials_to_fit()}.values())
@@ -184,7 +195,10 @@ class SearchView:
         is_single = len(self.states) == 1
         studies = "1 study of" if is_single else f"{len(self.states)} studies of"
         proposals = "proposals" if is_single else "proposals each"
-        text = f"search: {studies} {search.trials} {proposals} ({search.sampler}), {proposed} proposed"
+        batches = math.ceil(RANDOM_PROPOSALS.get(search.sampler, 0) / search.batch)
+        num_random = search.trials if search.sampler == "random" else min(search.trials, batches * search.batch)
+        sampler = f"{search.sampler}, the first {num_random} random" if num_random else search.sampler
+        text = f"search: {studies} {search.trials} {proposals} ({sampler}), {proposed} proposed"
         return text + (f": {', '.join(parts)}" if parts else "")
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
@@ -286,7 +300,10 @@ class SearchView:
             rows = self._results.sql(query).fetchall()
         except QueryError as error:
             objective = ", ".join(repr(text) for text in self._objective)
-            raise QueryError(f"search.objective is {objective}, which fails on the trials' results: {error}") from None
+            row = self._results.sql(f"select * from results where trial_id = '{min(ids)}'")
+            columns = ", ".join(n for n, value in zip(row.columns, row.fetchall()[0], strict=True) if value is not None)
+            text = f"search.objective is {objective}, which fails on the trials' results: {error}"
+            raise QueryError(f"{text}. Columns with a value: {columns}") from None
         for trial_id, status, *values in rows:
             is_defined = status == ResultStatus.OK and all(v is not None and math.isfinite(v) for v in values)
             self._values[trial_id] = tuple(values) if is_defined else None

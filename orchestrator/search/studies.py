@@ -44,6 +44,8 @@ class SearchFeed:
         self.view.refresh()
         self.propose()
         fresh = [trial for trial in self.view.pending() if trial.trial_id not in self._dispatched_ids]
+        if fresh and any(state.measured() for state in self.view.states):
+            self.view.list_trials()
         self.mark_dispatched(trial.trial_id for trial in fresh)
         running = sum(not state.is_over for state in self.view.states)
         # Other studies use the remaining workers, so split a batch only for this study's share of the workers.

@@ -28,10 +28,12 @@ READ_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one query."""
+    """Limits of queries."""
 
     timeout_s: float = 30.0
+    """Seconds of one query."""
     memory_gb: float = 1.0
+    """Memory of all `MAX_READERS` processes together. Each has an equal share, whether or not others run."""
 
 
 class BusyError(Exception):
@@ -126,8 +128,8 @@ class SqlProcesses:
                 return self._answered(None, request, is_gone)
             raise QueryError(
                 f"the process that ran the query has ended ({exit_text(code)}), "
-                f"probably because it needs more than {self._limits.memory_gb:g} GB. Raise --memory-gb, or select less "
-                "data at a time."
+                f"probably because it needs more than its {self._limits.memory_gb / MAX_READERS:g} GB. Raise --memory-gb, "
+                "or select less data at a time."
             ) from None
         except BaseException:
             process.end()
@@ -136,5 +138,5 @@ class SqlProcesses:
 
     def _start(self) -> ChildProcess:
         return ChildProcess(
-            "sql_process", self._store.address, str(self._limits.timeout_s), str(self._limits.memory_gb)
+            "sql_process", self._store.address, str(self._limits.timeout_s), str(self._limits.memory_gb / MAX_READERS)
         )

@@ -6,7 +6,6 @@ memory.
 """
 
 import contextlib
-import itertools
 import json
 import math
 import sys
@@ -51,7 +50,7 @@ def _answer_all(limits: contextlib.ExitStack) -> None:
         except QueryMemoryError as error:  # freed memory may stay with this process
             said, is_last = _refusal("?", str(error)), True
         except (MemoryError, RuntimeError):  # a RuntimeError if no thread can be started
-            more = f"Allow more with --memory-gb (now {memory_gb:g}), or select less."
+            more = f"Allow more with --memory-gb (now {memory_gb:g} per query), or select less."
             said, is_last = _refusal("?", f"the query needs more memory than allowed. {more}"), True
         except QueryError as error:
             said = _refusal("?", str(error))
@@ -68,7 +67,8 @@ def _refusal(kind: str, text: str) -> str:
 
 def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, memory_gb: float) -> str:
     """Return the columns and first rows of a result as JSON, and whether more rows exist."""
-    chosen = results if sweep is None else results.for_sweep(sweep)
+    results.require_sweeps(query)
+    chosen, note = (results, None) if sweep is None else (results.for_sweep(sweep), results.membership().note(sweep))
     relation = chosen.sql(query, timeout_s=timeout_s, memory_gb=memory_gb)
     rows = relation.limit(MAX_ROWS + 1).fetchall()
     answer = json_text(
@@ -76,7 +76,7 @@ def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, m
             "columns": relation.columns,
             "rows": [[_cell(value) for value in row] for row in rows[:MAX_ROWS]],
             "more": len(rows) > MAX_ROWS,
-            "problems": [str(problem) for problem in itertools.islice(chosen.problems, 5)],
+            "problems": [*filter(None, [note]), *map(str, chosen.problems[:5])],
         }
     )
     if len(answer) > MAX_ANSWER_BYTES:

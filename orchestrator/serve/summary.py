@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from depthrate.orchestrator.api.status import MAX_EVENTS_SHOWN, StatusSnapshot, job_text, stalled_text
+from depthrate.orchestrator.api.status import MAX_EVENTS_SHOWN, StatusSnapshot, job_text
+from depthrate.orchestrator.attempts.record import stalled_text
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines, device_hours_unit, hours_text
@@ -24,7 +25,7 @@ def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
     errors = [
         f"{counted(count, 'trial')} failed with: {said}" for said, count in state.errors().most_common(MAX_LINES_SHOWN)
     ]
-    stalled = [stalled_text(state.name, record) for record in state.stalled[:MAX_LINES_SHOWN]]
+    stalled = [f"{state.name}: {stalled_text(record)}" for record in state.stalled[:MAX_LINES_SHOWN]]
     jobs = status.jobs[status.states.index(state)]
     waiting = [job_text(count, schedulers()[executor].title) for executor, count in jobs.items() if count is not None]
     events = [{"at": event["at"], "text": event["text"]} for event in launch.get("events", [])[-MAX_EVENTS_SHOWN:]]

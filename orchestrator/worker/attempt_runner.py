@@ -27,11 +27,12 @@ from depthrate.orchestrator.worker.context import StopFlag, WorkerContext, node_
 from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.worker.live_curve_writer import LiveCurves
 from depthrate.orchestrator.worker.pruning import Judge, Pruning
-from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.commits.commit import commit_trials, join_rows
 from depthrate.storage.files.data_folder import worker_data_folder
 from depthrate.storage.files.full import is_full, needed_bytes
 from depthrate.storage.files.paths import DATA_TABLES, checkpoint_path, data_path, table_path
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.custom_columns import add_columns
 from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, pick_columns, skip_pandas, task_table
 from depthrate.storage.tables.schema import TableError
@@ -83,6 +84,8 @@ class AttemptRunner:
         self._finished: list[_UncommittedTrial] = []
         self._oldest_finished = 0.0
         self._features = FeatureFile()
+        self._types: dict[str, dict[str, str]] = {}
+        """Types of the custom columns of the store and of this attempt's trials, by table."""
         self._part = -1
         self._not_before = float("-inf")
         """Monotonic time before which no write to a full store is retried."""
@@ -134,17 +137,15 @@ class AttemptRunner:
             *(self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning), live=self._live
         )
         pack_started = started = time.monotonic()
+        failures: dict[str, TableError] = {}
         for result in self.task.run(self._params, context):
             wall_s = time.monotonic() - started
             with self._lock:
-                tables = self._arrow_tables(result)
-                if result.status is ResultStatus.OK and _has_diverged(result.tables):
-                    result = replace(result, status=ResultStatus.DIVERGED)
-                self.attempt.trials_done += 1
-                if self.task.fused:
-                    self._open.append((result, tables))
-                else:
-                    self._finish(result, tables, wall_s)
+                try:
+                    self._add(result, self._arrow_tables(result), wall_s)
+                except TableError as error:  # does not concern the other trials of the pack
+                    failures[pack.trial_ids[result.index]] = error
+                    self._commits_in_parts = True
             if not self.task.fused:
                 started = time.monotonic()
                 self.commit_if_due()
@@ -154,7 +155,21 @@ class AttemptRunner:
             for result, tables in self._open:
                 self._finish(result, tables, share_s)
             self._open = []
+        for trial_id, failure in failures.items():
+            params = self._params[pack.trial_ids.index(trial_id)]
+            failure.add_note(f"trial {trial_id} with {params}. Failed trials: {', '.join(failures)}")
+            raise failure
         return context.may_have_checkpoint
+
+    def _add(self, result: TrialResult, tables: dict[str, pa.Table], wall_s: float) -> None:
+        """Add the result of a trial. The caller holds the lock."""
+        if result.status is ResultStatus.OK and _has_diverged(result.tables):
+            result = replace(result, status=ResultStatus.DIVERGED)
+        self.attempt.trials_done += 1
+        if self.task.fused:
+            self._open.append((result, tables))
+        else:
+            self._finish(result, tables, wall_s)
 
     def _finish(self, result: TrialResult, tables: dict[str, pa.Table], wall_s: float) -> None:
         """Add a trial to the uncommitted trials. The caller holds the lock."""
@@ -263,7 +278,12 @@ class AttemptRunner:
         columns, num_rows = self._columns, self._features.num_rows
 
         def arrow(name: str, content: Any, curves: pa.Table | None = None) -> pa.Table:
-            return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id, curves=curves)
+            try:
+                return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id, curves=curves)
+            except (TableError, MemoryError):
+                raise
+            except Exception as error:  # of a value's own methods, for example
+                raise TableError(f"table {name!r} cannot be converted: {type(error).__name__}: {error}") from error
 
         try:
             for part in layer_parts(result.tables.get("features")):
@@ -271,7 +291,10 @@ class AttemptRunner:
             others = {name: content for name, content in result.tables.items() if name != "features"}
             curves = arrow("curves", others.pop("curves")) if "curves" in others else None
             tables = {name: arrow(name, content, curves) for name, content in others.items()}
-            return tables if curves is None else tables | {"curves": curves}
+            tables |= {} if curves is None else {"curves": curves}
+            named = {name: join_rows(name, [table]).schema for name, table in tables.items()}
+            add_columns(self.store, self._types, {name: columns.not_standard(name, s) for name, s in named.items()})
+            return tables
         except BaseException as error:
             self._features.leave_out(trial_id, num_rows)
             if not isinstance(error, TableError):

@@ -85,6 +85,11 @@ class Claims:
         """Trials that other launches had claimed at the last scan."""
         return {trial_id for claim in self._peers for trial_id in claim.trials}
 
+    def peers_of(self, trial_ids: Collection[str]) -> list[tuple[Claim, float]]:
+        """Return the peer claims on any of these trials, each with the seconds since its last renewal."""
+        wanted = set(trial_ids)
+        return [(claim, self._now() - claim.renewed_at) for claim in self._peers if wanted & claim.trials.keys()]
+
     def enter(self) -> None:
         """Announce this launch, and scan for peers."""
         with self._tolerating_errors():

@@ -67,6 +67,13 @@ class SearchRecords:
         numbers = sorted({batch.number for batch in batches})
         return [[batch for batch in batches if batch.number == number] for number in numbers]
 
+    def trials_by_study(self) -> dict[str, set[str]]:
+        """Return each study's proposed trials."""
+        found: dict[str, set[str]] = {}
+        for batch in self._batches.values():
+            found.setdefault(batch.study_id, set()).update(*batch.trial_ids)
+        return found
+
     def write(self, batch: Batch) -> None:
         """Write a batch before it runs."""
         content = json.dumps(vars(batch) | {"sweep": self.sweep}, sort_keys=True).encode()

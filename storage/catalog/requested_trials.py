@@ -15,7 +15,7 @@ ListCache = dict[tuple[str, Stamp], frozenset[str]]
 
 
 def requested_ids(store: Store, cache: ListCache | None = None) -> frozenset[str]:
-    """Return the trials requested by any launch of any sweep in the store.
+    """Return the trials requested by any launch of any sweep in the store. A list or a search without a spec does not count.
 
     Args:
         cache: Lists already read.
@@ -25,7 +25,12 @@ def requested_ids(store: Store, cache: ListCache | None = None) -> frozenset[str
     """
     cache = {} if cache is None else cache
     stamps = {path: stamp for folder in ("sweeps", "searches") for path, stamp in store.stamps(folder).items()}
-    listed = {path: stamp for path, stamp in stamps.items() if _reader(path) is not None}
+    specs = {path.removesuffix(".json") for path in stamps if path.startswith("sweeps/") and path.endswith(".json")}
+    launched = specs | {searches_folder(path.split("/")[1]) for path in specs}
+    of_launch = {
+        path: {path.removesuffix(".trials"), "/".join(path.split("/")[:2])} for path in stamps if _reader(path)
+    }
+    listed = {path: stamps[path] for path, names in of_launch.items() if names & launched}
     fresh = [path for path, stamp in listed.items() if (path, stamp) not in cache]
     for path, content in store.read_many(fresh):
         reader = _reader(path)

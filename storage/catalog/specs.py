@@ -92,6 +92,25 @@ def newest_specs(store: Store) -> dict[str, LaunchedSpec]:
     return newest
 
 
+def sweep_of_launch(name: str) -> str:
+    """Return the sweep of `<sweep>@<number>`, or the name itself."""
+    return name.partition("@")[0]
+
+
+def find_launched(store: Store, name: str) -> tuple[str, LaunchedSpec] | None:
+    """Return the newest launch of a sweep, or launch N of `<sweep>@N`, with its name, or None if there is none.
+
+    The newest launch has the sweep's name alone. `<sweep>@0`, the trials that no recorded launch requests, has its spec.
+    """
+    sweep, _, number = name.partition("@")
+    launches = {spec.number: spec for spec in read_specs(store) if spec.sweep == sweep}
+    newest = newest_specs(store).get(sweep)
+    if newest is None or number in ("", "0"):
+        return None if newest is None else (name, newest)
+    found = next((spec for count, spec in launches.items() if str(count) == number), None)
+    return None if found is None else (sweep if found == newest else name, found)
+
+
 def read_specs(store: Store, sweep: str | None = None) -> Iterator[LaunchedSpec]:
     """Yield all launched specs, of all sweeps or of one. Unreadable files are skipped."""
     listed = store.list("sweeps" if sweep is None else f"sweeps/{sweep}")

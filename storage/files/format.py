@@ -13,6 +13,7 @@ Formats:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
@@ -48,6 +49,9 @@ class Format:
                 raise ValueError("its formats are not positive integers")
             return Format(number, reader, writer, str(fields.get("needs", ""))[:80])
         except (ValueError, KeyError, TypeError) as error:
+            later = re.search(rb'"(?:format|min_reader)": *(\d{1,5})\b', content)
+            if later is not None and int(later[1]) > FORMAT:  # written by a later version in another form
+                return Format(int(later[1]), int(later[1]), int(later[1]))
             return Format(fault=f"{type(error).__name__}: {error}"[:200])
 
     def to_bytes(self) -> bytes:

@@ -79,7 +79,9 @@ class LocalFiles:
         existing = next(folder for folder in folders if os.path.lexists(folder))
         if not existing.is_dir():
             return f"{existing} is not a folder"
-        return None if os.access(existing, os.W_OK | os.X_OK) else f"no permission to write to {existing}"
+        below = [entry for entry in self.local_folder.glob("*") if entry.is_dir()]
+        refused = [str(folder) for folder in (existing, *below) if not os.access(folder, os.W_OK | os.X_OK)]
+        return f"no permission to write to {refused[0]}" if refused else None
 
     def read(self, path: str, max_bytes: int | None) -> bytes:
         with self.open(path) as file:

@@ -199,6 +199,11 @@ def kind_of(path: str) -> FileKind | None:
     return next((kind for kind in kinds if kind.matches.fullmatch(path)), None)
 
 
+def is_folder_of_store(name: str) -> bool:
+    """Return whether a store may have a folder of this name at its top."""
+    return name in _KINDS_OF
+
+
 def is_file_path(path: str) -> bool:
     """Return whether this is the path of a store's file (not of a folder)."""
     kind = kind_of(path)

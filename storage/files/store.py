@@ -13,7 +13,7 @@ from typing import IO, Any
 from depthrate.storage.files.format import FORMAT_FILE, Format
 from depthrate.storage.files.full import is_full
 from depthrate.storage.files.local import LocalFiles
-from depthrate.storage.files.paths import is_safe, kind_of
+from depthrate.storage.files.paths import is_folder_of_store, is_safe, kind_of
 from depthrate.storage.files.protocol import Files, InvalidFileError, Stamp, is_hidden
 from depthrate.storage.files.remote import RemoteFiles, client_options
 
@@ -391,6 +391,9 @@ def existing_store(url: str | os.PathLike[str] | None = None, *, writes: bool = 
     """
     store = open_store(url)
     store.require_exists()
+    names = [] if store.local_folder is None else sorted(os.listdir(store.root))
+    if names and FORMAT_FILE not in names and not any(is_folder_of_store(name) for name in names):
+        raise NoStoreError(f"{store.url!r} is not a store: it holds {', '.join(names[:3])}. Pass another --store.")
     if writes:
         store.require_writer()
     return store

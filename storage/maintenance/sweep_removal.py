@@ -33,7 +33,7 @@ class RemovalPlan:
     kept: frozenset[str]
     """Its committed trials that another sweep requests."""
     paths: tuple[str, ...]
-    """Files to archive: its specs, searches and fits, the specs' lists of trials before the specs."""
+    """Files to archive: its specs, oldest launch first, since the last one hides the sweep at once, then all others."""
 
     def trial_ids(self) -> set[str]:
         """Return the trials to be removed."""
@@ -62,9 +62,10 @@ def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
     paths = [*store.list(searches_folder(sweep)), *store.list(fits_path(sweep).rpartition("/")[0])]
     paths += store.list(live_path.folder(sweep))  # of killed attempts
     paths += store.list(launch_path.folder(sweep))
+    numbers = {spec_path(sweep, spec.spec_hash): spec.number for spec in specs if spec.sweep == sweep}
     listed = [path for path in store.list(spec_path.folder(sweep)) if path.endswith((".json", ".trials"))]
-    ordered = (*paths, *sorted(listed, key=lambda path: path.endswith(".json")))
-    return RemovalPlan(sweep, rows, frozenset(kept & committed), ordered)
+    listed.sort(key=lambda path: (path.endswith(".trials"), numbers.get(path, 0)))
+    return RemovalPlan(sweep, rows, frozenset(kept & committed), (*listed, *paths))
 
 
 def remove_sweep(store: Store, plan: RemovalPlan) -> Removal:

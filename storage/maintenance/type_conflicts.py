@@ -1,4 +1,4 @@
-"""Detect and repair commits with a column whose type differs from the store's. Compactions leave such commits alone.
+"""Detect and repair commits with a column whose type or case differs from the store's. Compactions leave such commits alone.
 
 A repair gives the column another name, for example `note_text`: every row keeps its value, and every trial stays
 visible.
@@ -13,7 +13,7 @@ from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Finding
-from depthrate.storage.tables.custom_columns import TYPE_WORDS, claim_columns, custom_columns
+from depthrate.storage.tables.custom_columns import TYPE_WORDS, claim_columns, conflicting_column, custom_columns
 from depthrate.storage.tables.schema import MEASURED_TABLES
 
 Types = Mapping[str, Mapping[str, str]]
@@ -26,9 +26,8 @@ def read_column_types(store: Store) -> Types:
 
 
 def mistyped_columns(table: str, file: DataFile, types: Types) -> dict[str, str]:
-    """Return the columns of a file whose type differs from the store's, with their types."""
-    store_types = types.get(table, {})
-    return {column: kind for column, kind in file.own_columns.items() if store_types.get(column, kind) != kind}
+    """Return the columns of a file whose type or case differs from the store's, with their types."""
+    return {c: kind for c, kind in file.own_columns.items() if conflicting_column(types.get(table, {}), c, kind)}
 
 
 def is_mistyped(source: VisibleCommit, types: Types) -> bool:
@@ -41,8 +40,11 @@ def find_type_conflicts(source: VisibleCommit, types: Types) -> Iterator[Finding
     for table, files in source.files.items():
         for file in files:
             for column, kind in mistyped_columns(table, file, types).items():
-                here, in_store = TYPE_WORDS.get(kind, kind), TYPE_WORDS.get(types[table][column], "other")
+                other = conflicting_column(types[table], column, kind) or column
+                here, in_store = TYPE_WORDS.get(kind, kind), TYPE_WORDS.get(types[table][other], "other")
                 fault = f"column {column!r} is a {here}, but a {in_store} since an earlier commit"
+                if other != column:
+                    fault = f"column {column!r} has in SQL the name of column {other!r} of an earlier commit"
                 yield Finding(file.path, "two types", f"{fault}. --repair renames it to {_other_name(column, kind)!r}")
 
 
@@ -71,7 +73,7 @@ def rename_mistyped_columns(rows: pa.Table, table: str, types: Types) -> pa.Tabl
     store_types = types.get(table, {})
     columns = [(column.name, str(column.type)) for column in rows.schema]
     return rows.rename_columns(
-        [_other_name(name, kind) if store_types.get(name, kind) != kind else name for name, kind in columns]
+        [_other_name(*column) if conflicting_column(store_types, *column) else column[0] for column in columns]
     )
 
 

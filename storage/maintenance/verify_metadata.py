@@ -55,9 +55,11 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
     yield from _check_folder(store, "searches", _check_search)
     yield from _check_folder(store, "fits", _check_fits)
     for table in MEASURED_TABLES:
-        for path, (column, kind, valid_kind) in late_claims(store, table).items():
-            fault = f"column {column!r} of {table} is a {TYPE_WORDS.get(valid_kind, valid_kind)} in this store"
-            yield Finding(path, "two types", f"{fault}, but a {TYPE_WORDS.get(kind, kind)} was claimed later")
+        for path, (column, kind, valid, valid_kind) in late_claims(store, table).items():
+            fault = f"column {valid!r} of {table} is a {TYPE_WORDS.get(valid_kind, valid_kind)} in this store"
+            yield Finding(
+                path, "two types", f"{fault}, but {column!r} was claimed later as a {TYPE_WORDS.get(kind, kind)}"
+            )
     yield from _check_folder(store, "decisions", Decision.from_bytes)
     yield from _check_folder(store, "removals", parse_removal)
     yield from _check_folder(store, "tags", Tagging.from_bytes)

@@ -1,8 +1,10 @@
 """Membership of committed trials: a trial belongs to every sweep whose newest launch requests it, whichever sweep ran it.
 
 A trial that only an earlier launch of a sweep requested belongs to `<sweep>@<number of that launch>`: the sweep's file
-has changed since, and results of the earlier content are not mixed with current results. A sweep without a list of trials
-(launched by an early version, or known only by its results) has the trials that were committed for it.
+has changed since, and results of the earlier content are not mixed with current results. If no recorded launch requests a
+trial (a launch of the same file with a new version or default of its task replaces the list), it belongs to `<sweep>@0`. A
+sweep without a list of trials (launched by an early version, or known only by its results) has the trials that were
+committed for it.
 """
 
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.catalog.specs import LaunchedSpec, read_specs
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.paths import sweep_of_path
@@ -21,6 +24,15 @@ class Membership:
     """Sweep -> its committed trials."""
 
     of_sweep: Mapping[str, frozenset[str]]
+
+    def note(self, sweep: str) -> str | None:
+        """Return a note on a sweep's trials that its newest launch does not request, with a query, or None without any."""
+        earlier = {name: len(ids) for name, ids in self.of_sweep.items() if name.startswith(f"{sweep}@")}
+        if not earlier:
+            return None
+        named = ", ".join(f"{count} of {name}" for name, count in sorted(earlier.items()))
+        query = f'depthrate query --sweep {min(earlier)} "select * from results"'
+        return f"sweep {sweep} leaves out trials that its newest launch does not request ({named}). Show them: {query}"
 
     def table(self, trials: pa.Table) -> pa.Table:
         """Return each trial once per sweep it belongs to, with that sweep in the column `sweep`."""
@@ -48,16 +60,25 @@ def read_membership(store: Store, snapshot: Snapshot) -> Membership:
     for sweep, specs in launches.items():
         specs.sort(key=lambda spec: (spec.number, spec.launched_at), reverse=True)
         listed = specs[0].trial_ids(store)
-        of_sweep = set() if listed is None else committed.intersection(listed)
-        if listed is None or "search" in specs[0].spec:  # a search requests more trials while it runs
-            of_sweep |= ran_for.get(sweep, set())
-        members[sweep] = of_sweep
+        if listed is None:
+            members[sweep] = set(ran_for.get(sweep, ()))
+            continue
+        if "search" in specs[0].spec:  # it requests more trials while it runs
+            listed = [*listed, *_proposed(store, sweep, set(listed))]
+        members[sweep] = committed.intersection(listed)
     _add_earlier(store, members, launches, committed)
     remaining = committed.difference(*members.values())
     for sweep, ids in ran_for.items():
         if rest := ids & remaining:
-            members.setdefault(sweep, set()).update(rest)
+            members.setdefault(f"{sweep}@0" if sweep in launches else sweep, set()).update(rest)
     return Membership({sweep: frozenset(ids) for sweep, ids in members.items() if ids})
+
+
+def _proposed(store: Store, sweep: str, listed: set[str]) -> set[str]:
+    """Return the proposed trials of a launch's studies, whose first proposals are in its list."""
+    records = SearchRecords(store, sweep)
+    records.refresh()
+    return {trial_id for ids in records.trials_by_study().values() if not listed.isdisjoint(ids) for trial_id in ids}
 
 
 def _add_earlier(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
@@ -18,21 +19,22 @@ from depthrate.deprecated import old_method
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.catalog.removals import RemovalKind
-from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.catalog.specs import find_launched, newest_specs
 from depthrate.storage.catalog.tags import read_tags
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import MAX_SCANS, Snapshot, take_snapshot
 from depthrate.storage.commits.source import Problem, VisibleCommit, find_corrupt_files, first_line, without_rows
 from depthrate.storage.files.delayed_call import call_after
-from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path
+from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path, sweep_of_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
 from depthrate.storage.query.query_limits import database
-from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, require_characters
+from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, is_select, require_characters
 from depthrate.storage.query.trials_table import TrialsTable
 from depthrate.storage.query.views import (
     VIEWS,
+    compared_sweeps,
     create_live_view,
     elsewhere_hint,
     is_show_tables,
@@ -102,13 +104,27 @@ class Results:
         Raises:
             QueryError: The sweep has no committed trials.
         """
-        members = self.membership().of_sweep
+        members, launched = self.membership().of_sweep, find_launched(self.store, sweep) if "@" in sweep else None
+        sweep = sweep if launched is None else launched[0]
         if sweep not in members:
             sweeps = ", ".join(sorted(members)) or "none yet"
             raise QueryError(f"no committed trials of sweep {sweep!r} in {self.store.url}. Sweeps: {sweeps}")
         return self.only(members[sweep], sweep)
 
     of = old_method("Results", "of")
+
+    def require_sweeps(self, query: str) -> None:
+        """Check that the store has the sweeps with which a query compares the column `sweep`.
+
+        Raises:
+            QueryError: It has no sweep of that name. The message suggests the nearest ones.
+        """
+        if (named := compared_sweeps(query)) and is_select(query):
+            of_paths = {sweep_of_path(path) for path in self.snapshot.attempts}
+            known = {*self.membership().of_sweep, *newest_specs(self.store), *of_paths}
+            if unknown := sorted(named - known):
+                similar = ", ".join(difflib.get_close_matches(unknown[0], known, n=3, cutoff=0.0)) or "none yet"
+                raise QueryError(f"{self.store.url} has no sweep {unknown[0]!r}. Nearest: {similar}")
 
     def only(self, trial_ids: Iterable[str], sweep: str) -> Self:
         """Return the same store with only some trials, as the trials of one sweep."""
@@ -260,14 +276,19 @@ class Results:
                 raise QueryMemoryError(f"query exceeds its memory limit ({first_line(error)}). {remedy}") from None
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
                 if isinstance(error, duckdb.BinderException) and shown == query:
-                    shown = f"{query} *"  # again with all columns, which the error then lists
+                    shown = f"* {query}"  # again with all columns, which the error then lists
                     continue
                 hint = (
                     renamed_hint(str(error), query, self.column_names(query))
                     or elsewhere_hint(str(error), self.column_names("from trials"))
                     or candidates(error)
                 )
-                raise QueryError(f"{first_line(error).rstrip('.!')}.{hint} Views: {', '.join(VIEWS)}") from None
+                is_unquoted = re.search(r'(?<!group )(?<!order )(?<!partition )(?<!")\bby\b', query, re.IGNORECASE)
+                if isinstance(error, duckdb.ParserException) and is_unquoted and "fits" in named_views(query):
+                    hint = " The column by of fits is a reserved word of SQL: write split_by instead."
+                raise QueryError(
+                    f"{hint[1:]} {first_line(error).rstrip('.!')}. Views: {', '.join(VIEWS)}".lstrip()
+                ) from None
             # Exceptions of the function's library are included, since it reports a failed read in its own way.
             except Exception as error:
                 if isinstance(error, RuntimeError) and str(error) == "Query interrupted":
@@ -381,9 +402,18 @@ class Results:
         self._trials: TrialsTable | None = None
         self._membership = None
 
-    def _trials_table(self, query: str) -> pa.Table:
-        """Return the trials with the columns that a query may name."""
-        trials = self._all_trials().read(partial(may_name, query))
+    def _values_used(self, query: str) -> dict[str, str]:
+        """Return column -> SQL for the value used in place of null, for the parameters that a query may name."""
+        columns, terms = self._all_trials().parameters, dict[str, list[str]]()
+        for task in self._all_trials().tasks:
+            for name, text in self.columns.nulls(task).items():
+                if name in columns and may_name(query, columns[name]):
+                    terms.setdefault(columns[name], []).append(f"when task = '{task}' then ({text})")
+        return {name: f"case {' '.join(part)} end" for name, part in terms.items()}
+
+    def _trials_table(self, query: str, used: Iterable[str]) -> pa.Table:
+        """Return the trials with the columns that a query and the SQL of other columns may name."""
+        trials = self._all_trials().read(lambda name: may_name(query, name) or any(may_name(sql, name) for sql in used))
         if self._scope is not None:
             trials = with_sweep(trials, pa.array([self._scope[0]] * trials.num_rows, pa.string()))
         # a parameter may be called `tags`
@@ -441,9 +471,18 @@ class Results:
                 continue
             created.add(name)
             if name == "trials":
-                trials = self._trials_table(query)
+                used = self._values_used(query)
+                trials = self._trials_table(query, used.values())
                 is_many = self._scope is None and names_sweep(query)
-                connection.register("trials", self.membership().table(trials) if is_many else trials)
+                connection.register("given", self.membership().table(trials) if is_many else trials)
+                nulls = {name: trials[name].null_count for name in used}  # a column of nulls has no type
+                terms = [
+                    f"{sql if count == len(trials) else f'coalesce({quoted(name)}, {sql})'} as {quoted(name)}"
+                    for (name, count), sql in zip(nulls.items(), used.values(), strict=True)
+                    if count and (count == len(trials) or trials[name].type != pa.string())
+                ]
+                replaced = f"replace ({', '.join(terms)})" if terms else ""
+                connection.execute(f"create temp view trials as select * {replaced} from given")
             elif name in self._in_memory:
                 connection.register(name, self._in_memory[name])
             elif name in DATA_TABLES:
@@ -534,7 +573,7 @@ class Results:
                 names_in_sql.add(column.casefold())
                 nameable[column] = kind
             else:
-                reason = "is empty, or in SQL the name of another column. It is left out. Rename it in the task"
+                reason = "is empty, or in SQL the name of another column. It is left out. Rename it: depthrate verify --repair"
                 self._report(Problem(f"{name}.{column!r:.80}", reason))
         return nameable
 
@@ -564,6 +603,7 @@ class Results:
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                 self.problems.append(Problem(path, f"cannot be read ({first_line(error)}). Fit the sweep again"))
         fits = pa.concat_tables(tables)
+        fits = fits.append_column("split_by", fits["by"])  # `by` is a reserved word of SQL
         if self._scope is None:
             return fits
         return fits.filter(pa.array([sweep == self._scope[0] for sweep in fits["sweep"].to_pylist()], pa.bool_()))

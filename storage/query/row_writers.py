@@ -18,8 +18,10 @@ from depthrate.storage.tables.custom_columns import quoted
 
 BATCH_ROWS = 10_000
 _NESTED = frozenset({"list", "array", "struct", "map", "union", "tuple"})
-_FOREIGN_TO_PARQUET = frozenset({"interval", "union"})
-_FOREIGN_TO_TEXT = _FOREIGN_TO_PARQUET | {"blob", "bit", "bignum", "geometry", "time", "time with time zone", "time_ns"}
+_FOREIGN_TO_PARQUET = frozenset({"interval", "union", "variant", "uhugeint"})
+_FOREIGN_TO_TEXT = _FOREIGN_TO_PARQUET.union(
+    ("blob", "bit", "bignum", "geometry", "time", "time with time zone", "time_ns", "timestamp_ns")
+)
 """DuckDB types that a format does not support. They are replaced by DuckDB's strings."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")

@@ -43,7 +43,7 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
     query = f"select (\n{text}\n) as value from results"
     try:
         duckdb.extract_statements(f"select\n{text}\n")  # the error message without the text that the query adds
-        if not _is_select(query):
+        if not is_select(query):
             raise QueryError(f"{text!r} is not an SQL expression over results, expected for example a or log(a) + b")
         if columns is not None:
             connection = duckdb.connect(":memory:")
@@ -52,11 +52,12 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
             connection.execute(f"create table results ({listed})")
             connection.sql(query)
     except duckdb.Error as error:
-        reason = f"{first_line(error)}{candidates(error)}"
-        raise QueryError(f"{text!r} is not an SQL expression over results: {reason}") from None
+        reason = f"{candidates(error)} {first_line(error)}".strip()
+        raise QueryError(f"{text!r} is not an SQL expression over results. {reason}") from None
 
 
-def _is_select(query: str) -> bool:
+def is_select(query: str) -> bool:
+    """Return whether a query is one SELECT statement."""
     try:
         statements = duckdb.extract_statements(query)
     except duckdb.ParserException:

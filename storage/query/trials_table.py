@@ -72,6 +72,11 @@ class TrialsTable:
             trials = trials.append_column(self.parameters[name], values)
         return trials
 
+    @cached_property
+    def tasks(self) -> list[str]:
+        """The trials' tasks."""
+        return sorted(filter(None, self._rows(["task"])["task"].unique().to_pylist()))
+
     def _rows(self, names: Sequence[str]) -> pa.Table:
         return pa.concat_tables([*(part.rows(names) for part in self._compacted), self._loose.select(names)])
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 
 import duckdb
@@ -47,7 +47,7 @@ def named_views(query: str) -> list[str]:
 
 def is_show_tables(query: str) -> bool:
     """Return whether a query lists the views."""
-    return _SHOW_TABLES.fullmatch(query) is not None
+    return _SHOW_TABLES.fullmatch(" ".join(_tokens(query))) is not None
 
 
 def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
@@ -79,15 +79,26 @@ def names_sweep(query: str) -> bool:
     return "sweep" in names_in(query)
 
 
+def compared_sweeps(query: str) -> set[str]:
+    """Return the strings with which a query compares the column `sweep`."""
+    right = re.findall(
+        r"""\bsweep"?\s*(?:==?|<>|!=|(?:not\s+)?in\s*\()\s*((?:'(?:[^']|'')*'[\s,]*)+)""", query, re.IGNORECASE
+    )
+    left = re.findall(r"""('(?:[^']|'')*')\s*(?:==?|<>|!=)\s*(?:\w+\.)?"?sweep\b""", query, re.IGNORECASE)
+    return {text.replace("''", "'") for part in (*right, *left) for text in re.findall(r"'((?:[^']|'')*)'", part)}
+
+
 def names_in(query: str) -> set[str]:
     """Return the words of a query that may be column names, in lower case."""
-    encoded, names = query.encode(), set()  # positions are in bytes
-    tokens = duckdb.tokenize(query)
+    return {match[1].casefold() for token in _tokens(query) if (match := _WORD.match(token))}
+
+
+def _tokens(query: str) -> Iterator[str]:
+    """Yield the tokens of a query, except comments and string literals."""
+    encoded, tokens = query.encode(), duckdb.tokenize(query)  # positions are in bytes
     for (start, kind), (stop, _) in zip(tokens, [*tokens[1:], (len(encoded), None)], strict=True):
-        text = encoded[start:stop].decode(errors="replace").strip()
-        if kind not in (duckdb.token_type.string_const, duckdb.token_type.comment) and (match := _WORD.match(text)):
-            names.add(match[1].casefold())
-    return names
+        if kind not in (duckdb.token_type.string_const, duckdb.token_type.comment):
+            yield encoded[start:stop].decode(errors="replace").strip()
 
 
 def results_view(
@@ -178,13 +189,14 @@ def may_name(query: str, name: str) -> bool:
 @lru_cache(maxsize=8)
 def _selects_all(query: str) -> bool:
     """Return whether a query can refer to columns of `trials` or `results` without their names."""
-    text = re.sub(r"count\s*\(\s*\*\s*\)|distinct\s+from", "", query.lower())
+    text = re.sub(r'"(trials|results)"', r"\1", " ".join(_tokens(query)).lower())
+    text = re.sub(r"count \( \* \)|distinct from", "", text)
     # names of the whole row: the views' and their aliases
     aliases = re.findall(r"\b(?:trials|results)\b[\s)]+(?:as\s+)?\"?(\w+)|(\w+)\"?\s*:\s*(?:trials|results)\b", text)
     names = {"trials", "results", *(name for pair in aliases for name in pair if name)}
     names_row = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
     # `from results` alone selects all columns
-    froms, selects = (len(re.findall(rf"\b{word}\b", text)) for word in ("from", "select"))
+    froms, selects = (text.split().count(word) for word in ("from", "select"))
     by_form = re.search(r"\*|columns|\b(describe|summarize|natural|table|pivot|unpivot)\b", text)
     by_place = re.search(r'\b(trials|results)"?\s+(as\s+)?"?(?!where\b)\w+"?\s*\(', text)  # from trials t(a, b)
     return names_row or froms > selects or selects == 0 or by_form is not None or by_place is not None

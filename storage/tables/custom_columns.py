@@ -2,13 +2,14 @@
 
 The first writer of a column claims its type in a new file that is never overwritten. If claims have several types, the
 claim that the store received first is valid for writers, readers, compactions and repairs alike. A commit whose claim came
-later is refused.
+later is refused. The same holds for columns that differ only in case, which SQL ignores.
 """
 
 import math
 import secrets
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -28,47 +29,81 @@ TYPE_WORDS = {"double": "number", "string": "text", "list<item: double>": "list"
 
 def custom_columns(store: Store, table: str) -> dict[str, str]:
     """Return the columns that tasks added to a table of this store, with their types."""
-    return {column: claims[0][1] for column, claims in _claims(store, table).items()}
+    return {column: kind for (_, column, kind), *_ in _claims(store, table)}
 
 
-def late_claims(store: Store, table: str) -> dict[str, tuple[str, str, str]]:
-    """Return path -> (column, its type, the valid type) of the claims that came after a claim of another type."""
+def late_claims(store: Store, table: str) -> dict[str, tuple[str, str, str, str]]:
+    """Return path -> (column, its type, the valid column of this name in SQL, its type) of the claims that lost."""
     return {
-        path: (column, kind, claims[0][1])
-        for column, claims in _claims(store, table).items()
-        for path, kind in claims
-        if kind != claims[0][1]
+        path: (column, kind, valid_column, valid_kind)
+        for (_, valid_column, valid_kind), *others in _claims(store, table)
+        for path, column, kind in others
+        if (column, kind) != (valid_column, valid_kind)
     }
 
 
-def _claims(store: Store, table: str) -> dict[str, list[tuple[str, str]]]:
-    """Return column -> (path, type) of the claims to its type, starting with the valid one."""
-    claims: dict[str, list[tuple[str, str]]] = {}
+def _claims(store: Store, table: str) -> list[list[tuple[str, str, str]]]:
+    """Return the claims (path, column, type) to each column's name in SQL, starting with the valid one."""
+    claims: dict[str, list[tuple[str, str, str]]] = {}
     for path in store.list(f"columns/{table}"):
         column, kind = column_of_path(path)
-        claims.setdefault(column, []).append((path, kind))
+        claims.setdefault(column.casefold(), []).append((path, column, kind))
     order = list(CUSTOM_TYPES)
 
-    def age(claim: tuple[str, str]) -> tuple[float, int, str]:
-        path, kind = claim
+    def age(claim: tuple[str, str, str]) -> tuple[float, int, str]:
+        path, _, kind = claim
         written = store.modified(path)
         return math.inf if written is None else written, order.index(kind) if kind in order else len(order), path
 
     for of_column in claims.values():
-        if len({kind for _, kind in of_column}) > 1:
+        if len({claim[1:] for claim in of_column}) > 1:
             of_column.sort(key=age)
-    return claims
+    return list(claims.values())
+
+
+def conflicting_column(types: Mapping[str, str], column: str, kind: str) -> str | None:
+    """Return the column of `types` (column -> type) with this name in SQL, if its spelling or its type differs."""
+    if column in types:
+        return column if types[column] != kind else None
+    return next((name for name in types if name.casefold() == column.casefold()), None)
+
+
+def _require_free(types: Mapping[str, str], table: str, columns: Mapping[str, str], store: Store) -> None:
+    for column, kind in columns.items():
+        if (other := conflicting_column(types, column, kind)) is not None:
+            is_case = f"has in SQL the name of column {other!r}, which is in store {store.url}"
+            is_type = f"holds {_type_text(kind)}, but in store {store.url} it holds {_type_text(types[other])}"
+            raise TableError(
+                f"table {table!r}, column {column!r} {is_type if other == column else is_case} since an earlier commit or "
+                "trial. Rename the new column."
+            )
+
+
+def add_columns(store: Store, types: dict[str, dict[str, str]], tables: Mapping[str, Mapping[str, str]]) -> None:
+    """Add one trial's columns (table -> column -> type) to `types`, those of the store and of trials to be committed with it.
+
+    Raises:
+        TableError: A column has another type, or differs from another column only in case.
+    """
+    for table, columns in tables.items():
+        if columns and table not in types:
+            with suppress(OSError):  # the commit checks again
+                types[table] = custom_columns(store, table)
+        _require_free(types.get(table, {}), table, columns, store)
+    for table, columns in tables.items():
+        types.setdefault(table, {}).update(columns)
 
 
 def claim_columns(store: Store, table: str, columns: Mapping[str, str]) -> None:
     """Claim the types of new columns, before any row with them is written.
 
     Raises:
-        TableError: A column has another type in this store.
+        TableError: A column has another type in this store, or differs from another column only in case.
     """
     if not columns:
         return
     types = custom_columns(store, table)
+    _require_free(types, table, columns, store)
     new = [column for column in sorted(columns) if column not in types]
     claim_paths = {column: column_path(table, column, columns[column], secrets.token_hex(6)) for column in new}
     for path in claim_paths.values():
@@ -76,13 +111,9 @@ def claim_columns(store: Store, table: str, columns: Mapping[str, str]) -> None:
     if new:
         time.sleep(SETTLE_S + 2 * store.files.time_unit_s)
         types = custom_columns(store, table)
-    for column, kind in columns.items():
-        if types.get(column, kind) != kind:
-            store.delete_many([claim_paths[column]] if column in claim_paths else [])
-            raise TableError(
-                f"table {table!r}, column {column!r} holds {_type_text(kind)}, but in store {store.url} it holds "
-                f"{_type_text(types[column])} since an earlier commit. Rename the new column."
-            )
+        lost = [path for name, path in claim_paths.items() if conflicting_column(types, name, columns[name])]
+        store.delete_many(lost)
+        _require_free(types, table, columns, store)
 
 
 def quoted(name: str) -> str:
@@ -93,7 +124,9 @@ def quoted(name: str) -> str:
 
 def column_name_error(name: object) -> str | None:
     """Return the reason why a name cannot be a column's name in SQL or a file, or None if it can."""
-    if not isinstance(name, str) or not name.strip():
+    if not isinstance(name, str):
+        return f"is of type {type(name).__name__}, not str"
+    if not name.strip():
         return "is empty"
     if not name.isprintable():
         return "has characters that cannot be printed"

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +41,7 @@ def task_table(
     the layer is the largest, and null for all other columns.
 
     Raises:
-        TableError: The table is unknown, or a column has a type that the store does not support.
+        TableError: The table is unknown, or a value is not one that the store supports.
     """
     if name not in ("metrics", "curves", "features"):
         raise TableError(f"task returned table {name!r}, expected metrics, curves or features")
@@ -54,7 +54,7 @@ def task_table(
         return _feature_table(values)
     values.setdefault("split", ["train"] * num_rows)
     if name == "metrics":
-        values.setdefault("layer", [0] * num_rows)
+        values["layer"] = [_integer(name, "layer", layer) for layer in values.get("layer", [0] * num_rows)]
         if "is_last" not in values:
             last = max(values["layer"], default=0)
             values["is_last"] = [layer == last for layer in values["layer"]]
@@ -90,16 +90,19 @@ def _columns(name: str, content: Any, wanted: Sequence[str] | None = None) -> tu
         names = [column for column in content.column_names if wanted is None or column in wanted]
         return {column: content[column].to_pylist() for column in names}, content.num_rows
     if hasattr(content, "to_dict") and hasattr(content, "columns"):  # a pandas frame, without importing pandas
-        names = [column for column in content.columns if wanted is None or str(column) in wanted]
-        return {str(column): content[column].tolist() for column in names}, len(content)
+        names = [column for column in content.columns if wanted is None or column in wanted]
+        return {column: content[column].tolist() for column in names}, len(content)
     if isinstance(content, Mapping):
+        for column, values in content.items():
+            if not _is_list(values):
+                raise _refused(name, str(column), values, "a list with one value per row")
         lengths = {len(values) for values in content.values()}
         if len(lengths) > 1:
             raise TableError(f"table {name!r}: columns have different lengths {sorted(lengths)}")
         return dict(content), lengths.pop() if lengths else 0
     if isinstance(content, Sequence) and all(isinstance(row, Mapping) for row in content):
         names = list(dict.fromkeys(key for row in content for key in row) if wanted is None else wanted)
-        return {str(key): [row.get(key) for row in content] for key in names}, len(content)
+        return {key: [row.get(key) for row in content] for key in names}, len(content)
     raise TableError(
         f"table {name!r} is a {type(content).__name__}, expected a list of dicts, a mapping from column to values, "
         "a pandas frame or an Arrow table"
@@ -110,33 +113,70 @@ def _array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.
     if pa.types.is_floating(arrow_type) and not hasattr(values, "dtype"):
         values = [None if value is None else _real(table, column, value) for value in values]
     elif pa.types.is_string(arrow_type):
-        values = [_storable(value) for value in values]
+        values = [_storable(table, column, value) for value in values]
     elif pa.types.is_integer(arrow_type):
         values = [_integer(table, column, value) for value in values]
+    elif wrong := [row for row in values if pa.types.is_list(arrow_type) and not (row is None or _is_list(row))]:
+        raise _refused(table, column, wrong[0], "a list of numbers")
     try:
         return pa.array(values, arrow_type, from_pandas=pa.types.is_floating(arrow_type))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, OverflowError) as error:
         raise TableError(f"table {table!r}, column {column!r}: {error}. Expected {arrow_type}.") from None
 
 
-def _storable(value: Any) -> Any:
-    """Return a value. Halves of surrogate pairs in a str are escaped, since no file can store them."""
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+def _storable(table: str, column: str, value: Any) -> Any:
+    """Return a str or None. Halves of surrogate pairs in a str are escaped, since no file can store them."""
+    if not isinstance(value, str | None):
+        raise _refused(table, column, value, "a str")
+    return value and value.encode(errors="backslashreplace").decode()
 
 
 def _integer(table: str, column: str, value: Any) -> Any:
     """Return an int, which may be passed as a float such as 2.0. Other floats are not truncated."""
+    value = _scalar(value)
     if isinstance(value, float) and not value.is_integer():
-        raise TableError(f"table {table!r}, column {column!r} holds {value!r}, expected an int")
+        raise _refused(table, column, value, "an int")
+    if column in ("step", "layer") and not (isinstance(value, int | float) and value >= 0):
+        raise _refused(table, column, value, "an int >= 0")
     return value
 
 
 def _real(table: str, column: str, value: Any) -> float | None:
+    if type(value) is not float:
+        value = _scalar(value)
+        try:
+            number = float("" if isinstance(value, str | bytes | bytearray) else value)
+        except (TypeError, ValueError):
+            raise _refused(table, column, value, "a number or None") from None
+        except OverflowError:
+            number = math.nan
+        if isinstance(value, int) and number != value:
+            raise _refused(table, column, value, "a number that float64 represents exactly. Round it, or return a str")
+        value = number
+    return value if math.isfinite(value) else None
+
+
+def _scalar(value: Any) -> Any:
+    """Return the Python object in an array or a tensor of one value, which has a __len__ too."""
+    if getattr(value, "shape", None) != ():
+        return value
+    kind = getattr(value.dtype, "kind", "f")
+    return value.astype(f"{kind}8[s]").item() if kind in "mM" else value.item()  # nanoseconds would become an int
+
+
+def _is_list(value: Any) -> bool:
+    """Return whether a value is a list of values in a definite order: not a str, bytes, a set or a mapping."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Set | Mapping):
+        return False
+    return hasattr(value, "__len__") and getattr(value, "shape", None) != ()
+
+
+def _refused(table: str, column: str, value: Any, expected: str) -> TableError:
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TableError(f"table {table!r}, column {column!r} holds {value!r}, expected a number or None") from None
-    return number if math.isfinite(number) else None
+        shown = f"{value!r:.80}"
+    except Exception:  # an int with too many digits, for example
+        shown = f"a value of type {type(value).__name__}"
+    return TableError(f"table {table!r}, column {column!r} holds {shown}, expected {expected}")
 
 
 def _declared_array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.Array:
@@ -147,24 +187,23 @@ def _declared_array(table: str, column: str, values: Any, arrow_type: pa.DataTyp
 
 
 def _entries(table: str, column: str, row: Any) -> list[float | None]:
-    if not hasattr(row, "__len__") or isinstance(row, str):
-        raise TableError(f"table {table!r}, column {column!r} holds {row!r}, expected a list of numbers as declared")
-    flat = [
-        entry for part in row for entry in (part if hasattr(part, "__len__") and not isinstance(part, str) else [part])
-    ]
-    return [_real(table, column, entry) for entry in flat]
+    if not _is_list(row):
+        raise _refused(table, column, row, "a list of numbers as declared")
+    parts = [part if _is_list(part) else [part] for part in map(_scalar, row)]
+    if len({len(part) for part in parts}) > 1:
+        raise _refused(table, column, row, "rows of one length")
+    return [_real(table, column, entry) for part in parts for entry in part]
 
 
 def _undeclared_array(table: str, column: str, values: Any) -> pa.Array:
     """Convert a custom column to float64, str or list<float64>: types that every reader can combine."""
-    # tensors of one number have a __len__ too
-    values = [value.item() if getattr(value, "shape", None) == () else value for value in values]
+    values = [_scalar(value) for value in values]
     not_none = [value for value in values if value is not None]
     if not not_none:
         return pa.nulls(len(values))  # the column gets its type from the other trials of the file
     if all(isinstance(value, str) for value in not_none):
         return _array(table, column, values, pa.string())
-    if all(hasattr(value, "__len__") and not isinstance(value, str) for value in not_none):
+    if all(_is_list(value) for value in not_none):
         rows = [None if row is None else [_real(table, column, value) for value in row] for row in values]
         return pa.array(rows, pa.list_(pa.float64()))
     return _array(table, column, list(values), pa.float64())
@@ -178,12 +217,13 @@ def _feature_table(columns: dict[str, Any]) -> pa.Table:
         raise TableError(f"table 'features' is missing columns {', '.join(sorted(missing))}")
     num_rows = len(columns["kind"])
     feature = np.asarray(columns["feature"])
+    if feature.ndim != 2 or feature.dtype.kind not in "fiub":
+        raise TableError(
+            f"table 'features': feature has shape {feature.shape} and type {feature.dtype}, expected one vector of numbers "
+            "per row, all of one length"
+        )
     if feature.dtype not in (np.float16, np.float32):
         feature = feature.astype(np.float32)
-    if feature.ndim != 2:
-        raise TableError(
-            f"table 'features': feature has shape {feature.shape}, expected one vector per row, all of one length"
-        )
     flat = pa.array(feature.reshape(-1))
     value_field = pa.field("item", flat.type, nullable=False)
     arrays = {

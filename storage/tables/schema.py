@@ -169,6 +169,8 @@ class Columns:
     """Curves named last_<name> in `results` of every store, because a parameter has the plain name."""
     complete: Collection[str] = ()
     """Tasks that log a row with all their curves at each step at which they measure."""
+    nulls: Callable[[str], Mapping[str, str]] = lambda task: {}
+    """Function from a task to parameter -> SQL over other parameters for the value used in place of null."""
 
     def __post_init__(self) -> None:
         """Check that no column has two meanings.
@@ -176,9 +178,11 @@ class Columns:
         Raises:
             TableError: A column has two meanings. The message names it.
         """
+        standard = {name for kinds in self.standard.values() for name in kinds}
+        names_in_sql = {*TRIALS.names, *METRICS.names, *map(str.casefold, standard)}
         for table, columns in self.own.items():
             for name, kind in columns.items():
-                if name in (*TRIALS.names, *METRICS.names):
+                if name.casefold() in names_in_sql and name not in standard:
                     raise TableError(f"column {name!r} exists in every table. Rename the metric.")
                 kinds = self.standard if any(name in names for names in self.standard.values()) else self.former()
                 builtin = {of: measured[name] for of, measured in kinds.items() if name in measured}

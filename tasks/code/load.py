@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,8 @@ from depthrate.tasks.private_cache import is_of_process
 
 _MAIN = "depthrate_task_"
 """Prefix of the module name of a task's file."""
+IS_LOADING = ContextVar("IS_LOADING", default=False)
+"""Whether a user's module is being imported, so that only the requested one of its tasks must be valid."""
 
 
 def load_user_module(
@@ -41,7 +44,11 @@ def load_user_module(
     Raises:
         TaskError: The file or module does not exist, is not trusted, or cannot be imported.
     """
-    return _load_file(location, folder, files) if location.endswith(".py") else _load_module(location, files)
+    token = IS_LOADING.set(True)
+    try:
+        return _load_file(location, folder, files) if location.endswith(".py") else _load_module(location, files)
+    finally:
+        IS_LOADING.reset(token)
 
 
 def task_file(path: Path) -> Path:
@@ -93,8 +100,11 @@ def code_of_installed(name: str) -> TaskCode | None:
         raise TaskError(f"task module {name!r} cannot be read: {error}") from None
 
 
-def require_trust(code: TaskCode, main: Path) -> None:
+def require_trust(code: TaskCode, main: Path) -> bool:
     """Check that only this user can change the code, or that its hash is accepted. `main` is its file, with links.
+
+    Returns:
+        Whether only the hash is trusted, so that others may replace the files at any time.
 
     Raises:
         TaskError: Others can write to it. Names the path and the ways to proceed.
@@ -107,6 +117,7 @@ def require_trust(code: TaskCode, main: Path) -> None:
             f"Run chmod go-w, copy it to a folder of your own, or {how_to_accept(code)}. "
             f"{STRICT_MODES}=off in the environment disables this check for files that you name yourself."
         )
+    return bool(problems)
 
 
 def how_to_accept(code: TaskCode) -> str:
@@ -138,6 +149,10 @@ def activate(folder: Path | None, code: TaskCode | None = None, *, has_more: boo
                 sys.path.remove(str(_active))
             names = [name for name, module in list(sys.modules.items()) if _is_from(_active, module)]
             _inactive[_active] = {name: sys.modules.pop(name) for name in names if not name.startswith(_MAIN)}
+            for module in [
+                module for module in sys.modules.values() if isinstance(getattr(module, "__path__", 0), list)
+            ]:
+                module.__path__ = [path for path in module.__path__ if not Path(path).is_relative_to(_active)]
         if folder is not None and code is not None:
             sys.path.insert(_position(code, has_more), str(folder))
             sys.modules.update(_inactive.pop(folder, {}))
@@ -213,16 +228,17 @@ def _load_module(name: str, files: Mapping[str, bytes] | None) -> tuple[Any, Tas
         main = f"{path}.py" if f"{path}.py" in files else f"{path}/__init__.py"
         root = Path.cwd() if installed is None else installed.root
         code = TaskCode(root, main, tuple(sorted(files.items())))
-        activate(unpack(code), code, has_more=True)
+        activate(unpacked := unpack(code), code, has_more=True)
         parts = name.split(".")
         for length in range(1, len(parts)):
-            package, rest = _import_module(".".join(parts[:length])), str(Path(code.root, *parts[:length]))
-            package.__path__ = [*package.__path__, *([] if rest in package.__path__ else [rest])]
+            package = _import_module(".".join(parts[:length]))
+            first, rest = (str(Path(folder, *parts[:length])) for folder in (unpacked, code.root))
+            package.__path__ = list(dict.fromkeys([first, *package.__path__, rest]))
         return _import_module(name), code
     activate(None)
     installed = code_of_installed(name)
-    if installed is not None:
-        require_trust(installed, installed.root / installed.main)
+    if installed is not None and require_trust(installed, installed.root / installed.main):
+        return _load_module(name, installed.contents)
     module = _import_module(name)
     try:
         return module, installed or code_of_module(getattr(module, "__file__", None) or "", name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,7 @@ import numpy as np
 DISTANCE_BLOCK_ROWS = 10_000
 """Maximum number of samples for the pairwise distance check, which then takes about 10 s."""
 COMPARED_AT_ONCE = 1000
+MAX_CLASSES_SHOWN = 10
 DUPLICATE_SQ_DISTANCE = 1e-12
 """Maximum squared distance, between samples of norm 1, that counts as zero (rounding)."""
 
@@ -93,6 +94,8 @@ class Dataset:
     """Test samples, which are not trained on, or None."""
     stream: SampleStream | None = None
     """Training samples read on demand. The arrays then hold only the measured samples."""
+    class_names: tuple[str, ...] = ()
+    """Name of each class, for messages. Empty: unknown."""
 
     @property
     def has_targets(self) -> bool:
@@ -123,6 +126,17 @@ class Dataset:
             stream=None if self.stream is None else StreamShape(num_measured=len(self.x_NI)),
         )
 
+    def describe(self, split: str = "training") -> str:
+        """Describe the samples of both splits, their form and range, and their classes with counts."""
+        x_NI = self.x_NI
+        text = f"{len(x_NI):,} {split} samples {list(self.shape.sample_shape)} of {x_NI.dtype}"
+        text += f" from {x_NI.min():.6g} to {x_NI.max():.6g}, "
+        if self.labels_N.ndim == 1:
+            text += describe_classes(self.class_names, self.class_counts_K)
+        else:
+            text += f"{self.shape.num_classes} {'numbers per target' if self.has_targets else 'distinct tokens'}"
+        return text if self.test is None else f"{text}. {self.test.describe('test')}"
+
     @cached_property
     def closest_samples(self) -> float | None:
         """Smallest distance between two samples scaled to norm 1. None for tokens or more than DISTANCE_BLOCK_ROWS samples."""
@@ -149,6 +163,14 @@ class Dataset:
         if self.test is not None:
             digest.update(self.test.content_hash.encode())
         return digest.hexdigest()
+
+
+def describe_classes(names: Sequence[str], counts_K: np.ndarray) -> str:
+    """Describe the number of samples of each class, or of the first and last of many classes."""
+    counts = [f"{name}: {count:,}" for name, count in zip(names, counts_K, strict=True)]
+    shown = counts if len(counts) <= MAX_CLASSES_SHOWN else [*counts[: MAX_CLASSES_SHOWN - 1], "...", counts[-1]]
+    spread = "equal" if len(set(counts_K.tolist())) == 1 else f"unequal, {counts_K.min():,} to {counts_K.max():,}"
+    return f"{len(counts)} classes ({spread}): {', '.join(shown)}"
 
 
 def numbered_samples(num_classes: int, num_samples: int) -> Dataset:

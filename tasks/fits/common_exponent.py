@@ -14,7 +14,7 @@ import numpy.typing as npt
 from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantile
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points, gather
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points, as_curve, gather
 from depthrate.tasks.fits.rate_fit import squares_around
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds, without
 
@@ -53,7 +53,7 @@ def common_exponent(
     """
     if len(curves) < 2:
         raise FitError(f"a common exponent is fitted to {len(curves)} curves, expected at least 2.")
-    x_y = [(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for x, y in curves]
+    x_y = [(as_curve("x", x), as_curve("y", y)) for x, y in curves]
     if seeds is not None:
         return _over_seeds(x_y, seeds)
     return _over_values([gather(x_N, y_N[None]) for x_N, y_N in x_y])

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantile
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import EXACT_FIT_RMS, gather
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, as_curve, gather
 from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds
 
@@ -36,7 +36,7 @@ def lack_of_fit(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hasha
     Raises:
         FitError: See `fit_many`.
     """
-    points = gather(np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)[None], seeds)
+    points = gather(as_curve("x", x_N), as_curve("y", y_N)[None], seeds)
     if len(points.x_G) < 3:
         return None
     log_x_G = np.log(points.x_G)
@@ -68,7 +68,7 @@ def change_over_x(
     Raises:
         FitError: See `fit_many`.
     """
-    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
+    x_N, y_N = as_curve("x", x_N), as_curve("y", y_N)
     ends = (x_N == x_N.min()) | (x_N == x_N.max())
     left = list(compress(seeds, ends))
     _, log_y_SG = table_of_seeds(gather(x_N[ends], y_N[ends][None], left), left)
@@ -90,7 +90,7 @@ def sensitivity(
         One row per cut: x_min, exponent, ci_low, ci_high, n_points. The first row covers all points, the last the three
         largest x. Its exponent is the nearest to a local one, which a slow approach to a power law does not bias.
     """
-    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
+    x_N, y_N = as_curve("x", x_N), as_curve("y", y_N)
     distinct = np.unique(x_N)
     rows: list[dict[str, float | int | None]] = []
     for x_min in distinct[: max(len(distinct) - 2, 1)]:

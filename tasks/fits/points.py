@@ -10,7 +10,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from depthrate.tasks.data.labels import check_dense, is_missing
 from depthrate.tasks.fits.least_squares import Array
 
 EXACT_FIT_RMS = 1e-12
@@ -81,6 +83,11 @@ def gather(x_N: Array, y_CN: Array, seeds: Sequence[Hashable] | None = None) -> 
         if len(seeds) != len(x_N):
             raise FitError(f"seeds has {len(seeds)} entries, expected {len(x_N)}, one per value, or None.")
         numbers = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
+        if missing := [seed for seed in numbers if is_missing(seed)]:
+            raise FitError(
+                f"seeds has the entry {missing[0]!r}, expected int, str or other values that equal themselves. Remove points "
+                "without a seed, and convert arrays with tolist()."
+            )
         seed_N = np.array([numbers[seed] for seed in seeds], dtype=np.int64)
         x_N, seed_N, log_y_NC = _one_per_seed_and_x(x_N, seed_N, log_y_NC)
     order_N = np.argsort(x_N, kind="stable") if seed_N is None else np.lexsort((seed_N, x_N))
@@ -104,6 +111,21 @@ def _one_per_seed_and_x(x_N: Array, seed_N: np.ndarray, log_y_NC: Array) -> tupl
     sum_MC = np.zeros((len(count_M), log_y_NC.shape[1]))
     np.add.at(sum_MC, index_N, log_y_NC)
     return pair_M2[:, 0], pair_M2[:, 1].astype(np.int64), sum_MC / count_M[:, None]
+
+
+def as_curve(name: str, values: npt.ArrayLike) -> Array:
+    """Convert the values of one curve to float64 [N].
+
+    Raises:
+        FitError: There are several rows, or masked values.
+    """
+    check_dense(values, FitError)
+    if np.ndim(values) != 1:
+        raise FitError(
+            f"{name} has shape {np.shape(values)}, expected one curve [N]. Fit several seeds, y [seeds, N], as one curve with "
+            "x=np.tile(x, len(y)), y=y.ravel() and seeds=np.repeat(range(len(y)), len(x)), and a curve per row with fit_many."
+        )
+    return np.asarray(values, dtype=np.float64)
 
 
 def check_positive(name: str, values: Array) -> None:

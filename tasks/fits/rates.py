@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from depthrate.tasks.data.labels import check_dense
 from depthrate.tasks.fits.bootstrap_and_profile import draw
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import MODELS, models_named
-from depthrate.tasks.fits.points import FitError, check_positive, gather
+from depthrate.tasks.fits.points import FitError, as_curve, check_positive, gather
 from depthrate.tasks.fits.rate_fit import RateFit, fit_family
 
 
@@ -45,12 +46,10 @@ def fit_rates(
         One fit per fitted model, in the order requested.
 
     Raises:
-        FitError: See `fit_many`.
+        FitError: y is not one curve, or see `fit_many`.
     """
-    y_N = np.asarray(y_N, dtype=np.float64)
-    y_CN = y_N[None] if y_N.ndim == 1 else y_N
     options = {"num_resamples": num_resamples, "seed": seed, "target": target}
-    return fit_many(x_N, y_CN, models=models, seeds=seeds, **options)[0]  # type: ignore[arg-type]
+    return fit_many(x_N, as_curve("y", y_N)[None], models=models, seeds=seeds, **options)[0]  # type: ignore[arg-type]
 
 
 def fit_many(
@@ -81,15 +80,16 @@ def fit_many(
         For each curve, one fit per fitted model, in the order requested.
 
     Raises:
-        FitError: Fewer than two x are distinct, a value is not positive and finite, lengths differ, a model is unknown,
-            the target is not positive and finite, or `num_resamples` is below 1.
+        FitError: Fewer than two x are distinct, a value is not positive and finite, lengths differ, a seed is missing (None
+            or NaN), a model is unknown, the target is not positive and finite, or `num_resamples` is below 1.
     """
     requested = models_named(MODELS if models is None else models)
     if num_resamples < 1:
         raise FitError(f"num_resamples is {num_resamples}, expected at least 1.")
     if target is not None and not (math.isfinite(target) and target > 0):
         raise FitError(f"target is {target}, expected a finite number > 0.")
-    points = gather(np.asarray(x_N, dtype=np.float64), np.asarray(y_CN, dtype=np.float64), seeds)
+    check_dense(y_CN, FitError)
+    points = gather(as_curve("x", x_N), np.asarray(y_CN, dtype=np.float64), seeds)
     resampling = draw(points, num_resamples, seed) if seeds is None else None
     families = [model.family(points) for model in requested if len(points.x_G) >= model.min_distinct_x]
     fitted = [fit_family(family, points, resampling, target) for family in families if family is not None]

@@ -11,11 +11,12 @@ Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from depthrate.tasks.measures.labelled import as_features, as_labels
+from depthrate.tasks.measures.measure import as_columns
 from depthrate.tasks.measures.neural_collapse import (
     class_collapse,
     class_means,
@@ -23,6 +24,7 @@ from depthrate.tasks.measures.neural_collapse import (
     distance_to_simplex,
     pinv_trace,
     sample_labels,
+    undefined_if_equal,
 )
 from depthrate.tasks.measures.progressive import monotonicity, relative_positions, step_length
 
@@ -50,6 +52,7 @@ class Geodesic:
         ends = (first_ND, last_ND)
         means = [class_means(end.double().unsqueeze(0), class_counts_K)[0] for end in ends]
         centres = [mean_KD.mean(0) for mean_KD in means]
+        self._centres_2D = torch.stack(centres)
         self._centred_2KD = torch.stack([mean - centre for mean, centre in zip(means, centres, strict=True)])
         roots_2KD = self._centred_2KD / len(counts) ** 0.5
         self._within_22 = first_ND.new_zeros(2, 2, dtype=torch.float64)
@@ -79,16 +82,21 @@ class Geodesic:
         num_samples, num_classes = len(self._labels_N), self._centred_2KD.shape[1]
         centred_KD = (share_2.view(2, 1, 1) * self._centred_2KD).sum(0)
         between = centred_KD.square().sum() / num_classes
+        within = (pairs_22 * self._within_22).sum() / num_samples
         assert self._scatter is not None
         scatter = self._scatter.view(4, num_classes, 4, num_classes) / num_samples
         scatter_KK = torch.einsum("p,pkql,q->kl", pairs_22.flatten(), scatter, pairs_22.flatten())
         root_KD = centred_KD / num_classes**0.5
         scores_NK = torch.einsum("ij,nijk->nk", pairs_22, self._scores_N22K) - centred_KD.square().sum(1) / 2
         columns = {
-            "nc1": (pairs_22 * self._within_22).sum() / num_samples / between,
+            "nc1": within / between,
             "nc1_pinv": pinv_trace(scatter_KK.unsqueeze(0), root_KD.unsqueeze(0))[0],
             "pfc2": distance_to_simplex((centred_KD @ centred_KD.mT).unsqueeze(0))[0],
-            "ncc_accuracy": (scores_NK.argmax(1) == self._labels_N).double().mean(),
+            "ncc_accuracy": undefined_if_equal(
+                (scores_NK.argmax(1) == self._labels_N).double().mean(),
+                (centred_KD + share_2 @ self._centres_2D).unsqueeze(0),
+                within.unsqueeze(0),
+            )[0],
         }
         return {name: value.item() for name, value in columns.items()}
 
@@ -114,11 +122,11 @@ def geodesic(features_first: Features, features_last: Features, labels: Features
         The geodesic. It holds moments only, not the features.
 
     Raises:
-        ValueError: The shapes do not match, or a class has no samples.
+        ValueError: The shapes do not match, labels are not classes, or a class has no samples.
     """
-    first, last = torch.as_tensor(features_first), torch.as_tensor(features_last)
-    labels_N = torch.as_tensor(labels).long()
-    if first.ndim != 2 or len(labels_N) != len(first):
+    first, last = as_features(features_first), as_features(features_last)
+    labels_N = torch.as_tensor(as_labels(labels)).long()
+    if len(labels_N) != len(first):
         raise ValueError(
             f"features have shape {tuple(first.shape)} and labels {tuple(labels_N.shape)}, expected [N, D] and [N]"
         )
@@ -164,7 +172,7 @@ def effective_depth(accuracies: Sequence[float | None], layers: Sequence[int], e
     """Find the first layer from which nearest-mean accuracy stays at or above 1 - epsilon. None if the last is below."""
     first = None
     for layer, accuracy in zip(layers, accuracies, strict=True):
-        if accuracy is None or accuracy < 1 - epsilon:
+        if accuracy is None or not accuracy >= 1 - epsilon:  # NaN, where all class means are equal
             first = None
         elif first is None:
             first = layer
@@ -233,17 +241,17 @@ def along_geodesic(
     Raises:
         ValueError: No layers, first and last layer of different widths, or a class without samples.
     """
-    order, counts_K = _by_class(torch.as_tensor(labels).long())
+    order, counts_K = _by_class(torch.as_tensor(as_labels(labels)).long())
 
     def read() -> Iterable[Tensor]:
-        return (torch.as_tensor(np.asarray(layer))[order] for layer in layers())
+        return (as_features(layer)[order] for layer in layers())
 
     rows: list[dict[str, Any]] = []
     steps: list[float] = []
     first = last = None
     for number, h_ND in enumerate(read()):
         collapse = class_collapse(class_moments(h_ND.unsqueeze(0), counts_K))
-        rows.append({"layer": number, **{name: value.item() for name, value in collapse.items()}})
+        rows.append({"layer": number, **as_columns(collapse)})
         if last is not None:
             steps.append(step_length(last, h_ND).item())
         first, last = h_ND if first is None else first, h_ND

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthrate.tasks.data.labels import LabelsError, as_array, check_classes
+from depthrate.tasks.data.labels import LabelsError, as_array, check_classes, check_dense
 
 
 class FeaturesError(ValueError):
@@ -35,6 +35,7 @@ def as_features(features: Any) -> Tensor:
 
 
 def _as_tensor(values: Any) -> Tensor:
+    check_dense(values, FeaturesError)
     if isinstance(values, Tensor):
         return values.detach()
     array = np.asarray(values)
@@ -44,15 +45,15 @@ def _as_tensor(values: Any) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=("C", "W")))
 
 
-def as_labels(labels: Any, num_samples: int) -> np.ndarray:
-    """Convert labels [N] of any type to numpy.
+def as_labels(labels: Any, num_samples: int | None = None) -> np.ndarray:
+    """Convert labels [N] of any type, but one for all, to numpy. N is `num_samples`, if it is known.
 
     Raises:
         FeaturesError: The labels are not one class per sample.
     """
     try:
         labels_N = as_array(labels)
-        check_classes(labels_N, num_samples)
+        check_classes(labels_N, len(labels_N) if num_samples is None else num_samples)
     except LabelsError as error:
         raise FeaturesError(str(error)) from None
     return labels_N

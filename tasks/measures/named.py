@@ -3,7 +3,7 @@
 Shapes: T trials, N samples, D feature dimensions, E feature dimensions of the last layer, I input dimensions.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,16 +17,22 @@ MAX_TWONN_SAMPLES = 1000
 """Maximum number of samples for TwoNN. Larger sets are subsampled evenly."""
 
 
-class NamedMeasurements:
-    """Computes the requested metrics. `probe` scores a linear probe on features [N, D]."""
+Named = Mapping[str, Callable[[Tensor, Tensor, Tensor | None], Mapping[str, float]] | None]
+"""Requested metric -> None, or a custom function: (features [N, D], labels, last weight [K, D] or None) -> numbers by column.
+"""
 
-    def __init__(self, names: Collection[str], probe: Callable[[Tensor], float]):
+
+class NamedMeasurements:
+    """Computes the requested metrics. `probe` scores a linear probe on features [N, D]. Custom functions get `labels`."""
+
+    def __init__(self, names: Named, probe: Callable[[Tensor], float], labels: Tensor):
         measures: dict[str, Callable[[Tensor], float]] = {
             "effective_rank": effective_rank,
             "intrinsic_dimension": _dimension,
             "linear_probe": probe,
         }
         self._alone = {name: measure for name, measure in measures.items() if name in names}
+        self._custom, self._labels = [function for function in names.values() if function is not None], labels
         self._pairs = {name for name in (INPUT, CKA_LAST) if name in names}
 
     @property
@@ -34,9 +40,14 @@ class NamedMeasurements:
         """Whether a metric compares layers, so that features must be computed a second time."""
         return bool(self._pairs)
 
-    def measure_alone(self, h_TND: Tensor) -> dict[str, Tensor]:
-        """Compute the metrics that need one layer only, each [T]."""
-        return {name: measure_per_trial(measure, h_TND) for name, measure in self._alone.items()}
+    def measure_alone(self, h_TND: Tensor, weight_TKD: Tensor | None) -> dict[str, Tensor]:
+        """Compute the metrics that need one layer only, each [T]. `weight_TKD` is the last layer's, if it has this width."""
+        metrics = {name: measure_per_trial(measure, h_TND) for name, measure in self._alone.items()}
+        for function in self._custom:
+            weights = [None] * len(h_TND) if weight_TKD is None else weight_TKD
+            rows = [function(h_ND, self._labels, weight) for h_ND, weight in zip(h_TND, weights, strict=True)]
+            metrics |= {name: h_TND.new_tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
+        return metrics
 
     def measure_against_others(self, h_TND: Tensor, last_TNE: Tensor, x_NI: Tensor | None) -> dict[str, Tensor]:
         """Compute the metrics that compare a layer with the last one or the input, each [T]. `x_NI` is None for text."""

@@ -1,5 +1,9 @@
 """Declarations of the metrics that a trial may request by name, for any network. Importable without torch."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import ParameterError, nearest
 
@@ -50,19 +54,27 @@ NAMED_MEASURES = (
     ),
 )
 NAMES = tuple(measurement.name for measurement in NAMED_MEASURES)
-DOC = f"additional metrics of each layer, separated by commas: {', '.join(NAMES)}. Slow for thousands of samples"
+DOC = (
+    f"additional metrics of each layer, separated by commas: {', '.join(NAMES)}, or custom ones as ./file.py:function. Slow "
+    "for thousands of samples"
+)
 
 
-def parse_measure(text: str | None) -> tuple[str, ...]:
-    """Parse the parameter `measure` into metric names. There are none for None.
+def split_measure(text: str | None) -> list[str]:
+    """Split the parameter `measure` into names of metrics and references to custom ones."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def parse_measure(text: str | None, custom: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Parse the parameter `measure` into metric name -> function of a custom metric, None for a built-in metric.
 
     Raises:
         ParameterError: A name is unknown or repeated.
     """
-    names = () if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+    names = split_measure(text)
     for name in names:
-        if name not in NAMES:
-            raise ParameterError(f"measure has {name!r}, expected {', '.join(NAMES)} or null{nearest(name, NAMES)}")
+        if name not in (known := [*NAMES, *custom]):
+            raise ParameterError(f"measure has {name!r}, expected {', '.join(known)} or null{nearest(name, known)}")
         if names.count(name) > 1:
             raise ParameterError(f"measure has {name!r} twice. Name it once.")
-    return names
+    return {name: custom.get(name) for name in names}

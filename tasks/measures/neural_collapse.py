@@ -59,7 +59,7 @@ def class_moments(h_TND: Tensor, class_counts_K: Tensor) -> dict[str, Tensor]:
         Name -> values in float64:
         means = mu_k, [T, K, D]. within = tr Sigma_W, [T].
         scatter = A Sigma_W A^T with Sigma_B = A^T A, [T, K, K].
-        ncc_accuracy = share of samples whose nearest class mean is their class's (P3 (9)), [T].
+        ncc_accuracy = share of samples whose nearest class mean is their class's (P3 (9)), [T]. NaN if all means are equal.
     """
     num_samples, num_classes = h_TND.shape[1], len(class_counts_K)
     deviations_TND = h_TND.to(torch.float64, copy=True)
@@ -69,11 +69,14 @@ def class_moments(h_TND: Tensor, class_counts_K: Tensor) -> dict[str, Tensor]:
     samples -= of_classes
     # everything but the trace needs only the deviations' components along the centred means
     along_TNK = deviations_TND @ centred_TKD.mT
+    within_T = torch.linalg.vector_norm(deviations_TND, dim=(1, 2)).square() / num_samples
     return {
         "means": means_TKD,
-        "within": torch.linalg.vector_norm(deviations_TND, dim=(1, 2)).square() / num_samples,
+        "within": within_T,
         "scatter": along_TNK.mT @ along_TNK / (num_samples * num_classes),
-        "ncc_accuracy": _ncc_accuracy(along_TNK, centred_TKD @ centred_TKD.mT, class_counts_K),
+        "ncc_accuracy": undefined_if_equal(
+            _ncc_accuracy(along_TNK, centred_TKD @ centred_TKD.mT, class_counts_K), means_TKD, within_T
+        ),
     }
 
 
@@ -136,6 +139,17 @@ def _ncc_accuracy(along_TNK: Tensor, gram_TKK: Tensor, class_counts_K: Tensor) -
     _, own = by_class(along_TNK, class_counts_K, classes_TK1)
     # argmax takes twice as long
     return ((along + of_classes).max(-1, keepdim=True).indices == own).double().flatten(1).mean(1)
+
+
+def undefined_if_equal(shares_T: Tensor, means_TKD: Tensor, within_T: Tensor) -> Tensor:
+    """Replace shares of samples nearest to a class mean [T] by NaN if all class means are equal, up to rounding.
+
+    Rounding is at most 32 units in the last place of the root mean square of the features. within_T: tr Sigma_W.
+    """
+    squares_TK = (means_TKD - means_TKD.mean(1, keepdim=True)).square().sum(2)
+    scale_T = within_T + means_TKD.square().sum(2).amax(1)
+    is_equal_T = squares_TK.amax(1) <= (32 * torch.finfo(torch.float64).eps) ** 2 * scale_T
+    return torch.where(is_equal_T & scale_T.isfinite(), torch.nan, shares_T)
 
 
 def distance_to_simplex(gram_TKK: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
 from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, as_weight
 from depthrate.tasks.measures.measure import as_columns
-from depthrate.tasks.measures.neural_collapse import class_means, distance_to_simplex, pinv_trace
+from depthrate.tasks.measures.neural_collapse import class_means, distance_to_simplex, pinv_trace, undefined_if_equal
 from depthrate.tasks.measures.spectra import spectrum
 
 
@@ -120,6 +120,7 @@ class StreamingMetrics:
             raise FeaturesError(
                 f"batches have {len(self._classes)} classes, expected {len(self._weight_KD)}, one per row of the weight"
             )
+        as_labels([*self._classes])
         if self._revisited not in (0, total):
             raise FeaturesError(
                 f"the second pass has {self._revisited} samples, the first {total}. Pass the same batches to revisit."
@@ -137,7 +138,10 @@ class StreamingMetrics:
         }
         if self._revisited:
             metrics["nc1_pinv"] = pinv_trace(self._scatter_KK.unsqueeze(0) / total, self._root_KD.unsqueeze(0))
-            metrics["ncc_accuracy"] = torch.tensor([self._right / total], dtype=torch.float64)
+            within_1 = torch.tensor([self._within / total], dtype=torch.float64)
+            metrics["ncc_accuracy"] = undefined_if_equal(
+                within_1.new_tensor([self._right / total]), means_1KD, within_1
+            )
         if self._weight_KD is not None:
             metrics |= weight_alignment(self._weight_KD.cpu().unsqueeze(0))
             metrics["nc3"] = torch.tensor([self._distance / total], dtype=torch.float64)
@@ -147,7 +151,9 @@ class StreamingMetrics:
     def _batch(self, features: Any, labels: Any) -> tuple[Tensor, np.ndarray]:
         h_ND = as_features(features)
         self._precision = h_ND.dtype
-        return h_ND.double(), as_labels(labels, len(h_ND))
+        labels_N = as_labels(labels, len(h_ND))
+        as_labels([*self._classes][:1] + labels_N[:1].tolist())  # True == 1, and text has no order among numbers
+        return h_ND.double(), labels_N
 
     def _rows(self, classes: np.ndarray, h_ND: Tensor) -> np.ndarray:
         """Return the classes' rows in the accumulators, adding rows for new classes."""

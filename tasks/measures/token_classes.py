@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.measures.finite_matrices import zero_unless_finite
-from depthrate.tasks.measures.neural_collapse import PINV_TOLERANCE
+from depthrate.tasks.measures.neural_collapse import PINV_TOLERANCE, undefined_if_equal
 
 PAIRS_PER_BLOCK = 2**20
 """Maximum number of class pairs compared at a time."""
@@ -74,12 +74,13 @@ class ClassMoments:
             ncc_accuracy = share of samples whose nearest class mean is their class's.
             nc4 = share of samples whose nearest class mean is the predicted class's (agreement).
         """
-        _, centred_KD = self._means
+        means_KD, centred_KD = self._means
         num_samples, num_classes = float(self._counts_K.sum()), len(centred_KD)
+        within = self._within_K.sum() / num_samples
         between_DD = centred_KD.mT @ centred_KD / num_classes
         norms_K1 = centred_KD.norm(dim=1, keepdim=True)
         metrics = {
-            "nc1": self._within_K.sum() / num_samples / between_DD.trace(),
+            "nc1": within / between_DD.trace(),
             "nc1_pinv": _pinv_trace(self._scatter_DD / num_samples, between_DD, num_classes),
             **self._measure_pairs(centred_KD / norms_K1),
             "nc2_norms": norms_K1.log().std(correction=0),
@@ -89,8 +90,10 @@ class ClassMoments:
             # 1 - cos is half the squared distance of unit vectors, which does not cancel near collapse
             distance_K = (unit_KD - centred_KD / norms_K1).square().sum(1) / 2
             metrics |= {"nc3_means": distance_K.mean(), "unc3": distance_K.std(correction=0)}
-        shares = {"ncc_accuracy": self._nearest_own / num_samples, "nc4": self._nearest_predicted / num_samples}
-        return {name: value.item() for name, value in metrics.items()} | shares
+        for name, count in (("ncc_accuracy", self._nearest_own), ("nc4", self._nearest_predicted)):
+            share_1 = within.new_tensor([count / num_samples])
+            metrics[name] = undefined_if_equal(share_1, means_KD.unsqueeze(0), within.unsqueeze(0))[0]
+        return {name: value.item() for name, value in metrics.items()}
 
     def _measure_pairs(self, unit_KD: Tensor) -> dict[str, Tensor]:
         """Compute the metrics over pairs of classes, block by block."""

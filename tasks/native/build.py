@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -105,6 +106,8 @@ def hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
     Raises:
         Interrupted: A stop was requested while waiting.
     """
+    if path.is_dir() or path.is_symlink():
+        _discard(path)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # do not block on a pipe
     with open(os.open(path, flags, 0o600), "w") as file:
         while True:
@@ -140,10 +143,18 @@ def _find_cached(folder: Path, name: str) -> Path | None:
     with suppress(EngineError):
         name = f"{name}-{_compiler_digest()}"
     for path in sorted(folder.glob(f"{name}-*.so")):
-        if is_private_file(path) and _is_intact(path.name, read_regular(path, MAX_BYTES)):
-            return path
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # unreadable, or too large
+            if is_private_file(path) and _is_intact(path.name, read_regular(path, MAX_BYTES)):
+                return path
+        _discard(path)
     return None
+
+
+def _discard(path: Path) -> None:
+    """Delete a file, or a folder in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
 
 
 def _is_intact(file_name: str, content: bytes) -> bool:

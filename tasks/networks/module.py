@@ -8,17 +8,19 @@ Shapes: T trials, N samples, I numbers per sample, K classes.
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
+from depthrate.tasks.parameters import ParameterError
 
 if TYPE_CHECKING:
     import torch
@@ -47,9 +49,14 @@ class ModuleNetwork(Network):
     patterns: tuple[str, ...] | None = None
     """Patterns of the measured modules. None: the module's own list."""
     maps: str = "mean"
+    layer_axes: str | None = None
+    """Axes of layers stated by the user (`module_axes.parse_axes`)."""
     decayed: tuple[str, ...] | None = None
     """Patterns of the decayed parameters. None: all with two dimensions or more."""
+    dtype: str = "float32"
+    """Type of the numbers in which trials are tried for a plan."""
     is_compilable = False
+    may_skip_parameters = True
 
     @cached_property
     def report(self) -> ModuleReport:
@@ -61,8 +68,18 @@ class ModuleNetwork(Network):
         from depthrate.tasks.networks.module_report import inspect_module
 
         return inspect_module(
-            self.make, self.arguments, self.data, name=self.name, patterns=self.patterns, maps=self.maps
+            self.make,
+            self.arguments,
+            self.data,
+            name=self.name,
+            patterns=self.patterns,
+            maps=self._maps,
+            layer_axes=self.layer_axes,
         )
+
+    @property
+    def _maps(self) -> str:
+        return "positions" if self.data.labels_tokens else self.maps
 
     @property
     def last_weight(self) -> str | None:  # type: ignore[override]
@@ -90,10 +107,10 @@ class ModuleNetwork(Network):
 
     def layers(self) -> list[Layer]:
         """Return the measured modules, and the input of the head."""
-        shapes = zip(self.report.measured, self.report.shapes, strict=True)
+        layers = zip(self.report.measured, self.report.shapes, self.report.outputs, strict=True)
         return [
-            Layer(number, shape, name, is_output=name == self.report.head)
-            for number, (name, shape) in enumerate(shapes, start=1)
+            Layer(number, shape, name, is_output=name == self.report.head, output=output)
+            for number, (name, shape, output) in enumerate(layers, start=1)
         ]
 
     @property
@@ -117,6 +134,7 @@ class ModuleNetwork(Network):
     def _step_seconds(self) -> tuple[float, float]:
         from depthrate.tasks.networks.module_report import step_seconds
 
+        self._restore()
         return step_seconds(self.report.module, self.data)
 
     @property
@@ -124,10 +142,37 @@ class ModuleNetwork(Network):
         """Tokens or pixels per sample in the widest linear map."""
         return self.report.positions
 
-    @property
+    @cached_property
     def unfused_reason(self) -> str | None:
-        """Reason why its trials train one by one. None: they train fused."""
-        return self.report.training.unfused_reason
+        """Reason why its trials train one by one. None: they train fused. Two trials are tried on a few samples.
+
+        Raises:
+            ParameterError: They train in neither way.
+        """
+        import torch
+
+        from depthrate.tasks.networks.module_report import fault_of_training
+
+        def fault(reason: str | None) -> str | None:
+            dtype = getattr(torch, self.dtype)
+            return fault_of_training(self._with_unfused_reason(reason), self.data, dtype, self._run_alone)
+
+        reason = self.report.training.unfused_reason or fault(None)
+        if reason is not None and (text := fault(reason)) is not None:
+            raise ParameterError(
+                f"{self.name} cannot be trained: {text}. Keep numbers between calls in buffers (register_buffer), and draw "
+                "random numbers from torch, numpy.random or random."
+            )
+        return reason
+
+    def _with_unfused_reason(self, reason: str | None) -> ModuleNetwork:
+        """Return the network with this reason and a new module, which may keep what it computes."""
+        from depthrate.tasks.networks.module_report import build_module
+
+        other = copy.copy(self)
+        module = build_module(self.make, self.arguments, 0, self.name, self.data)
+        vars(other).update(unfused_reason=reason, report=replace(self.report, module=module))
+        return other
 
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors]:
         """Return parameters [P], flat, and state, initialised by the module's own code under a seed."""
@@ -135,7 +180,7 @@ class ModuleNetwork(Network):
 
         from depthrate.tasks.networks.module_report import build_module
 
-        module = build_module(self.make, self.arguments, seed, self.name)
+        module = build_module(self.make, self.arguments, seed, self.name, self.data)
         tensors = {name: t.detach() for name, t in (*module.named_parameters(), *module.named_buffers())}
         theta_P = torch.cat([tensors[name].to(dtype).flatten() for name in self.report.training.trained])
         state = {name: tensors[name] for name in self.report.training.carried}
@@ -144,21 +189,38 @@ class ModuleNetwork(Network):
             state[DRAWS] = torch.tensor([seed, 0])
         return theta_P, state
 
+    def _run_alone(self, seed: int, state: Tensors, x_NI: Tensor, is_training: bool) -> tuple[Tensor, Tensor]:
+        """Return output and gradients of a new module's step from its initial parameters, as torch computes them."""
+        import torch
+
+        from depthrate.tasks.networks.flat_parameters import gradients_of
+        from depthrate.tasks.networks.module_layers import attention_by_modules
+        from depthrate.tasks.networks.module_report import build_module
+
+        module = build_module(self.make, self.arguments, seed, self.name, self.data).to(getattr(torch, self.dtype))
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if name in state:
+                tensor.data.copy_(state[name])
+        leaves = {name: dict(module.named_parameters())[name] for name in self.report.training.trained}
+        with _seeded(state.get(DRAWS)), attention_by_modules():
+            output = module.train(is_training)(x_NI.reshape(len(x_NI), *self.data.sample_shape))
+            gradients = gradients_of(output.square().sum(), leaves, some_unused=True)
+        return output, torch.cat([gradient.flatten() for gradient in gradients])
+
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         """Return the output [T, N, K] in evaluation mode."""
-        self._skeleton(x_TNI).eval()
+        self._prepare(x_TNI, is_training=False)
         return self._over_trials(self._call, parameters, state, x_TNI)
 
     def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """Return the output [T, N, K] in training mode, and the state after it."""
         import torch
 
-        self._skeleton(x_TNI).train()
+        self._prepare(x_TNI, is_training=True)
         states = []
 
         def step(parameters: Tensors, state: dict[str, Tensor], x_NI: Tensor) -> Tensor:
-            with _seeded(state.get(DRAWS)):
-                output = self._call(parameters, state, x_NI)
+            output = self._call(parameters, state, x_NI)
             if DRAWS in state:
                 state[DRAWS] = state[DRAWS] + torch.tensor([0, 1], device=state[DRAWS].device)
             states.append(state)
@@ -171,27 +233,60 @@ class ModuleNetwork(Network):
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the features [T, N, D] layer by layer. The module runs once, so all are in memory."""
-        self._skeleton(x_TNI).eval()
+        self._prepare(x_TNI, is_training=False)
         yield from self._over_trials(self._features, parameters, state, x_TNI)
 
     def _features(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> tuple[Tensor, ...]:
-        from depthrate.tasks.networks.module_layers import capture_outputs, pooled
+        from depthrate.tasks.networks.module_axes import pooled
+        from depthrate.tasks.networks.module_layers import capture_outputs
 
         report = self.report
         with capture_outputs(report.module, report.modules, report.head) as watch:
             self._call(parameters, state, x_NI)
         layers = watch.layers(with_head_input=report.reads_other)
-        return tuple(pooled(layers[name], self.maps) for name in report.measured)
+        return tuple(pooled(layers[name], axes, self._maps) for name, axes in report.measured.items())
+
+    @cached_property
+    def _tensor_names(self) -> dict[str, str]:
+        """Place of each tensor in the module -> its name. A shared tensor has several places, a shared module one."""
+        module, names = self.report.module, {}
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            names[id(tensor)] = name
+        places = [
+            (f"{prefix}.{key}" if prefix else key, tensor)
+            for prefix, part in module.named_modules()
+            for key, tensor in (*part._parameters.items(), *part._buffers.items())
+        ]
+        return {place: names[id(tensor)] for place, tensor in places if tensor is not None}
 
     def _call(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
-        from torch.func import functional_call
+        """Run the module with a trial's tensors, which stay in it until the next call or the end of a fused one.
+
+        Its own code may read them again in the backward pass (checkpointing) and when its mode changes (caches).
+        """
+        from torch.nn.utils.stateless import _reparametrize_module
 
         from depthrate.tasks.networks.module_layers import attention_by_modules
 
-        tensors = {**parameters, **{name: tensor for name, tensor in state.items() if name != DRAWS}}
+        self._restore()
+        own, module = {**parameters, **state}, self.report.module
         x = x_NI.reshape(x_NI.shape[0], *self.data.sample_shape)
-        with attention_by_modules():
-            return functional_call(self.report.module, tensors, (x,))
+        stack = vars(self.report)["in_module"] = ExitStack()
+        stack.enter_context(
+            _reparametrize_module(module, {place: own[name] for place, name in self._tensor_names.items()})
+        )
+        try:
+            if self.unfused_reason is not None:
+                module.train(not module.training).train(not module.training)
+            with attention_by_modules(), _seeded(state.get(DRAWS)):
+                return module(x)
+        finally:
+            if self.unfused_reason is None:
+                self._restore()
+
+    def _restore(self) -> None:
+        """Put the module's own tensors back into it."""
+        vars(self.report).pop("in_module", ExitStack()).close()
 
     def _over_trials(self, call: Callable[..., Any], parameters: Tensors, state: Tensors, x_TNI: Tensor) -> Any:
         """Call `call` for all trials, fused or one by one, and stack the results."""
@@ -208,9 +303,11 @@ class ModuleNetwork(Network):
             return torch.stack(outputs)
         return tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
 
-    def _skeleton(self, x_TNI: Tensor) -> Any:
-        """Return the module on the device of the samples. It may have tensors that are not registered as buffers."""
-        return self.report.module.to(x_TNI.device)
+    def _prepare(self, x_TNI: Tensor, *, is_training: bool) -> None:
+        """Move the module to the device of the samples. It may have tensors that are not registered as buffers."""
+        _ = self.unfused_reason  # tries steps, before those of the trials
+        self._restore()
+        self.report.module.to(x_TNI.device).train(is_training)
 
 
 @contextmanager
@@ -219,9 +316,8 @@ def _seeded(draws_2: Tensor | None) -> Iterator[None]:
     if draws_2 is None:
         yield
         return
-    import torch
+    from depthrate.tasks.networks.random_draws import seeded
 
-    with torch.random.fork_rng(devices=[draws_2.device] if draws_2.is_cuda else []):
-        digest = hashlib.sha256(repr(draws_2.tolist()).encode()).digest()
-        torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    digest = hashlib.sha256(repr(draws_2.tolist()).encode()).digest()
+    with seeded(int.from_bytes(digest[:8], "big") >> 1, [draws_2.device] if draws_2.is_cuda else []):
         yield

@@ -5,7 +5,7 @@ Shapes: N samples, C channels, D numbers per feature.
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,16 +109,6 @@ def capture_outputs(module: nn.Module, names: Sequence[str], head: str | None = 
             handle.remove()
 
 
-def pooled(feature: Tensor, maps: str) -> Tensor:
-    """Return features [N, ...] in measured form: whole (`flatten`), or averaged over pixels or tokens (`mean`).
-
-    The average keeps the channels of [N, C, rows, columns] and the D numbers of [N, tokens, D].
-    """
-    if maps == "flatten" or feature.ndim <= 2:
-        return feature
-    return feature.mean(1) if feature.ndim == 3 else feature.flatten(2).mean(2)
-
-
 def layer_names(module: nn.Module, patterns: Sequence[str] | None) -> tuple[str, ...]:
     """Return the measured modules: modules that match a pattern (`blocks.*`), or the children of the module's own list.
 
@@ -184,8 +174,8 @@ def _own_list(module: nn.Module) -> tuple[str, ...]:
 
 def _tensor(output: Any) -> Tensor:
     """Return a module's output, or the first tensor of several, as for attention with its weights."""
-    while isinstance(output, tuple | list) and output:
-        output = output[0]
+    while isinstance(output, tuple | list | Mapping) and output:
+        output = next(iter(output.values())) if isinstance(output, Mapping) else output[0]
     if not isinstance(output, Tensor):
         raise ParameterError(
             f"a measured layer returns {format_value(type(output).__name__)}, expected a tensor. Set layers to others."

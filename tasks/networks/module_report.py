@@ -17,18 +17,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.parameter import is_lazy
 from torch.utils.flop_counter import FlopCounterMode
 
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, pooled
+from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
+from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names
+from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.networks.random_draws import random_states, seeded
 from depthrate.tasks.parameters import ParameterError, format_value
 
 FEW, MANY = 2, 16
 """Samples in the two runs that time a step."""
 REPEATS = 3
+MAX_RUNS = 8
+"""Maximal number of steps in which modules that draw random numbers are observed."""
+MAX_DEVIATION = 1e-2
+"""Maximal deviation of a trial in a pack from the trial alone, relative to the largest number."""
 LONG_S = 0.5
 """Duration from which a run is not repeated, and is also used for runs with more samples."""
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -57,9 +65,11 @@ class ModuleReport:
     training: TrainingReport
     modules: tuple[str, ...]
     """Names of the measured modules."""
-    measured: tuple[str, ...]
-    """Names of the layers in call order: calls of these modules, and the input of the head, if it is a
-    separate layer."""
+    measured: Mapping[str, Axes]
+    """Axes of the layers by name, in call order: calls of these modules, and the input of the head, if it is a separate
+    layer."""
+    outputs: tuple[str | None, ...]
+    """Shape of each layer's output, with its averaged axes marked. None: one row of numbers per sample."""
     shapes: tuple[tuple[int, ...], ...]
     """Shape of one sample's feature at each layer."""
     head: str | None
@@ -76,22 +86,33 @@ class ModuleReport:
     """Numbers in the outputs of all modules per sample, stored for the backward pass."""
 
 
-def build_module(make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, name: str) -> nn.Module:
+def build_module(
+    make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, name: str, data: DataShape
+) -> nn.Module:
     """Build a module with a user's callable, initialised by its own code under a seed.
+
+    Lazy parameters are initialised by a run on two samples.
 
     Raises:
         ParameterError: The callable raises, or returns something else than a module.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         try:
             module = make(**arguments)
         except Exception as error:
             call = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
             raise ParameterError(f"{name}({call}) fails: {format_error(error)}") from error
-    if not isinstance(module, nn.Module):
-        raise ParameterError(f"{name} returns {format_value(type(module).__name__)}, expected an nn.Module")
+        if not isinstance(module, nn.Module):
+            raise ParameterError(f"{name} returns {format_value(type(module).__name__)}, expected an nn.Module")
+        if any(is_lazy(tensor) for tensor in _tensors(module).values()):
+            with torch.no_grad():
+                _run(module.eval(), samples(data, 2), name)
+            module.train()
     return module
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict([*module.named_parameters(), *module.named_buffers()])
 
 
 def format_error(error: BaseException) -> str:
@@ -107,23 +128,33 @@ def inspect_module(
     name: str,
     patterns: Sequence[str] | None,
     maps: str,
+    layer_axes: str | None,
 ) -> ModuleReport:
     """Build a module, run it on two samples of the data's shape, and report its properties.
 
     Raises:
         ParameterError: It cannot be built or run, does not return K numbers per sample, or lacks the requested layers.
     """
-    module = build_module(make, arguments, 0, name)
-    x = samples(data, 2)
+    module, again = (build_module(make, arguments, 0, name, data) for _ in range(2))
+    drawn = _tensors(again)
+    for key, tensor in _tensors(module).items():
+        if not torch.equal(tensor.nan_to_num(), drawn[key].nan_to_num()):
+            raise ParameterError(
+                f"{name} initialises {key!r} differently when it is built twice with one seed. Draw from torch, numpy.random "
+                "or random, which each trial's seed sets, not from a generator of its own."
+            )
+    x = samples(data, 3)
     names = layer_names(module, patterns)
     module.eval()
     costs = _Costs()
     flops = FlopCounterMode(display=False)
-    with torch.random.fork_rng(devices=[]), capture_outputs(module, names) as watch, costs, torch.no_grad(), flops:
-        output = _run(module, x, name)
+    with seeded(0), capture_outputs(module, names) as watch, costs, torch.no_grad(), flops:
+        before = random_states()
+        output = _run(module, x[:2], name)
+        is_random = random_states() != before
     _check_output(output, data, name)
     if data.labels_tokens:
-        _check_causal(module, x, output, name)
+        _check_causal(module, x[:2], output, name)
     missing = [name for name in names if name not in watch.features]
     if missing:
         raise ParameterError(
@@ -131,14 +162,19 @@ def inspect_module(
         )
     has_head = watch.head_output is output and watch.head_input is not None
     reads_other = has_head and watch.reads_other
+    with seeded(0):
+        found = find_axes(
+            lambda x: _run(module, x, name), module, names, x, maps, layer_axes, with_head_input=reads_other
+        )
     layers = watch.layers(with_head_input=reads_other)
-    training = _run_training_step(module, x, name)
+    training = _run_training_step(module, x[:2], name, is_random)
     return ModuleReport(
         module=module,
         training=training,
         modules=names,
-        measured=tuple(layers),
-        shapes=tuple(tuple(pooled(feature, maps).shape[1:]) for feature in layers.values()),
+        measured={layer: axes for layer, (axes, _) in found.items()},
+        outputs=tuple(format_axes(axes, sizes, maps) for axes, sizes in found.values()),
+        shapes=tuple(tuple(pooled(feature, found[layer][0], maps).shape[1:]) for layer, feature in layers.items()),
         head=watch.head if has_head and f"{watch.head}.weight" in training.trained else None,
         reads_other=reads_other,
         positions=max(1, costs.positions),
@@ -192,7 +228,7 @@ def _check_causal(module: nn.Module, x: Tensor, output: Tensor, name: str) -> No
     """Reject a module whose outputs depend on the tokens it predicts."""
     other = x.clone()
     other[:, -1] = (x[:, -1] + 1) % (int(x.max()) + 1)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with seeded(0), torch.no_grad():
         changed = _run(module, other, name)
     if not torch.allclose(changed[:, :-1], output[:, :-1], rtol=1e-3, atol=1e-5):
         raise ParameterError(
@@ -222,35 +258,50 @@ class _Costs:
             self.products += 1
 
 
-def _run_training_step(module: nn.Module, x: Tensor, name: str) -> TrainingReport:
-    """Run a forward and backward pass in training mode, and report what it trains, carries and draws."""
-    module.train()
+def _run_training_step(module: nn.Module, x: Tensor, name: str, is_random: bool) -> TrainingReport:
+    """Run forward and backward passes in training mode, and report what the module trains, carries and draws."""
     buffers = {key: value.clone() for key, value in module.named_buffers()}
     candidates = {key: p for key, p in module.named_parameters() if p.requires_grad}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        before = torch.get_rng_state()
-        output = _run(module, x, name)
-        is_random = not torch.equal(before, torch.get_rng_state())
-        gradients = torch.autograd.grad(output.sum(), list(candidates.values()), allow_unused=True)
-    trained = {
-        key: tuple(p.shape) for (key, p), grad in zip(candidates.items(), gradients, strict=True) if grad is not None
-    }
+    used, changed = set(), set()
+    for run in range(MAX_RUNS):
+        module.train()
+        with seeded(run):
+            before = random_states()
+            output = _run(module, x, name)
+            is_random |= random_states() != before
+            used |= _used(output, candidates, name)
+        changed |= {key for key, value in module.named_buffers() if not torch.equal(buffers[key], value)}
+        for key, value in module.named_buffers():
+            value.copy_(buffers[key])
+        if not is_random or len(used) == len(candidates):
+            break
+        if not run:  # a step may skip modules, as with stochastic depth
+            module.eval()
+            with seeded(0):
+                used |= _used(_run(module, x, name), candidates, name)
+    trained = {key: tuple(p.shape) for key, p in candidates.items() if key in used}
     if not trained:
         raise ParameterError(f"the output of {name} depends on none of its parameters, so it cannot be trained")
-    changed = [key for key, value in module.named_buffers() if not torch.equal(buffers[key], value)]
-    for key, value in module.named_buffers():
-        value.copy_(buffers[key])
     carried = {key: tuple(p.shape) for key, p in module.named_parameters() if key not in trained}
     carried |= {key: tuple(b.shape) for key, b in module.named_buffers()}
-    reason = _unfused_reason(module, x, is_random, changed)
-    return TrainingReport(trained, carried, reason, is_random)
+    return TrainingReport(trained, carried, _unfused_reason(module, is_random, sorted(changed)), is_random)
 
 
-def _unfused_reason(module: nn.Module, x: Tensor, is_random: bool, changed: Sequence[str]) -> str | None:
-    """Return why trials train one by one, or None: first by rules, then by a run over a trial axis."""
+def _used(output: Tensor, candidates: Mapping[str, Tensor], name: str) -> set[str]:
+    """Return the parameters on which the output depends."""
+    if not candidates:
+        return set()
+    try:
+        gradients = torch.autograd.grad(output.sum(), list(candidates.values()), allow_unused=True)
+    except Exception as error:
+        raise ParameterError(f"{name} cannot be trained: {format_error(error)}") from error
+    return {key for key, gradient in zip(candidates, gradients, strict=True) if gradient is not None}
+
+
+def _unfused_reason(module: nn.Module, is_random: bool, changed: Sequence[str]) -> str | None:
+    """Return the rule by which trials train one by one, or None."""
     if is_random:
-        return "it draws random numbers in training (dropout), which would depend on the pack"
+        return "it draws random numbers (dropout), which would depend on the pack"
     if changed:
         owner = changed[0].rpartition(".")[0]
         kind = type(module.get_submodule(owner)).__name__
@@ -259,18 +310,57 @@ def _unfused_reason(module: nn.Module, x: Tensor, is_random: bool, changed: Sequ
         if isinstance(part, _CONVOLUTIONS) and (part.kernel_size != part.stride and math.prod(part.kernel_size) > 1):
             kind = type(part).__name__
             return f"{key} ({kind}) is a convolution, which is no faster over a trial axis and rounds differently there"
-    tensors = {
-        key: torch.stack([t.detach(), t.detach()]) for key, t in [*module.named_parameters(), *module.named_buffers()]
-    }
+    return None
+
+
+def fault_of_training(
+    network: Network,
+    data: DataShape,
+    dtype: torch.dtype,
+    run_alone: Callable[[int, Tensors, Tensor, bool], tuple[Tensor, Tensor]],
+) -> str | None:
+    """Train and measure two trials on three samples as a pack does, fused or one by one, and return why that fails, or None.
+
+    Each takes two steps, since a module may keep tensors between calls. The second trial is compared with a new module alone:
+    `run_alone` takes its seed, its state, samples and whether it trains, and returns output and gradient.
+    """
+    x_NI = samples(data, 3).flatten(1)
+    x_NI = x_NI.to(dtype) if x_NI.is_floating_point() else x_NI
+    streams = [torch.Generator().manual_seed(seed) for seed in range(2)]
+    theta_TP, state = start_trials(network, "", streams, dtype)
+    parameters, results = split_parameters(theta_TP, network.parameter_specs()), []
+    packs = [slice(0, 2)] if network.unfused_reason is None else [slice(0, 1), slice(1, 2)]
     try:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("error", "There is a performance drop because we have not yet implemented")
-            vmap(lambda trial, sample: functional_call(module, trial, (sample,)))(tensors, torch.stack([x, x]))
+            for pack in packs:
+                x_TNI = x_NI.expand(pack.stop - pack.start, *x_NI.shape)
+                after: Tensors = {key: tensor[pack].clone() for key, tensor in state.items()}
+                for is_training in (True, True, False):
+                    before: Tensors = after
+                    leaves = leaves_of({key: tensor[pack] for key, tensor in parameters.items()})
+                    if is_training:
+                        output_TNK, after = network.training_logits(leaves, x_TNI, before)
+                    else:
+                        output_TNK = network.logits(leaves, x_TNI, before)
+                    gradients = gradients_of(output_TNK.square().sum(), leaves, some_unused=True)
+                    results.append((is_training, before, (output_TNK, torch.cat([g.flatten(1) for g in gradients], 1))))
+                    after = {key: tensor.detach() for key, tensor in after.items()}
+                    with torch.no_grad():
+                        list(network.features(leaves, x_TNI, before))
+        for is_training, before, values in results[-2:]:
+            with torch.enable_grad():
+                alone = run_alone(1, {key: tensor[-1] for key, tensor in before.items()}, x_NI, is_training)
+            for value, wanted in zip(values, alone, strict=True):
+                atol = MAX_DEVIATION * float(wanted.detach().abs().max())
+                if not torch.allclose(value[-1], wanted, rtol=0, atol=max(atol, 1e-6), equal_nan=True):
+                    return "a step in a pack gives other numbers than alone, as if it kept tensors between calls"
     except UserWarning as warning:  # not faster, and rounds differently from a single trial
         operation = re.search(r"aten::(\w+)", str(warning))
         return f"torch cannot batch an operation in it over a trial axis ({operation[1] if operation else 'unnamed'})"
     except Exception as error:
-        return f"it does not run over a trial axis: {format_error(error)}".partition("\n")[0]
+        text = format_error(error).partition("\n")[0]
+        return text if network.unfused_reason else f"it does not run over a trial axis: {text}"
     return None
 
 
@@ -281,7 +371,7 @@ def step_seconds(module: nn.Module, data: DataShape) -> tuple[float, float]:
     buffers = {name: value.clone() for name, value in module.named_buffers()}
     was_training = module.training
     try:
-        with torch.random.fork_rng(devices=[]):
+        with seeded(0):
             few_s = _seconds(module, samples(data, FEW))
             if few_s > LONG_S:
                 return 0.0, few_s / FEW

@@ -79,6 +79,8 @@ class Layer:
     name: str | None = None
     is_output: bool = False
     """Whether it is the output of the last linear map. The layer before it then counts as the last."""
+    output: str | None = None
+    """Shape of a module's output, with N for the samples and averaged axes marked. None: one row of numbers per sample."""
 
     @property
     def width(self) -> int:
@@ -154,6 +156,8 @@ class Network(ABC):
     """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features, or None."""
     is_compilable: ClassVar[bool] = True
     """Whether its step can be compiled: tensor operations in depthrate's code, the same ones for any number of trials."""
+    may_skip_parameters: ClassVar[bool] = False
+    """Whether a step may leave parameters unused, as with stochastic depth. Their gradient is then 0."""
     has_step_by_hand: ClassVar[bool] = False
     """Whether its trainer's eager step is written by hand, which is as fast as a compiled one. Then nothing is compiled."""
     holds_only_features: ClassVar[bool] = False

@@ -13,6 +13,7 @@ import numpy as np
 
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.supervised.images import read_pixels
 from depthrate.tasks.supervised.items import ArrayItems, DatasetItems, Items, check_size, named_array
 
 ARRAYS = ("x", "y", "x_test", "y_test")
@@ -134,7 +135,7 @@ def _reject_iterables(data: Any, name: str) -> None:
     """Reject data that can only be iterated, since each trial draws from all samples with its seed."""
     kind = type(data).__name__
     if all(base.__name__ != "IterableDataset" for base in type(data).__mro__):
-        if _is_dataset(data) or isinstance(data, np.ndarray | list | str | Mapping) or hasattr(data, "detach"):
+        if _is_dataset(data) or isinstance(data, Mapping) or _is_array(data):
             return
         if hasattr(data, "__getitem__") and not hasattr(data, "__len__"):
             raise DatasetError(f"{name} returns {kind} without __len__. Define it, since trials draw indices below it.")
@@ -151,9 +152,14 @@ def _is_loader(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("dataset", "batch_size", "collate_fn"))
 
 
+def _is_array(value: Any) -> bool:
+    """Return whether a value is an array, a table or column of pandas, a tensor or a list."""
+    is_convertible = any(hasattr(value, name) for name in ("__array__", "detach", "todense"))
+    return is_convertible or isinstance(value, list | str)
+
+
 def _is_dataset(value: Any) -> bool:
-    has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
-    return has_items and not isinstance(value, np.ndarray | list | str) and not hasattr(value, "detach")
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_array(value)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -161,7 +167,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         check_size(path, sum(info.file_size for info in archive.infolist()))
     with np.load(path, allow_pickle=False) as content:
         names = set(content.files)
-        if not {"x", "y"} <= names:
+        if not {"x", "y"} <= names or "label" in names:
             raise DatasetError(
                 f"{path} has the arrays {', '.join(sorted(names)) or 'none'}, expected x and y, optionally x_test, y_test"
             )
@@ -174,17 +180,18 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
 
     check_size(path, 4 * path.stat().st_size)
     table = pd.read_parquet(path)
-    label = next((name for name in ("y", "label") if name in table), None)
-    if label is None:
-        raise DatasetError(f"{path} has the columns {', '.join(map(str, table))}, but not y or label")
+    if len(labels := [name for name in ("y", "label") if name in table]) != 1:
+        raise DatasetError(
+            f"{path} has the columns {', '.join(map(str, table))}, expected either y or label. Rename others."
+        )
     split = table["split"].to_numpy() if "split" in table else np.full(len(table), "train")
     if unknown := sorted(set(map(str, split)) - {"train", "test"}):
         raise DatasetError(f"{path}: split is {unknown[0]!r} in a row, expected train or test")
     if "x" in table:
         x = np.stack([np.asarray(row) for row in table["x"]])
     else:
-        x = table.drop(columns=[label, *(["split"] if "split" in table else [])]).to_numpy()
-    y, is_test = table[label].to_numpy(), split == "test"
+        x = table.drop(columns=[*labels, *(["split"] if "split" in table else [])]).to_numpy()
+    y, is_test = table[labels[0]].to_numpy(), split == "test"
     test = {"x_test": x[is_test], "y_test": y[is_test]} if is_test.any() else {}
     return {"x": x[~is_test], "y": y[~is_test], **test}
 
@@ -215,23 +222,26 @@ def _read_classes(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_images(files: Sequence[Path]) -> list[np.ndarray]:
-    """Read images of one size as bytes [channels, rows, columns], with one channel if all are grey, else three."""
+    """Read images of one size and type as [channels, rows, columns], with one channel if all are grey, else three."""
     from PIL import Image
 
-    images = []
-    is_grey = True
+    images: list[np.ndarray] = []
     for file in files:
         try:
             with Image.open(file) as image:
-                is_grey = is_grey and image.mode in ("L", "1")
-                images.append(np.asarray(image.convert("RGB")))
-        except OSError as error:
+                pixels = read_pixels(image, str(file))
+        except DatasetError:
+            raise
+        except Exception as error:  # decoders raise many kinds for a corrupt file
             raise DatasetError(f"{file} cannot be read as an image ({error}). Remove it or write it again.") from error
+        images.append(pixels.astype(np.uint8) * 255 if pixels.dtype == bool else pixels)
         if len(images) == 1:
             check_size(file.parent.parent, len(files) * images[0].nbytes)
-        if images[-1].shape != images[0].shape:
+        (form, shape), (first, first_shape) = ((image.dtype, image.shape[-2:]) for image in (images[-1], images[0]))
+        if (form, shape) != (first, first_shape):
             raise DatasetError(
-                f"{file} has {images[-1].shape[0]} rows and {images[-1].shape[1]} columns, {files[0]} has "
-                f"{images[0].shape[0]} and {images[0].shape[1]}. Convert all images to one size."
+                f"{file} has {shape[0]} rows and {shape[1]} columns of {form}, {files[0]} has {first_shape[0]} and "
+                f"{first_shape[1]} of {first}. Convert all images to one size and type."
             )
-    return [image[..., 0][None] if is_grey else np.moveaxis(image, -1, 0) for image in images]
+    num_channels = max(1 if image.ndim == 2 else 3 for image in images)
+    return [np.broadcast_to(image, (num_channels, *image.shape[-2:])) for image in images]

@@ -17,6 +17,7 @@ import numpy as np
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.labels import LabelsError, as_array
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.supervised.images import is_image, read_pixels
 
 STREAMED_BYTES = 4e9
 """Size from which data are streamed by default, since `plan` would take minutes to read them. Part of a trial's identity."""
@@ -228,11 +229,15 @@ class DatasetItems(Items):
 
 
 def named_array(value: Any, name: str) -> np.ndarray:
-    """Convert a value to a numpy array.
+    """Convert a value, a Pillow image or a list of them to a numpy array.
 
     Raises:
-        DatasetError: Rows have different lengths.
+        DatasetError: Rows have different lengths, or an image or array cannot be converted without a loss.
     """
+    if is_image(value):
+        return read_pixels(value, f"{name}: an image")
+    if isinstance(value, list | tuple) and value and is_image(value[0]):
+        value = [named_array(image, name) for image in value]
     try:
         return as_array(value)
     except LabelsError as error:
@@ -278,6 +283,13 @@ def check_numbers(x: np.ndarray, name: str, split: str) -> None:
         raise DatasetError(
             f"{name}: the {split} split's samples are {x.dtype} of shape {list(x.shape)}, expected numbers [N, ...] (images: "
             "[N, channels, rows, columns])"
+        )
+    *others, last = x.shape[1:]
+    if len(others) > 1 and last <= 4 and (min(others) > 4 or (len(others) == 2 and others[0] == others[1] > last)):
+        raise DatasetError(
+            f"{name}: the {split} split's samples have shape {[*others, last]}, as if their channels were last, expected "
+            f"[channels, rows, columns]. Use np.moveaxis(x, -1, 1). If they have {others[0]} channels, give [N, numbers] and "
+            "reshape in the network."
         )
 
 

@@ -130,6 +130,7 @@ _PER_LAYER = (
         kind="matrix",
         panel="cosines",
         entry="Class",
+        has_simplex=theory.has_equal_classes,
     ),
 )
 _PER_STEP = (

@@ -76,7 +76,9 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     loss: training.Loss
     label_smoothing: training.LabelSmoothing
     last_bias: bool | None = parameter(
-        None, doc="whether the last layer has a bias, which is never regularised (null: with ce, not with mse)"
+        None,
+        null="loss = 'ce'",
+        doc="whether the last layer has a bias, never regularised (null: with ce, not with mse)",
     )
     optimizer: training.Optimizer
     lr: training.LearningRate
@@ -95,6 +97,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         None,
         minimum=0,
         fusible=True,
+        null="weight_decay",
         doc="lambda of the last layer, W_L or W_{L+1} in transformers (null: weight_decay)",
     )
     regularise: Literal["all", "head_and_features"] = later_parameter(
@@ -241,6 +244,12 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     maps: Literal["mean", "flatten"] = parameter(
         "mean", doc="measured form of maps and tokens: averaged over pixels and tokens, or all numbers"
     )
+    layer_axes: str | None = later_parameter(
+        None,
+        pattern=r"[^,:]+: *[A-Za-z]+(, *[^,:]+: *[A-Za-z]+)*",
+        doc="axes of measured layers that plan cannot decide, e.g. {rnn: TNC, blocks.*: NCL}: N samples, C features, any other "
+        "letter a position (null: none)",
+    )
     flat_inputs: bool = parameter(False, doc="whether the network gets images as flat vectors")
     decayed: str | None = parameter(
         None,
@@ -289,7 +298,7 @@ TARGET_PARAMETERS = {
 BUILTIN_NETWORK_PARAMETERS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
 )
-CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "flat_inputs", "decayed")
+CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "layer_axes", "flat_inputs", "decayed")
 CUSTOM_DATA_PARAMETERS = ("dataset_hash", "stream", "measure_samples")
 TEXT_PARAMETERS = ("context_length", "vocabulary_size")
 """Parameters of text data. A network argument of the same name is the same parameter."""

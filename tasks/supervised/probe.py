@@ -3,13 +3,14 @@
 Shapes: N samples, D numbers per feature, K classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from depthrate.tasks.data.labels import check_dense
 from depthrate.tasks.measures.labelled import (
     FeaturesError,
     as_features,
@@ -19,8 +20,11 @@ from depthrate.tasks.measures.labelled import (
     sort_by_class,
 )
 from depthrate.tasks.measures.named_columns import parse_measure
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, pooled
+from depthrate.tasks.networks.module_axes import Axes, axes_of_batch, find_axes, pooled
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names
 from depthrate.tasks.networks.network import Layer
+from depthrate.tasks.networks.random_draws import seeded
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.targets import classes_training, numbers_training
 
 BATCH = 1024
@@ -33,6 +37,7 @@ def probe(
     layers: str | Sequence[str] | None = None,
     *,
     maps: str = "mean",
+    layer_axes: str | Mapping[str, str] | None = None,
     step: int = 0,
     split: str = "train",
     rank_tol: float = 0.01,
@@ -48,6 +53,8 @@ def probe(
         layers: Patterns of module names (`blocks.*`). Default: the module's own list. The input of the last linear map is the
             last layer, as in a sweep. Layer 0 is the input.
         maps: Measured form of maps and tokens: `mean` over pixels and tokens, or `flatten`.
+        layer_axes: Axes of layers whose features cannot be found, by pattern of the name: one letter per axis, N for
+            samples, C for features and any other for positions, as in {"rnn": "TNC"}.
         step: Step written to each row.
         split: Split written to each row.
         rank_tol: Singular values above this share of the largest count for the rank.
@@ -58,7 +65,8 @@ def probe(
     Returns:
         One row per layer, with the layer's `name`.
     Raises:
-        ParameterError: A pattern matches no module, or `measure` has an unknown name. The message lists the names.
+        ParameterError: A pattern matches no module, `measure` has an unknown name, or the axes of a layer cannot be decided.
+            The message lists the names, or states the cure.
         FeaturesError: Labels are not one class per sample, targets are not numbers, a number is not finite, or a class is
             empty.
     """
@@ -67,7 +75,7 @@ def probe(
         raise FeaturesError(f"maps is {maps!r}, expected mean or flatten")
     metric_names = parse_measure(measure)
     features_by_name, labels_N, head = _collect(
-        model, data, layer_names(model, patterns), maps, as_targets if regression else as_labels
+        model, data, layer_names(model, patterns), maps, layer_axes, as_targets if regression else as_labels
     )
     weight = dict(model.named_modules())[head].weight if head is not None else None
     if regression:
@@ -103,7 +111,12 @@ def probe(
 
 
 def _collect(
-    model: nn.Module, data: Any, names: Sequence[str], maps: str, convert: Callable[[Any, int], Any]
+    model: nn.Module,
+    data: Any,
+    names: Sequence[str],
+    maps: str,
+    layer_axes: str | Mapping[str, str] | None,
+    convert: Callable[[Any, int], Any],
 ) -> tuple[dict[str, Tensor], np.ndarray, str | None]:
     """Collect the features of each layer by name, the labels, and the head's name. The module's mode is restored.
 
@@ -113,7 +126,7 @@ def _collect(
     device = torch.device("cpu") if parameter is None else parameter.device
     parts: dict[str, list[Tensor]] = {}
     labels: list[np.ndarray] = []
-    head = None
+    head, axes = None, dict[str, Axes]()
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -123,8 +136,11 @@ def _collect(
                 output = model(x)
                 is_head = watch.head_output is output
                 head = watch.head if is_head else None
-                layers = watch.layers(with_head_input=is_head and watch.reads_other)
-                features = {name: pooled(feature, maps) for name, feature in layers.items()}
+                with_head_input = is_head and watch.reads_other
+                features = dict(watch.layers(with_head_input=with_head_input))
+                if not axes:
+                    axes = _find_axes(model, names, x, maps, layer_axes, features, with_head_input)
+                features = {name: pooled(feature, axes[name], maps) for name, feature in features.items()}
                 if x.is_floating_point():
                     features = {"input": x.flatten(1), **features}
                 labels.append(np.asarray(convert(y, len(x))))
@@ -135,12 +151,41 @@ def _collect(
             module.training = mode
     if not labels:
         raise FeaturesError("the data have no samples")
-    return {name: torch.cat(batches) for name, batches in parts.items()}, np.concatenate(labels), head
+    # checked together too: a batch may happen to have labels of one type, or only labelled samples
+    labels_N = convert([label for batch in labels for label in batch.tolist()], sum(map(len, labels)))
+    return {name: torch.cat(batches) for name, batches in parts.items()}, np.asarray(labels_N), head
+
+
+def _find_axes(
+    model: nn.Module,
+    names: Sequence[str],
+    x: Tensor,
+    maps: str,
+    layer_axes: str | Mapping[str, str] | None,
+    features: Mapping[str, Tensor],
+    with_head_input: bool,
+) -> dict[str, Axes]:
+    """Return the axes of each layer, from runs on two and three samples if the network takes so few. Buffers are restored."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with seeded(0):
+            x_3 = x[torch.arange(3, device=x.device) % len(x)]
+            found = find_axes(model, model, names, x_3, maps, layer_axes, with_head_input=with_head_input)
+        return {name: axes for name, (axes, _) in found.items()}
+    except ParameterError:
+        raise
+    except Exception as error:
+        return {
+            name: axes_of_batch(feature, len(x), name, maps, layer_axes, error) for name, feature in features.items()
+        }
+    finally:
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
 
 
 def _batches(data: Any, convert: Callable[[Any, int], Any]) -> Iterator[tuple[Tensor, Any]]:
     if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], tuple | list):
-        x, y = torch.as_tensor(data[0]), data[1]
+        x, y = _as_tensor(data[0]), data[1]
         if len(x) != len(y):
             raise FeaturesError(f"{len(x)} samples have {len(y)} labels, expected one per sample")
         convert(y, len(x))  # checked in full, since the numbers of one batch may happen to be integers
@@ -154,4 +199,9 @@ def _batches(data: Any, convert: Callable[[Any, int], Any]) -> Iterator[tuple[Te
     for batch in data:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise FeaturesError("a batch of the loader is not a pair (samples, labels)")
-        yield torch.as_tensor(batch[0]), batch[1]
+        yield _as_tensor(batch[0]), batch[1]
+
+
+def _as_tensor(samples: Any) -> Tensor:
+    check_dense(samples, FeaturesError)
+    return torch.as_tensor(samples if isinstance(samples, Tensor | list | tuple) else np.array(samples))

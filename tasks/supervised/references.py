@@ -1,11 +1,11 @@
-"""References to a user's network and data in a sweep: `arch: ./model.py:MLP`, `dataset: ./mine.npz`. Importable without torch.
+"""References to a user's network, data and metrics: `arch: ./model.py:MLP`, `dataset: ./mine.npz`, `measure: ./m.py:f`.
 
-Workers load the task from a single string with absolute paths. A trial's identity contains the names without folders, since
-code and content identify the files.
+Importable without torch. Workers load the task from a single string with absolute paths. A trial's identity contains the names
+without folders, since code and content identify the files.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from depthrate.tasks.code.collect import TaskCode, real_path
 from depthrate.tasks.code.load import code_of_file, code_of_installed
 from depthrate.tasks.interface import TaskError
+from depthrate.tasks.measures.named_columns import PARAMETER, split_measure
 
 CUSTOM = "own"
 """Task of trials on classes with a custom network or custom data. Stores use this name."""
@@ -22,28 +23,31 @@ HOSTS = {"collapse": CUSTOM, CUSTOM: CUSTOM, "regression": "regression", "next_t
 REFERENCES = ("arch", "dataset")
 """Parameters that name a custom network or data."""
 DATA_FILES = (".npz", ".parquet")
-CUSTOM_PATTERNS = {"arch": ":", "dataset": rf"[:/]|({'|'.join(map(re.escape, DATA_FILES))})$"}
-"""Regular expressions that match inside the name of a custom network or custom data."""
+CUSTOM_PATTERNS = {"arch": ":", PARAMETER: ":", "dataset": rf"[:/]|({'|'.join(map(re.escape, DATA_FILES))})$"}
+"""Regular expressions that match inside the name of a custom network, custom data or a custom metric."""
 
 
 @dataclass(frozen=True)
 class CustomReferences:
-    """Custom network and data of a sweep, each with an absolute path, or None if it is built-in."""
+    """Custom network, data and metrics of a sweep, with absolute paths. None stands for a built-in network or data."""
 
     arch: str | None = None
     dataset: str | None = None
     task: str = CUSTOM
+    measure: str | None = None
+    """Custom metrics, separated by commas."""
 
     @property
     def text(self) -> str:
-        """String with both references, from which workers load the task."""
-        references = {name: value for name in REFERENCES if (value := getattr(self, name)) is not None}
+        """String with all references, from which workers load the task."""
+        references = {name: value for name in (*REFERENCES, PARAMETER) if (value := getattr(self, name)) is not None}
         return f"{self.task}?{urlencode(references)}" if references else self.task
 
     @property
     def callables(self) -> list[str]:
         """Locations of the callables: files or installed modules."""
-        return [value.rpartition(":")[0] for value in (self.arch, self.dataset) if value is not None and ":" in value]
+        values = (self.arch, self.dataset, *split_measure(self.measure))
+        return [value.rpartition(":")[0] for value in values if value is not None and ":" in value]
 
     @property
     def code_files(self) -> list[Path]:
@@ -65,7 +69,7 @@ class CustomReferences:
 def is_custom_task_text(text: str) -> bool:
     """Return whether a string has the form of `CustomReferences.text`."""
     task, separator, _ = text.partition("?")
-    return text == CUSTOM or bool(separator and task in HOSTS.values())
+    return text == CUSTOM or bool(separator and task in HOSTS)
 
 
 def parse_references(text: str) -> CustomReferences:
@@ -75,7 +79,7 @@ def parse_references(text: str) -> CustomReferences:
 
 
 def is_custom(name: str, value: Any) -> bool:
-    """Return whether a value of `arch` or `dataset` names a custom network or data."""
+    """Return whether a value of `arch`, `dataset` or `measure` names a custom network, data or metric."""
     return isinstance(value, str) and re.search(CUSTOM_PATTERNS[name], value) is not None
 
 
@@ -85,6 +89,12 @@ def absolute_reference(value: str, folder: Path) -> str:
     if not separator:
         return str(real_path(folder / value))
     return f"{real_path(folder / location)}:{name}" if location.endswith(".py") else value
+
+
+def replace_references(name: str, value: str, change: Callable[[str], str]) -> str:
+    """Change the reference in a parameter's value, or each one in `measure`."""
+    parts = split_measure(value) if name == PARAMETER else [value]
+    return ", ".join(change(part) if is_custom(name, part) else part for part in parts)
 
 
 def require_no_file_meant(name: str, value: Any, folder: Path) -> None:
@@ -132,7 +142,12 @@ def find_references(task: str, parts: Iterable[Mapping[str, Any]], folder: Path)
                 "parameters. Write one sweep for each, in one store."
             )
         references[name] = custom[0] if custom else None
-    result = CustomReferences(**references, task=HOSTS[task])
+    values = [value for part in parts if PARAMETER in part for value in _values(part[PARAMETER])]
+    metrics = [name for value in values if is_custom(PARAMETER, value) for name in split_measure(value) if ":" in name]
+    if metrics:
+        references[PARAMETER] = ",".join(dict.fromkeys(absolute_reference(name, folder) for name in metrics))
+    is_built_in = not any(references[name] for name in REFERENCES)
+    result = CustomReferences(**references, task=task if is_built_in else HOSTS[task])
     if len({path.parent for path in result.code_files}) > 1:
         raise TaskError(
             f"{' and '.join(map(str, result.code_files))} are in two folders. Move them to one folder, so that their imports "

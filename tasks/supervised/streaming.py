@@ -221,6 +221,10 @@ class Streamed(ABC):
                 f"least {self.min_measured}."
             )
 
+    def describe(self) -> str:
+        """Describe the samples and their form."""
+        return f"{self.num_samples:,} training samples {list(self.sample_shape)} of {self._dtype}, streamed"
+
     def remark(self, measure_samples: int | None) -> str:
         """Return the remark on training with these data and identifying them."""
         sampling = "equally many per class" if self.labels_held else "drawn uniformly"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.interface import Params, TaskContext, TaskError, TrialResult
+from depthrate.tasks.measures.named_columns import split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.supervised import theory
 from depthrate.tasks.supervised.data import CustomData
 from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS, SupervisedParameters
 from depthrate.tasks.supervised.references import CUSTOM, parse_references
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
     from depthrate.tasks.training.training import NetworkTraining
 
 
+MAX_LAYERS_SHOWN = 8
+"""Maximum number of layers in a remark. Of more, consecutive ones of one shape are shown as first to last."""
+
+
 class Supervised(NetworkTask[SupervisedParameters]):
     """Networks trained on a target and measured layer by layer."""
 
@@ -49,7 +56,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         data: CustomData | None = None,
         code: TaskCode | None = None,
     ):
-        """Build a task from a custom network, custom data, or both. None stands for a built-in one.
+        """Build a task from a custom network, custom data, or both. None stands for a built-in one. A target has the metrics.
 
         Raises:
             ParameterError: A callable takes arguments with the names of parameters.
@@ -65,6 +72,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self._network_arguments = {argument.name for argument in network_arguments}
         self._arguments = {argument.name for argument in (*network_arguments, *data_arguments)}
         executed = network if network is not None or data is None else data.function
+        executed = executed or next((metric.function for metric in target.custom.values()), None)
         self.defined_at = "" if executed is None else executed.defined_at
         self.distinguished_by = "" if executed is None else f"rename {executed.name} ({executed.defined_at})"
         self._networks: dict[str, Network] = {}
@@ -158,7 +166,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 raise ParameterError(f"arch {trial.arch!r}: {error}") from error
         arguments = self.custom_network.values(trial.arguments)
         key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
-        key += repr([trial.layers, trial.maps, trial.flat_inputs, trial.decayed])
+        key += repr([trial.layers, trial.maps, trial.layer_axes, trial.flat_inputs, trial.decayed, trial.dtype])
         if key not in self._networks:
             self._networks[key] = ModuleNetwork(
                 make=self.custom_network.make,
@@ -167,6 +175,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 data=replace(data, sample_shape=(data.num_inputs,)) if trial.flat_inputs else data,
                 patterns=_patterns(trial.layers),
                 maps=trial.maps,
+                layer_axes=trial.layer_axes,
+                dtype=trial.dtype,
                 decayed=_patterns(trial.decayed),
             )
         return self._networks[key]
@@ -221,7 +231,11 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self.target.check(trial, custom_data)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
-        self.target.check_network(trial, self.network(trial, data), data)
+        network = self.network(trial, data)
+        self.target.check_network(trial, network, data)
+        _ = network.unfused_reason  # tries a user's steps
+        for metric in self.target.custom.values():
+            metric.check([layer.width for layer in network.measured_layers()], data.num_classes, trial.dtype)
 
     def _check_texts(self, trial: SupervisedParameters) -> None:
         """Reject parameters of text data for other data, so that no two trials differ in name only."""
@@ -247,7 +261,23 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 )
             if isinstance(data := self.read_custom_data(trial), Streamed):
                 remarks.append(data.remark(trial.measure_samples))
+        remarks += [f"{metric.name}: measured per layer as {metric.columns}" for metric in self.target.custom.values()]
         return [*dict.fromkeys(remarks), *self._remarks_on_network(parsed)]
+
+    def describe_data(self, trials: Sequence[Params]) -> Sequence[str]:
+        """Describe each data set of the trials: samples, form, range, classes with counts and, for custom data, its hash."""
+        names = ("dataset", "dataset_hash", "samples_per_class")
+        return [self._describe(self.read(params)) for params in {tuple(map(p.get, names)): p for p in trials}.values()]
+
+    def _describe(self, trial: SupervisedParameters) -> str:
+        data, drawn = self.read_custom_data(trial), getattr(trial, "samples_per_class", None)
+        if data is not None:
+            text = f"{trial.dataset}: {data.describe()}, hash {data.content_hash[:16]}"
+            return text if drawn is None else f"{text}. Used: {drawn} of each class"
+        shape = self.data_shape(trial)
+        spread = "equal" if theory.has_equal_classes([vars(trial)]) else "unequal"
+        classes = f", {shape.num_classes} classes ({spread})" if isinstance(self.target, Classes) else ""
+        return f"{trial.dataset}: {shape.num_samples:,} training samples {list(shape.sample_shape)}{classes}"
 
     def _remarks_on_network(self, trials: Sequence[SupervisedParameters]) -> Sequence[str]:
         if self.custom_network is None or not trials:
@@ -263,10 +293,12 @@ class Supervised(NetworkTask[SupervisedParameters]):
             for reason, count in reasons.items()
         ]
         largest = max(networks.values(), key=lambda network: network.num_parameters)
-        layers = [
-            f"{layer.number} {layer.name} [{self.target.measured_width(layer)}]" for layer in largest.measured_layers()
-        ]
-        layers = layers if len(layers) <= 8 else [*layers[:5], "...", *layers[-2:]]
+        measured = largest.measured_layers()
+        shown = groupby(measured, lambda layer: layer.output or f"[{self.target.measured_width(layer)}]")
+        runs = [(shape, [f"{layer.number} {layer.name}" for layer in equal]) for shape, equal in shown]
+        if len(measured) > MAX_LAYERS_SHOWN:
+            runs = [(shape, [" to ".join(dict.fromkeys([equal[0], equal[-1]]))]) for shape, equal in runs]
+        layers = [f"{layer} {shape}" for shape, equal in runs for layer in equal]
         remarks.append(f"{name}: {largest.num_parameters:,} trained parameters, measured layers {', '.join(layers)}")
         return remarks
 
@@ -278,14 +310,14 @@ NEXT_TOKEN = Supervised(TARGETS["next_token"])
 
 
 def load_custom_task(text: str, files: Mapping[str, bytes] | None = None) -> Supervised:
-    """Build the task for the custom network and data named in a string, with their code from `files` or from disk.
+    """Build the task for the custom network, data and metrics named in a string, with their code from `files` or from disk.
 
     Raises:
         TaskError: A file cannot be imported, lacks the callable, or can be changed by other users.
         ParameterError: A callable takes arguments that no sweep can give, or that have names of parameters.
     """
     references = parse_references(text)
-    if references.arch is None and references.dataset is None:
+    if references.task == CUSTOM and references.arch is None and references.dataset is None:
         raise TaskError(
             f"task {CUSTOM!r} needs a custom network or data set. Set arch: ./model.py:Net, or dataset: ./mine.npz, or both."
         )
@@ -299,8 +331,13 @@ def load_custom_task(text: str, files: Mapping[str, bytes] | None = None) -> Sup
     data = None
     if references.dataset is not None:
         data = CustomData(source or Path(references.dataset), target)
-    executed = network or source
-    executed_code = None if executed is None else executed.code
+    functions = [load_callable(reference, "measure", files) for reference in split_measure(references.measure)]
+    if functions:
+        from depthrate.tasks.supervised.custom_metric import CustomMetric
+
+        target = target.with_custom([CustomMetric(one, target.streamed.has_targets) for one in functions if one])
+    codes = [one.code for one in (network, source, *functions) if one is not None and one.code is not None]
+    executed_code = min(codes, key=lambda code: files is not None and code.main not in files, default=None)
     if executed_code is not None and files is not None:
         executed_code = replace(executed_code, files=tuple(sorted(files.items())))
     return Supervised(target, network, data, executed_code)

@@ -174,11 +174,21 @@ def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]
     ]
 
 
+def has_equal_classes(trials: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all classes of these trials are known to have equally many samples, as the theorems assume."""
+    from depthrate.tasks.data.published import PUBLISHED  # here: see _architecture
+
+    sets = [
+        PUBLISHED.get(str(params.get("dataset"))) for params in trials if not (params.get("samples_per_class") or 0) > 0
+    ]
+    return all(info is not None and info.num_samples == info.num_classes * info.smallest_class for info in sets)
+
+
 def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return `theorem_bound` at each trial's depth, up to a factor. It also bounds squared distances to collapse.
 
     Return None for cases that the theorem does not cover (blocks of several matrices, pre-LN, smoothed labels, a regularised
-    embedding), and if a quantity in the factor differs between the trials.
+    embedding, unequal classes), and if a quantity in the factor differs between the trials.
     """
     names = (
         "arch",
@@ -194,7 +204,7 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
     architecture = _architecture(trials[0]) if len(factors) == 1 else None
     if architecture is None or architecture.construction_matrices != 1 or trials[0].get("norm") == "pre":
         return None
-    if any(map(is_other_problem, trials)):
+    if any(map(is_other_problem, trials)) or not has_equal_classes(trials):
         return None
     depths = [params.get("depth") for params in trials]
     return [

@@ -1,4 +1,4 @@
-"""A user's callable that builds a network or a data set, with its arguments as parameters. Importable without torch."""
+"""A user's callable: a network or data set, with its arguments as parameters, or a metric. Importable without torch."""
 
 import inspect
 import typing
@@ -10,6 +10,7 @@ from typing import Any
 from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import load_user_module
 from depthrate.tasks.interface import TaskError
+from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.parameters import REQUIRED, Kind, Parameter, ParameterError, kind_of_hint
 from depthrate.tasks.supervised.references import short_name
 
@@ -31,7 +32,7 @@ class UserCallable:
 
 
 def load_callable(reference: str | None, parameter: str, files: Mapping[str, bytes] | None) -> UserCallable | None:
-    """Load the callable named by `arch` or `dataset`, or return None for other references. `files` replace files on disk.
+    """Load the callable named by a parameter, or return None for other references. `files` replace files on disk.
 
     Raises:
         TaskError: The file or module cannot be imported, or lacks the callable.
@@ -49,7 +50,7 @@ def load_callable(reference: str | None, parameter: str, files: Mapping[str, byt
         ]
         raise TaskError(f"{parameter}: {location} {state} {name!r}. It defines: {', '.join(defined) or 'nothing'}.")
     short = short_name(reference)
-    arguments = tuple(read_arguments(make, short))
+    arguments = () if parameter == PARAMETER else tuple(read_arguments(make, short))
     return UserCallable(
         make=make, name=short, arguments=arguments, code=code, defined_at=f"{Path(location).name}, {name}"
     )

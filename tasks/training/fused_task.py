@@ -197,7 +197,8 @@ class NetworkTask(FusedTask[Trial]):
         """
         trial = self.read(params)
         check_precision(trial.matmul_precision, device)
-        return select_engine(requested, self._chain_shapes(trial)[0], device) if self.has_engines else None
+        engine = select_engine(requested, self._chain_shapes(trial)[0], device)
+        return engine if self.has_engines else None
 
     def prepare(self, params: Params, context: TaskContext) -> None:
         """Start building the kernels of native steps, which the training then waits for. Errors are raised there."""

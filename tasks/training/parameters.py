@@ -38,6 +38,8 @@ LearningRate = Annotated[
         None,
         above=0,
         fusible=True,
+        null="case when optimizer = 'rmsprop' then 0.001 when optimizer <> 'sgd' then 0.005 when loss = 'ce' then 0.2 "
+        "else 0.02 end::double",
         doc="learning rate. null: 0.2 for sgd with ce, 0.02 for sgd with mse, 0.005 for adam and adamw, 0.001 for rmsprop",
     ),
 ]

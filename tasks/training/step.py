@@ -87,7 +87,7 @@ def gradients(
     with lowered_precision(plan.matmul_precision, x_TBI.device.type):
         logits_TBK, after = network.training_logits(leaves, x_TBI, untrained)
         loss_T = losses(plan.loss, logits_TBK.to(plan.dtype), labels_TB, plan.label_smoothing)
-        pieces = gradients_of(loss_T.sum(), leaves)
+        pieces = gradients_of(loss_T.sum(), leaves, some_unused=network.may_skip_parameters)
     return loss_T.detach(), pieces, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
 
 

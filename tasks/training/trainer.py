@@ -95,7 +95,7 @@ class FusedTrainer(PackState):
             logits_TBK = self.network.logits(leaves, x_TBI, self.untrained)
             weight = x_TBI.shape[1] / num_samples
             chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
-            pieces = gradients_of(chunk_loss_T.sum(), leaves)
+            pieces = gradients_of(chunk_loss_T.sum(), leaves, some_unused=self.network.may_skip_parameters)
             gradient_TP += torch.cat([piece.flatten(1) for piece in pieces], dim=1)
             loss_T += chunk_loss_T.detach().double()
             correct_T += self.num_correct(logits_TBK.detach(), labels_TB)

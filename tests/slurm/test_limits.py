@@ -1,13 +1,15 @@
-"""Jobs that count toward a submit limit, with programs that print like a cluster."""
+"""Limits on jobs: their number, their time, and keys that one node must meet together."""
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
 
 import pytest
 
-from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_submit_limits
+from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, SubmitLimits, read_submit_limits
+from depthrate.slurm.command import SlurmError
 from depthrate.slurm.profile import Profile
 
 ASSOCIATIONS = """\
@@ -93,3 +95,67 @@ def test_a_refusal_names_whose_jobs_fill_the_limit(refusal: str, group: JobGroup
     message = f"sbatch refused the jobs: {refusal} / Batch job submission failed: Job violates accounting/QOS policy"
     assert SubmitLimits(account="theory", qos="few").refused_group(message) == group
     assert SubmitLimits().refused_group(message) == JobGroup(), "without names all jobs of the user count"
+
+
+def node(name: str, cpus: int, gpu_types: dict[str, int], features: str) -> Partition:
+    return Partition(name, False, True, None, cpus, 8.0, sum(gpu_types.values()), 1, gpu_types, frozenset(features))
+
+
+NODES = (
+    *(node("n1", 2, {"v100": 4}, "ab"), node("n2", 8, {"a100": 1}, "b"), node("n3", 8, {"a100": 1, "v100": 1}, "bc")),
+    node("n4", 8, {}, "d"),
+)
+MIXED = Partition("mix", True, True, 60.0, 8, 8.0, 4, 4, {"v100": 4, "a100": 1}, frozenset("abcd"), NODES)
+
+
+@pytest.mark.parametrize(
+    ("profile", "usable"),
+    [
+        (Profile(), ["n1", "n2", "n3", "n4"]),
+        (Profile(exclude=("n1", "n2", "n3", "n4", "n9")), []),
+        (Profile(constraint="a", cpus=8), []),
+        (Profile(constraint="b", cpus=8), ["n2", "n3"]),
+        (Profile(constraint="b", cpus=8, exclude=("n3",)), ["n2"]),
+        (Profile(constraint="a|c", cpus=8), ["n3"]),
+        (Profile(constraint="a & b", cpus=3), []),
+        (Profile(constraint="[a|d]", gpus=1), ["n1"]),
+        (Profile(constraint="[a*1&c*1]"), ["n1", "n3"]),
+        (Profile(constraint="b&d"), []),
+        (Profile(gpus=2, cpus=8), ["n3"]),
+        (Profile(gpus=2, gpu_type="v100", cpus=8), []),
+        (Profile(gpus=1, gpu_type="a100", constraint="c"), ["n3"]),
+    ],
+)
+def test_keys_are_checked_together_per_node(profile: Profile, usable: list[str]) -> None:
+    assert MIXED.num_usable(profile) == len(usable)
+    for nodes in range(1, 5):
+        if nodes <= len(usable):
+            Limits("lab", 101, 2000, {"mix": MIXED}).check(profile, 1, nodes)
+        else:
+            with pytest.raises(SlurmError, match=f"nodes is {nodes}, but {len(usable)} of the nodes of partition mix"):
+                Limits("lab", 101, 2000, {"mix": MIXED}).check(profile, 1, nodes)
+
+
+@pytest.mark.parametrize(
+    ("profile", "allowed_min"),
+    [
+        (Profile(qos="plain"), 60),
+        (Profile(qos="over"), 60),
+        (Profile(qos="free"), 10_000),
+        (Profile(qos="long"), 600),
+        (Profile(qos="plain,long"), 600),
+        (Profile(account="theory"), 600),
+        (Profile(account="shared"), 60),
+    ],
+)
+def test_a_qos_lifts_the_time_limit(programs: Callable[..., None], profile: Profile, allowed_min: int) -> None:
+    qualities = "plain||1-00:00:00\nover|OverPartQOS|\nfree|DenyOnLimit,PartitionTimeLimit|\n"
+    qualities += "long|PartitionTimeLimit|10:00:00\nnormal||"
+    associations = "theory|theory||||long\ntheory|shared||||"
+    answers = f"user) echo '{associations}';; *wall) echo '{qualities}';;"
+    programs(sacctmgr=f'case ${{4/qos/"$5"}} in {answers} esac')
+    limits = Limits("lab", 101, 2000, {"mix": MIXED})
+    limits.check(replace(profile, walltime_min=allowed_min), 1)
+    if profile.qos != "free":
+        with pytest.raises(SlurmError, match=f"is {allowed_min + 1}, but partition mix allows {allowed_min} minutes"):
+            limits.check(replace(profile, walltime_min=allowed_min + 1), 1)

@@ -1,7 +1,8 @@
 """Cluster files, limits, job states, bundles and the batch script, without SLURM."""
 
 import subprocess
-from datetime import datetime
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from depthrate.slurm.cluster_limits import Limits, Partition, parse_minutes, rea
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.job_states import JobState, sacct_states, squeue_states
 from depthrate.slurm.profile import Profile, expiring_keys_message, load_profile, make_profile
-from depthrate.slurm.script import all_jobs_ended, batch_script, sbatch_parameters, work_file
+from depthrate.slurm.script import all_jobs_ended, batch_script, check_python, sbatch_parameters, work_file
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = """\
@@ -41,9 +42,17 @@ GOLDEN = """\
 
 # setup
 scratch_of_job=
+here={folder}
+export DEPTHRATE_START_MARKER="$here/begun-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}"
 depthrate_ends() {{
   code=$?
-  ((code)) || touch {folder}/work_${{SLURM_ARRAY_TASK_ID:-0}}.ended
+  if ((code > 0 && code < 128)) && [ ! -e "$DEPTHRATE_START_MARKER" ]; then
+    job=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
+    job=${{job:-$SLURM_JOB_ID}} report="$here/failed_starts/$SLURM_JOB_ID.new"
+    {{ echo "$code $SLURMD_NODENAME"; tail -qc 2000 "$here/$job"_*log.err; }} > "$report"
+    mv "$report" "$here/failed_starts/$job-${{SLURM_RESTART_COUNT:-0}}"
+  fi
+  ((code)) || touch "$here/work_${{SLURM_ARRAY_TASK_ID:-0}}.ended"
   ((code == 0 || code >= 128 || SECONDS >= 20)) || sleep $((20 - SECONDS))
 }}
 trap depthrate_ends EXIT
@@ -190,7 +199,12 @@ def test_the_example_is_a_profile() -> None:
         ({"gpu_mem_gb": 0}, "gpu_mem_gb is 0.0, expected 0.1 to 10000"),
         ({"walltime_min": 1.5}, "walltime_min is 1.5, expected an integer"),
         ({"mem_gb": "4G"}, "mem_gb is '4G', expected a number"),
-        ({"partition": ""}, "partition is empty"),
+        ({"partition": ""}, "partition is '', expected printable characters"),
+        ({"folder": "/a\nb"}, r"folder is '/a\nb', expected printable characters"),
+        ({"folder": "~nobody-here/jobs"}, "folder is '~nobody-here/jobs', which names an unknown user"),
+        ({"signal_s": 60, "walltime_min": 1}, "signal_s is 60, expected less than walltime_min, which is 1 min (60 s)"),
+        ({"signal_s": 7200}, "signal_s is 7200, expected less than walltime_min, which is 60 min"),
+        ({"failed_start_s": 120, "walltime_min": 2}, "failed_start_s is 120, expected less than walltime_min"),
         ({"setup": [1]}, "setup is [1], expected a list of strings"),
         ({"extra": ["-p gpu"]}, "extra has '-p gpu', expected a long option of sbatch"),
         ({"extra": {"array": "0-3"}}, "extra sets --array, which depthrate sets itself"),
@@ -296,7 +310,9 @@ def test_states_of_an_array(programs: Any) -> None:
     assert squeue_states(["7", "12"]) == {
         "7_0": JobState("RUNNING", 0, "n1", "None", 0, None, "a"),
         "7_1": JobState("PENDING", 2, "", "Priority", 0, None, "a"),
-        "12": JobState("FAILED", 0, "n2", "NonZeroExitCode", 113, datetime(2026, 1, 2, 3, 4, 5).timestamp(), "b"),
+        "12": JobState(
+            "FAILED", 0, "n2", "NonZeroExitCode", 113, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp(), "b"
+        ),
     }
     assert squeue_states(["12"])["12"].failed_in_setup
     programs(squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
@@ -461,3 +477,19 @@ def test_a_long_pack_leaves_no_slot_beside_it_empty() -> None:
     assert 0 in first and len(first) >= 7 and len(second) >= 7
     share = share_of_slots_used(range(15), costs, profile)
     assert share is not None and 0.3 < share < 0.5, "it waits for the long one"
+
+
+@pytest.mark.parametrize(
+    ("python", "problem"),
+    [("/nonesuch/python", "No such file"), ("false", ""), (f"{sys.executable} -I -S", "No module named 'depthrate'")],
+)
+def test_a_python_without_depthrate_is_refused(python: str, problem: str) -> None:
+    with pytest.raises(SlurmError, match=f"python is .{python}., expected a Python with (?s:.*){problem}"):
+        check_python(Profile(python=python))
+    check_python(Profile(python=python, setup=("module load python",)))
+    check_python(Profile(python=python, container="image.sif"))
+
+
+def test_the_python_of_the_launch_is_accepted() -> None:
+    pytest.importorskip("submitit")
+    check_python(Profile(python=sys.executable))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from depthrate.slurm import job_states
-from depthrate.slurm.job_states import sacct_states, squeue_states
+from depthrate.slurm.job_states import earlier_starts, sacct_states, squeue_states, wait_text
 
 ARRAY = [f"7_{index}" for index in range(12)]
 Programs = Callable[..., None]
@@ -49,3 +49,34 @@ def test_waiting_elements_share_a_line_of_the_accounting(
     assert [job for job in ARRAY[1:] if job in states] == [f"7_{index}" for index in covered]
     assert {states[f"7_{index}"].kind for index in covered} == {"cancelled"}
     assert {states[f"7_{index}"].node for index in covered} == {""}
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("JobHeldUser", "scontrol release"),
+        ("JobHeldAdmin", "administrator"),
+        ("DependencyNeverSatisfied", "Cancel them"),
+        ("Reservation", "scontrol show reservation"),
+        ("ReqNodeNotAvail, UnavailableNodes:n2", "sinfo --list-reasons"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "scontrol show reservation"),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", "sinfo"),
+        ("QOSMaxJobsPerUserLimit", "when other jobs"),
+        ("PartitionTimeLimit", "cluster file"),
+    ],
+)
+def test_unusual_waits_have_advice(reason: str, advice: str) -> None:
+    assert wait_text(reason).startswith(f"{reason}. ") and advice in wait_text(reason)
+    assert wait_text("Priority") == "Priority"
+
+
+def test_ended_starts_of_jobs_are_sorted(programs: Programs) -> None:
+    lines = [
+        "7_0|RUNNING|n3|0:0|2026-11-23T23:40:00|Unknown",
+        "7_0|NODE_FAIL|n2|0:0|2026-11-23T23:20:00|2026-11-23T23:30:00",
+        "7_0|PREEMPTED|n1|0:0|2026-11-23T23:00:00|2026-11-23T23:10:00",
+        "7_1|PENDING|None assigned|0:0|Unknown|Unknown",
+    ]
+    programs(sacct="; ".join(f"echo '{line}'" for line in lines))
+    starts = earlier_starts(["7_0", "7_1"])
+    assert [state.state for state in starts["7_0"]] == ["PREEMPTED", "NODE_FAIL"] and starts["7_1"] == []

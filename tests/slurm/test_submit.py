@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.slurm import submit
-from depthrate.slurm.command import SlurmError, command_environment, ignored_variables_message
+from depthrate.slurm.command import SlurmError, command_environment, ignored_variables_message, run_command
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError, submit_array
 
@@ -62,6 +62,25 @@ def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tm
     assert not isinstance(caught.value, UnclearSubmissionError)
 
 
+@pytest.mark.parametrize("cause", ["Requested node configuration is not available", "Invalid license specification"])
+def test_the_record_of_a_refused_job_is_no_job(programs: Programs, tmp_path: Path, cause: str) -> None:
+    programs(sbatch=f"echo 'sbatch: error: Batch job submission failed: {cause}' >&2; exit 1")
+    programs(squeue=f"printf '%-200s%-24s%-24s%-24s\\n' {NAME} 78 FAILED ''")
+    with pytest.raises(SlurmError, match=cause):
+        send(tmp_path)
+
+
+@pytest.mark.parametrize(("node", "is_accepted"), [("n1", True), ("", False)])
+def test_a_lost_answer_about_a_refused_job(programs: Programs, tmp_path: Path, node: str, is_accepted: bool) -> None:
+    programs(sbatch="echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1")
+    programs(squeue=f"printf '%-200s%-24s%-24s%-24s\\n' {NAME} 78 FAILED '{node}'")
+    if is_accepted:
+        assert send(tmp_path) == ["78_0", "78_1", "78_2"]
+    else:
+        with pytest.raises(SlurmError, match="Socket timed out"):
+            send(tmp_path)
+
+
 def test_accounts_are_tried_in_turn(programs: Programs, tmp_path: Path) -> None:
     refused = "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1"
     programs(sbatch=f'grep -q account=second "$2" || {{ {refused}; }}; echo 79')
@@ -75,6 +94,14 @@ def test_that_there_is_no_room_outweighs_that_an_account_is_refused(programs: Pr
     programs(sbatch=f'grep -q account=second "$2" || {full}; {refused}')
     with pytest.raises(SubmitLimitError, match="AssocMaxSubmitJobLimit"):
         submit_array(Profile(account="first,second"), NAME, tmp_path / "jobs", print, [["x"]])
+
+
+def test_sbatch_keeps_the_time_zone(programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs inherit the variables of sbatch. Other commands print times in UTC."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    programs(sbatch=f"echo $TZ > {tmp_path}/zone; echo 77", squeue="echo $TZ")
+    send(tmp_path)
+    assert (tmp_path / "zone").read_text() == "Europe/Berlin\n" and run_command(["squeue"]) == "UTC\n"
 
 
 def test_silence_is_no_refusal(programs: Programs, tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Removed rows, purges, decisions on code, membership of trials, and lists that deletions rely on."""
 
+import contextlib
 import math
 import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +16,7 @@ from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
+from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.catalog.removals import RemovalKind, remove, restore
 from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.catalog.specs import newest_specs, write_spec
@@ -27,6 +31,7 @@ from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_swe
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import QueryError, Results
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.crash_points import Killed, on_folder
 from tests.support.storage_simulation import simulate_desk
 from tests.support.tests_rows import A, B, C, commit
 
@@ -64,6 +69,41 @@ def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> No
     stored = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
     assert sorted(stored) == ["t2", "t3"], "the row itself is gone"
     assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
+
+
+def test_a_killed_removal_shows_a_sweep_or_none(folder: Store, tmp_path: Path) -> None:
+    launch(folder, "a", "t1")
+    launch(folder, "a", "t1", "t2")
+    commit(folder, A, ["t1", "t2"], sweep="a")
+    launch(folder, "b", "t2", "t3")
+    commit(folder, B, ["t3"], sweep="b")
+    SearchRecords(folder, "a").write(Batch("study", 0, ({},), (("t1",),)))
+    write_live(folder, "a", "p", A, {"t1": {"depth": 1}}, [("t1", {"step": 1, "loss": 1.0})])
+    template, work = Path(folder.root), tmp_path / "work"
+
+    def state() -> tuple[list[str], object, set[str]]:
+        store = Store(str(work))
+        return sorted(newest_specs(store)), Results(store, builtin_columns()).membership().of_sweep, there(store)
+
+    def kill_at(point: int | None) -> int:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(template, work)
+        store = Store(str(work))
+        plan = plan_removal(store, take_snapshot(store), "a")
+        with on_folder(work, point) as deadline, contextlib.suppress(Killed):
+            remove_sweep(store, plan)
+        return deadline.count
+
+    count = kill_at(None)
+    after = state()
+    kill_at(1)
+    before = state()
+    assert before != after and after == (["b"], {"b": {"t2", "t3"}}, {"t2", "t3"}) and count > 10
+    states = []
+    for point in range(1, count + 1):
+        kill_at(point)
+        states.append(state())
+    assert all(seen in (before, after) for seen in states) and states.index(after) > 0
 
 
 def test_a_removed_sweep_comes_back_with_all_it_had(shared: Store) -> None:
@@ -259,9 +299,48 @@ def test_without_a_list_of_trials_a_sweep_has_what_was_committed_for_it(store: S
     write_spec(store, "old", "1", {"name": "old", "task": "t"})
     commit(store, B, ["t2"], sweep="old")
     write_spec(store, "tuned", "1", {"name": "tuned", "task": "t", "search": {"trials": 2}}, ["t1"])
-    commit(store, C, ["t3"], sweep="tuned")
+    commit(store, C, ["t3", "t4", "t5"], sweep="tuned")
+    for study, trial_ids in (("now", (("t1",), ("t3",))), ("before", (("t4",),))):  # of another version of the task
+        SearchRecords(store, "tuned").write(Batch(study, 0, ({"lr": 1.0},) * len(trial_ids), trial_ids))
     by_sweep = counted(store, "select sweep, list(trial_id order by trial_id) from trials group by sweep order by 1")
-    assert by_sweep == [("old", ["t2"]), ("tuned", ["t1", "t3"])]
+    assert by_sweep == [("old", ["t2"]), ("tuned", ["t1", "t3"]), ("tuned@0", ["t4", "t5"])]
+
+
+def test_relaunched_file_with_other_trials_mixes_nothing(store: Store) -> None:
+    launch_spec(store, "a", "1", "t1", "t2")
+    commit(store, A, ["t1", "t2"], sweep="a")
+    launch_spec(store, "a", "1", "t3")  # the same file, after a new version or default of its task
+    commit(store, B, ["t3"], sweep="a")
+    by_sweep = counted(store, "select sweep, list(trial_id order by trial_id) from trials group by sweep order by 1")
+    assert by_sweep == [("a", ["t3"]), ("a@0", ["t1", "t2"])]
+    results = Results(store, builtin_columns())
+    assert results.for_sweep("a").sql("select trial_id from results").fetchall() == [("t3",)]
+    assert results.for_sweep("a@2").sql("select trial_id from results").fetchall() == [("t3",)]
+    assert '2 of a@0). Show them: depthrate query --sweep a@0 "' in (results.membership().note("a") or "")
+    assert results.membership().note("a@0") is None
+
+
+def test_fits_have_a_name_for_by_without_quotes(store: Store) -> None:
+    write_fits(store, "a", [{"sweep": "a", "metric": "nc1", "by": '{"lr": 0.1}'}])
+    assert counted(store, "select split_by from fits") == counted(store, 'select "by" from fits') == [('{"lr": 0.1}',)]
+    for query in ("select by from fits", "select metric from fits where by = '{}'"):
+        with pytest.raises(QueryError, match="^The column by of fits is a reserved word of SQL: write split_by"):
+            counted(store, query)
+    with pytest.raises(QueryError, match='^Did you mean "metric"'):
+        counted(store, "select metrc from fits group by all")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["sweep = 'gird'", "'gird' = t.sweep", "t.sweep in ('a', 'gird')", "sweep<>'gird'", "t.\"sweep\" not in ('gird')"],
+)
+def test_queries_of_unknown_sweeps_are_refused(store: Store, condition: str) -> None:
+    launch_spec(store, "a", "1", "t1")
+    commit(store, A, ["t1"], sweep="a")
+    results = Results(store, builtin_columns())
+    results.require_sweeps("select 'sweep', task = 'gird' from trials where sweep = 'a'")
+    with pytest.raises(QueryError, match="no sweep 'gird'. Nearest: a"):
+        results.require_sweeps(f"select * from trials t where {condition}")
 
 
 def test_tags_stand_beside_the_trials(store: Store) -> None:

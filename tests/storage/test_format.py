@@ -91,6 +91,15 @@ def test_whatever_would_write_after_all_is_refused_too(folder: Store) -> None:
             act()
 
 
+@pytest.mark.parametrize("content", [b'{"format": 9}', b'{"format": 3, "min_reader": 3}', b'{"min_reader": 4, "x": 1'])
+def test_later_format_in_another_form_is_not_read(folder: Store, content: bytes) -> None:
+    folder.write("format.json", content)
+    with pytest.raises(
+        StoreError, match="cannot read store .* this version supports formats up to 2. Nothing was read"
+    ):
+        existing_store(folder.url)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": "x", "min_reader": 1, "min_writer": 1}', b"\xff"])
 def test_a_format_that_cannot_be_believed_stops_writers_and_no_reader(folder: Store, content: bytes) -> None:
     commit(folder, A, ["t1"])

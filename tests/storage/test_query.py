@@ -183,7 +183,7 @@ def test_an_error_names_the_column_that_may_have_been_meant(store: Store) -> Non
 def test_parameters_are_beside_layers_by_the_join_that_the_docs_show_and_the_error_names(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"], params={"depth": 2})
     with pytest.raises(
-        QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Views"
+        QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Binder"
     ):
         results_of(store).sql("select depth, avg(nc1) from metrics group by depth")
     page = (Path(__file__).parents[2] / "docs/how-to/analyse.md").read_text()
@@ -401,7 +401,7 @@ def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Stor
     assert results.sql("select count(*) from trials", timeout_s=60, memory_gb=0.1).fetchall() == [(1,)]
 
 
-ALL_TYPES = duckdb.sql("select * from test_all_types()").columns
+ALL_TYPES = [*duckdb.sql("select * from test_all_types()").columns, "variant"]
 EXPRESSIONS = {
     "'a\\xE4'::blob": "a\\xE4",
     "interval '1 month 3 days'": "1 month 3 days",
@@ -414,6 +414,11 @@ EXPRESSIONS = {
     "1.50::decimal(4,2)": 1.5,
     "map{1: 2.5, 2: 'nan'::double}": [[1, 2.5], [2, None]],
     "timestamptz '2020-01-01 00:00:00+00'": "2020-01-01T00:00:00+00:00",
+    "1::variant": "1",
+    "[{'v': 'a'::variant}]": "[{'v': a}]",
+    "340282366920938463463374607431768211455::uhugeint": str(2**128 - 1),
+    "'infinity'::timestamp_ns": "infinity",
+    "map{uuid '00000000-0000-0000-0000-000000000001': [1::uhugeint]}": "{00000000-0000-0000-0000-000000000001=[1]}",
 }
 """SQL and its value in JSON."""
 
@@ -427,7 +432,9 @@ def test_a_value_of_any_type_is_json(expression: str, value: object) -> None:
 
 @pytest.mark.parametrize("column", ALL_TYPES)
 def test_each_type_of_duckdb_is_written_or_refused(column: str) -> None:
-    relation = duckdb.connect().sql(f'select "{column}" from test_all_types()')
+    relation = duckdb.connect().sql(
+        f'select "{column}" from (select *, "int"::variant as variant from test_all_types())'
+    )
     written = 0
     for write, sink in ((write_csv, io.StringIO()), (write_json, io.StringIO()), (write_parquet, io.BytesIO())):
         try:

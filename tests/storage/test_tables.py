@@ -136,7 +136,7 @@ def test_an_expression_cannot_leave_its_parentheses(text: str) -> None:
 
 def test_only_a_similar_column_is_suggested() -> None:
     columns = {"depth": "INTEGER", "deviations": "DOUBLE", "patch_size": "INTEGER"}
-    with pytest.raises(QueryError, match='Did you mean "depth"\\?$'):
+    with pytest.raises(QueryError, match='Did you mean "depth"\\? Binder Error'):
         check_expression("dpeth > 2", columns)
     with pytest.raises(QueryError) as caught:
         check_expression("xyzzy > 2", columns)
@@ -359,3 +359,37 @@ def test_pyarrow_leaves_pandas_alone_until_a_frame_is_asked_for() -> None:
         "assert pa.array(pd.Series([1.0, float('nan')])).null_count == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def commit_column(store: Store, attempt_id: str, trial_id: str, name: str) -> None:
+    metrics = tables_of(trial_id, attempt_id)["metrics"].append_column(name, pa.array([0.5] * 6))
+    row = {"trial_id": trial_id, "sweep": "s", "task": "t", "attempt_id": attempt_id, "status": "ok", "params": "{}"}
+    options = {"sweep": "s", "attempt_id": attempt_id, "part": None, "columns": builtin_columns()}
+    commit_trials(store, trials=[row], tables={"metrics": [metrics]}, **options)
+
+
+def test_a_later_column_of_other_case_is_refused(folder: Store) -> None:
+    commit_column(folder, A, "t1", "score")
+    with pytest.raises(TableError, match="column 'Score' has in SQL the name of column 'score'"):
+        commit_column(folder, B, "t2", "Score")
+    assert custom_columns(folder, "metrics") == {"score": "double"} and len(folder.list("columns")) == 1
+    commit_column(folder, C, "t2", "score")
+    assert Results(folder, builtin_columns()).sql("select count(score) from results").fetchall() == [(2,)]
+
+
+def test_columns_of_both_cases_are_named_and_renamed(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit_column(folder, A, "t1", "score")
+    with monkeypatch.context() as patch:
+        patch.setattr("depthrate.storage.commits.commit.claim_columns", lambda *_: None)
+        commit_column(folder, B, "t2", "Score")
+    folder.write("columns/metrics/double=Score", b"")
+    verification = verify(folder, builtin_columns())
+    assert {finding.kind for finding in verification.findings} == {"two types"} and len(verification.findings) == 2
+    assert any("'Score' has in SQL the name of column 'score'" in finding.what for finding in verification.findings)
+    assert compact(folder, grace_s=0).damaged == (f"trials/sweep=s/{B}.parquet",)
+    assert repair(folder, verify(folder, builtin_columns())).pending == set()
+    results = Results(folder, builtin_columns())
+    rows = results.sql("select trial_id, score, Score_number from results order by 1").fetchall()
+    assert rows == [("t1", 0.5, None), ("t2", None, 0.5)]
+    assert verify(folder, builtin_columns()).findings == [] and results.problems == []
+    assert compact(folder, grace_s=0).damaged == ()

@@ -129,6 +129,16 @@ def test_typed_parameters_of_another_number_of_trials_are_not_used() -> None:
         "pivot trials on sweep",
         "select depth from results",
         "select min(Depth) from trials",
+        "select t from trials /* all */ t",
+        "select t from trials -- all\n as t",
+        'select t from "trials" t',
+        'select t from t: "Results"',
+        "select x from trials/* a */t/* b */(a, x)",
+        "from results where task <> 'select'",
+        "from results -- select",
+        "select 'select' = $$select$$, \"select\" from (from results)",
+        "from /* select */ trials",
+        "select /* from */ t from results /* /* nested */ */ as /**/ t",
     ],
 )
 def test_a_column_that_a_query_can_refer_to_is_read(query: str) -> None:
@@ -142,6 +152,8 @@ def test_a_column_that_a_query_can_refer_to_is_read(query: str) -> None:
         "select min(lr) is distinct from max(lr) from trials",
         "select t.lr from trials as t where t.lr > 0",
         "select lr, avg(nc1) from results group by all",
+        "select lr /* all * of from */ from trials -- table",
+        "select lr from results where task = 'from * columns trials'",
     ],
 )
 def test_a_column_that_no_query_can_refer_to_is_not_read(query: str) -> None:

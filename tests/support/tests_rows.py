@@ -52,6 +52,7 @@ def commit(
     part: int | None = None,
     sweep: str = "s",
     code_hash: str | None = None,
+    task: str = "t",
     **shape: Any,
 ) -> None:
     """Commit trials as a worker does: its record, the data, the trials file."""
@@ -63,7 +64,7 @@ def commit(
         {
             "trial_id": trial_id,
             "sweep": sweep,
-            "task": "t",
+            "task": task,
             "attempt_id": attempt_id,
             "status": "ok",
             "committed_at": datetime(2026, 1, 1, hour, tzinfo=UTC),

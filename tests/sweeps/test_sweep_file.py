@@ -1,7 +1,9 @@
 """Sweep files: YAML as people write it, --set, and where files are found."""
 
+import math
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -27,9 +29,16 @@ from depthrate.tasks.interface import Engine, TaskError
         ("none", "none"),
         ("null", None),
         ("'1e-4'", "1e-4"),
+        ("no", "no"),
+        ("Off", "Off"),
+        ("y", "y"),
+        ("010", "010"),
+        ("2024-01-31", "2024-01-31"),
+        ("=", "="),
+        ("True", True),
     ],
 )
-def test_numbers_in_yaml_are_numbers(text, value):
+def test_yaml_has_numbers_booleans_and_text(text, value):
     found = parse_yaml(f"lr: {text}")["lr"]
     assert found == value and type(found) is type(value)
 
@@ -112,6 +121,12 @@ def test_set_is_never_silently_overruled(tmp_path, part):
         ("nam: x", {}, r"bad\.yaml: unknown key 'nam'.*did you mean 'name'"),
         ("name: x\ntask: collapse\nparams: [1]", {"depth": 3}, r"bad\.yaml: params is a list"),
         (FILE, {"dept": 3}, r"unknown parameter 'dept'.*did you mean 'depth'"),
+        (FILE, {"depth": [math.inf]}, r"parameter 'depth' is inf, expected an int"),
+        (FILE, {"depth": {"linspace": [1, math.inf, 3]}}, r"parameter 'depth' is nan, expected an int"),
+        (FILE, {"lr": math.nan}, r"parameter 'lr' is nan, expected a number"),
+        (FILE, {"lr": [date(2020, 1, 1)]}, r"parameter 'lr' is datetime.date\(2020, 1, 1\), expected a number"),
+        (FILE, {"depth": {1, 2}}, r"parameter 'depth' is \{1, 2\}, expected an int"),
+        (FILE, {"seeds": [math.nan]}, r"seeds is \[nan\], expected a count"),
         ("name: \xff", {}, r"bad\.yaml"),
     ],
 )

@@ -15,7 +15,7 @@ def test_labels_and_entries_fall_back_to_names() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "my bend"}, "letters, digits"),
+        ({"name": " "}, "expected the name of a column"),
         ({"name": "bend", "axis": "logarithmic"}, "axis is 'logarithmic', expected one of log, linear"),
         ({"name": "bend", "per": "epoch"}, "per is 'epoch', expected one of layer, step"),
         ({"name": "bend", "kind": "tensor"}, "expected one of scalar, vector, matrix"),
@@ -31,6 +31,8 @@ def test_what_cannot_be_kept_or_drawn_is_refused(given: dict[str, Any], message:
 def test_names_are_unique_and_gaps_are_measured() -> None:
     with pytest.raises(MeasurementError, match="'a' is declared twice"):
         by_name([Metric("a"), Metric("a", per="step")])
+    with pytest.raises(MeasurementError, match="'A' is declared twice"):
+        by_name([Metric("a"), Metric("A")])
     with pytest.raises(MeasurementError, match="gap is 'b'"):
         by_name([Metric("a", gap="b")])
     assert scalars([Metric("a"), Metric("v", kind="vector"), Metric("s", per="step")]) == ["a", "s"]

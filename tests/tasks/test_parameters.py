@@ -308,3 +308,25 @@ def test_an_annotation_that_no_parameter_has_is_refused():
 
         class Wrong(Parameters):
             what: dict = parameter({})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "result"),
+    [
+        ("bool", "yes", True),
+        ("bool", "Off", False),
+        ("str", "no", "no"),
+        ("str", 0.001, "'x' is 0.001, expected a str .quote it in YAML"),
+        ("str", True, "quote it"),
+        ("bool", "maybe", "'x' is 'maybe', expected true or false"),
+        ("scalar", "off", "'off', expected .*Write true or false, or annotate the argument as str"),
+        ("scalar", "gelu", "gelu"),
+    ],
+)
+def test_yaml_words_are_text_or_booleans(kind, value, result):
+    parameter = Parameter(name="x", kind=kind)
+    if isinstance(result, bool) or result == value:
+        assert same(parameter.check(value), result)
+    else:
+        with pytest.raises(ParameterError, match=result):
+            parameter.check(value)

@@ -139,6 +139,34 @@ def test_a_fused_task_must_return_one_result_a_trial():
         list(short.__depthrate_task__.run([{"seed": 0}, {"seed": 1}], Context()))
 
 
+@pytest.mark.parametrize("returned", [None, 3, iter([{}, {}]), {"a": 1, "b": 2}])
+def test_a_fused_task_must_return_a_list(returned):
+    @task(fusible=["seed"])
+    def lazy(*, seed: int = 0):
+        return returned
+
+    with pytest.raises(TaskError, match=f"task returned a {type(returned).__name__} for a pack of 2 trials"):
+        list(lazy.__depthrate_task__.run([{"seed": 0}, {"seed": 1}], Context()))
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("def law(*, depth: int):\n    yield {}", "a generator"),
+        ("async def law(*, depth: int):\n    return {}", "an async function"),
+        ("async def law(*, depth: int):\n    yield {}", "an async function"),
+    ],
+)
+def test_a_function_that_returns_no_tables_is_refused(tmp_path, text, form):
+    other = "@depthrate.task()\ndef good(*, depth: int):\n    return {}\n"
+    (tmp_path / "mine.py").write_text(f"import depthrate\n{other}@depthrate.task()\n{text}\n")
+    with pytest.raises(
+        TaskError, match=rf"mine.py:law \(mine.py, line 5\) is {form}, expected a function that returns"
+    ):
+        load_task("./mine.py:law", tmp_path)
+    assert load_task("./mine.py:good", tmp_path).name == "mine:good"
+
+
 def test_fusible_must_name_an_argument():
     with pytest.raises(ParameterError, match=r"unknown parameter 'sed' in fusible of task 'law' .did you mean 'seed'"):
 
@@ -164,3 +192,15 @@ def test_the_decorator_is_found_where_it_was_and_says_where_it_is():
 
     with pytest.warns(DeprecationWarning, match=r"Use depthrate\.task"):
         assert module.task is depthrate.task
+
+
+def test_only_the_requested_task_is_checked(tmp_path: Path) -> None:
+    header = "from __future__ import annotations\nimport depthrate\n"
+    tasks = {"good": "depth: int", "unfit": "depth: dict", "unknown": "depth: Nothing"}
+    text = "".join(f"@depthrate.task()\ndef {name}(*, {of}): return {{}}\n" for name, of in tasks.items())
+    (tmp_path / "tasks.py").write_text(header + text)
+    assert list(load_task("tasks.py:good", tmp_path).schema) == ["depth"]
+    with pytest.raises(ParameterError, match="task 'unfit': argument 'depth' is annotated"):
+        load_task("tasks.py:unfit", tmp_path)
+    with pytest.raises(TaskError, match=r"tasks\.py: NameError: name 'Nothing'"):
+        load_task("tasks.py:unknown", tmp_path)

@@ -14,7 +14,7 @@ from depthrate.orchestrator.console.tables import counted, listed, make_console
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.storage.attempts.clocks import compare_clocks
 from depthrate.storage.attempts.records import read_loose_records
-from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.catalog.specs import find_launched, newest_specs
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store, existing_store
 
@@ -59,8 +59,8 @@ def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = Fa
 @click.option("--force", is_flag=True, help="End running attempts at once, without a checkpoint.")
 def command(sweep: str, store: str | None, force: bool) -> None:
     opened = existing_store(store, writes=True)
-    launched = newest_specs(opened)
-    if sweep not in launched:
-        names = ", ".join(sorted(launched)) or "none"
+    if (found := find_launched(opened, sweep)) is None:
+        names = ", ".join(sorted(newest_specs(opened))) or "none"
         raise UsageError(f"no sweep {sweep!r} was launched in {opened.url}, which has: {names}")
+    sweep = found[1].sweep  # a request to stop ends all launches of a sweep
     cancel_sweep(opened, sweep, make_console(), force=force)

@@ -9,7 +9,7 @@ from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.console.tables import make_console, print_json, print_warnings
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_warnings
 from depthrate.storage.files.store import existing_store
 
 
@@ -34,6 +34,11 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
+    if changes and not any(curve.rows for curve in result.curves):
+        given = ", ".join(f"{name} {value}" for name, value in changes.items())
+        counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
+        left_out = "".join(f". Left out: {curve.excluded_text}" for curve in result.curves[:1])
+        raise UsageError(f"nothing to fit: none of {counts} is committed with a value for {given}{left_out}")
     console = make_console()
     print_warnings(result.warnings)
     if json:

@@ -13,6 +13,7 @@ from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import make_console, print_json, print_table
 from depthrate.orchestrator.monitor.cost import NodeCost, compute_cost
 from depthrate.storage.attempts.records import read_records
+from depthrate.storage.catalog.specs import sweep_of_launch
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, existing_store
 
@@ -26,7 +27,7 @@ def clear_node(sweep_ref: str, node: str, store: Store) -> None:
     Raises:
         ValueError: The sweep is unknown or never ran on this node.
     """
-    (sweep,) = planned_trials(sweep_ref, store)
+    sweep = sweep_of_launch(*planned_trials(sweep_ref, store))
     hosts = {str(record["host"]) for record in read_records(store, take_snapshot(store), sweep=sweep)}
     if node not in hosts:
         raise UsageError(
@@ -57,7 +58,7 @@ def command(sweep: str, store: str | None, json: bool, clear: str | None) -> Non
     if clear is not None:
         clear_node(sweep, clear, existing_store(store, writes=True))
     opened = existing_store(store)
-    (name,) = planned_trials(sweep, opened)
+    name = sweep_of_launch(*planned_trials(sweep, opened))
     snapshot = take_snapshot(opened)
     records = read_records(opened, snapshot, sweep=name)
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()

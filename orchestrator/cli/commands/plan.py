@@ -55,6 +55,7 @@ _ENGINE_TEXT = {
 def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_json: bool, *, wide: bool) -> None:
     """Print one row per sweep: pending work, its estimated cost, and whether something is missing."""
     store = open_store(options.store)
+    store.check_location()
     rows = [_costs(replace(options, sweep=name), store, data) for name in names]
     if as_json:
         print_json(rows)
@@ -111,6 +112,7 @@ def _as_json(planned: PlannedSweep, details: dict[str, Any]) -> dict[str, Any]:
         "device": target.device,
         "estimated_core_hours": estimates.hours(plan.packs, target.workers),
         "estimate_rests_on_packs": len(estimates.measured),
+        "data": _data(plan),
         "remarks": _remarks(plan),
         **details,
         **({} if planned.view is None else {"search": planned.view.to_json()}),
@@ -122,6 +124,11 @@ def _remarks(plan: Plan) -> list[str]:
     """Return remarks on the pending trials, and on fits with too few points to test their model."""
     pending = [trial.params for pack in plan.packs for trial in pack.trials]
     return [*(plan.checked.task.remarks(pending) if pending else ()), *thin_fit_remarks(plan.checked)]
+
+
+def _data(plan: Plan) -> list[str]:
+    """Return a line on each data set of the sweep."""
+    return [*plan.checked.task.describe_data([trial.params for trial in plan.checked.trials.representatives()])]
 
 
 def _engine(pack: Pack, plan: Plan, target: ComputeTarget) -> Engine | None:
@@ -186,7 +193,7 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
     console.print(plan_summary(plan))
     if planned.view is not None:
         console.print(planned.view.summary())
-    for remark in _remarks(plan):
+    for remark in (*_data(plan), *_remarks(plan)):
         console.print(remark)
     if plan.packs:
         alone = why_alone(plan.packs, plan.checked.task, device=target.device, workers=target.workers)

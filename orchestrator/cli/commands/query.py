@@ -144,6 +144,10 @@ def _what_varies(results: Results, query: str, sweep: str | None) -> str | None:
     words = names_in(query)
     if not _OF_TRIALS.intersection(named_views(query)) or not _AGGREGATES & words or words & {"trial_id", "sweep"}:
         return None
+    versions = "select task from trials group by task having min(task_version) < max(task_version) order by task"
+    if "task_version" not in words and (mixed := [task for (task,) in results.sql(versions).fetchall()]):
+        advice = "Limit the query to a sweep (--sweep) or to a task_version of trials"
+        return f"this aggregates trials of several versions of task {listed(mixed, MAX_VALUES_SHOWN)}. {advice}"
     constant = results.constant_parameters()
     names = [n for n in results.parameter_names() if n.removeprefix("param_") != "seed" and n not in constant]
     names = [name for name in names if not {name.casefold(), name.removeprefix("param_").casefold()} & words]
@@ -200,9 +204,10 @@ def command(
     if output is not None:
         check_output(output)
     keep_pandas_out()
-    results = open_results(store)
+    results = opened = open_results(store)
+    opened.require_sweeps(sql)
     if sweep is not None:
-        results = results.for_sweep(sweep)
+        results = opened.for_sweep(sweep)
     if output is None and chosen_format == "table":
         with _limits(timeout_seconds, memory_gb):
             relation = results.sql(sql, timeout_s=timeout_seconds, memory_gb=memory_gb)
@@ -212,5 +217,6 @@ def command(
             write = partial(_write_rows, chosen_format, stream)
             results.stream(sql, write, timeout_s=timeout_seconds, memory_gb=memory_gb)
     print_warnings(results.problems)
-    if (note := _what_varies(results, sql, sweep)) is not None:
+    left_out = None if sweep is None else opened.membership().note(sweep)
+    for note in filter(None, (_what_varies(results, sql, sweep), left_out)):
         print_line(f"note: {note}", stderr=True)

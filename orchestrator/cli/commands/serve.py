@@ -18,7 +18,7 @@ PORT = 8377
 @click.option(
     "--timeout-seconds", type=Number(min=0.0, min_open=True), default=30.0, help="Time limit of a query in seconds."
 )
-@click.option("--memory-gb", type=Number(min=0.05), default=1.0, help="Memory limit of all queries together in GB.")
+@click.option("--memory-gb", type=Number(min=0.2), default=2.0, help="Memory limit of all queries together in GB.")
 def command(store: str | None, host: str, port: int, token: bool, timeout_seconds: float, memory_gb: float) -> None:
     opened = existing_store(store)
     listener = listen(opened, host, port, with_token=token, timeout_s=timeout_seconds, memory_gb=memory_gb)

@@ -17,8 +17,8 @@ from depthrate.orchestrator.api.status import (
     StatusPoller,
     StatusSnapshot,
     job_text,
-    stalled_text,
 )
+from depthrate.orchestrator.attempts.record import stalled_text
 from depthrate.orchestrator.cli.options import FILE, declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.output_file import check_output, write_output
 from depthrate.orchestrator.console.tables import (
@@ -67,7 +67,7 @@ def _print_status(console: Console, snapshot: StatusSnapshot, *, wide: bool, wit
                 console.print(f"{state.name}: {job_text(counts, schedulers()[executor].title)}")
     for state in snapshot.states:
         for record in state.stalled[:5]:
-            console.print(stalled_text(state.name, record))
+            console.print(f"{state.name}: {stalled_text(record)}")
         for message, count in state.errors().most_common(5):
             console.print(f"{state.name}: {counted(count, 'trial')} failed with: {message}")
     if snapshot.running:

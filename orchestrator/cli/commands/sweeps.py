@@ -1,11 +1,9 @@
 """`depthrate sweeps`: list, remove, restore and rename the sweeps of a store."""
 
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 
 import click
-from rich.console import Console
 
 from depthrate.orchestrator.api.find_sweep import launched_sweep, write_missing_lists
 from depthrate.orchestrator.attempts.liveness import is_live
@@ -24,7 +22,7 @@ from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import rename_fits
 from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
-from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_spec
+from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, sweep_of_launch, write_spec
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import identity, renaming_path
@@ -47,15 +45,6 @@ def _require_ended(store: Store, snapshot: Snapshot, sweep: str) -> None:
 def _unknown(store: Store, sweep: str, snapshot: Snapshot) -> str:
     names = sorted(newest_specs(store).keys() | read_membership(store, snapshot).of_sweep.keys())
     return f"no sweep {sweep!r} in {store.url}, which has: {', '.join(names) or 'none'}"
-
-
-def print_restored(store: Store, removals: Iterable[Removal], name: str, console: Console) -> None:
-    """Print how many trials were restored. A concurrent compaction may have purged some."""
-    rows = frozenset(row for removal in removals for row in removal.rows)
-    purged = rows & take_snapshot(store).removals.hidden
-    text = f"restored {name}: {counted(len({trial_id for trial_id, _ in rows - purged}), 'trial')}"
-    text += f". {len({t for t, _ in purged})} more were purged by a compaction. Run them again." if purged else ""
-    console.print(text)
 
 
 def _renaming(store: Store, new: str) -> tuple[str, bool] | None:
@@ -110,6 +99,12 @@ def show_list(store: str | None, json: bool) -> None:
 @yes_option
 def rm(sweep: str, store: str | None, yes: bool) -> None:
     """Remove a sweep and the trials that no other sweep requests. Safe during runs."""
+    if "@" in sweep:  # the trials of an earlier launch, without a file of their own
+        from depthrate.orchestrator.cli.commands import trials  # imports duckdb, which other subcommands do not need
+
+        assert trials.rm.callback is not None
+        trials.rm.callback((), f"sweep = '{sweep}'", store, yes)
+        return
     opened, console = existing_store(store, writes=True), make_console()
     write_missing_lists(opened, removed=sweep)
     snapshot = take_snapshot(opened)
@@ -145,6 +140,8 @@ def restore_sweep(sweep: str, store: str | None) -> None:
     if not removals:
         names = ", ".join(sorted({removal.sweep for removal in removed})) or "none"
         raise UsageError(f"no removed sweep {sweep!r} to restore in {opened.url}, which has: {names}")
+    from depthrate.orchestrator.cli.commands.trials import print_restored  # imports duckdb
+
     require_clock(opened)
     restore(opened, removals)
     print_restored(opened, removals, sweep, console)
@@ -157,6 +154,10 @@ def restore_sweep(sweep: str, store: str | None) -> None:
 def rename_sweep(sweep: str, name: str, store: str | None) -> None:
     """Rename a sweep."""
     # trials do not store the name. An interrupted renaming continues with the next call, since it is recorded first
+    if sweep_of_launch(sweep) != sweep:
+        raise UsageError(
+            f"{sweep} is an earlier launch of {sweep_of_launch(sweep)}, which is renamed with all launches."
+        )
     opened, console = existing_store(store, writes=True), make_console()
     identity(name)
     snapshot, specs = take_snapshot(opened), _launches(opened, sweep)

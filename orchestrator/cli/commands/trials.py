@@ -1,19 +1,19 @@
 """`depthrate trials`: remove and restore results, tag trials."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
+from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.cli.commands.sweeps import print_restored
 from depthrate.orchestrator.cli.options import GRACE_NOTE, declared_group, store_option, yes_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.catalog.removals import RemovalKind, remove, restore
+from depthrate.storage.catalog.removals import Removal, RemovalKind, remove, restore
 from depthrate.storage.catalog.tags import require_tag, write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.store import existing_store
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_sweep
@@ -45,6 +45,15 @@ def chosen_trials(results: Results, prefixes: Sequence[str], where: str | None) 
         if not matches:
             raise UsageError(f"no trial of {results.store.url} satisfies {where}")
     return sorted(chosen)
+
+
+def print_restored(store: Store, removals: Iterable[Removal], name: str, console: Console) -> None:
+    """Print how many trials were restored. A concurrent compaction may have purged some."""
+    rows = frozenset(row for removal in removals for row in removal.rows)
+    purged = rows & take_snapshot(store).removals.hidden
+    text = f"restored {name}: {counted(len({trial_id for trial_id, _ in rows - purged}), 'trial')}"
+    text += f". {len({t for t, _ in purged})} more were purged by a compaction. Run them again." if purged else ""
+    console.print(text)
 
 
 def trials_where(results: Results, where: str) -> set[str]:

@@ -11,18 +11,19 @@ from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.ray.node import RAY_ITSELF_GB, run_ray_node
 from depthrate.orchestrator.executors.slurm.entry import resolve_profile
 from depthrate.orchestrator.executors.slurm.remote_launch import RemoteLaunch
-from depthrate.orchestrator.executors.slurm.submissions import PLANNED_JOB_NAME, jobs_folder, read_submissions
-from depthrate.orchestrator.executors.slurm.watched_jobs import UNKNOWN_TIMEOUT_S, accounted_states
+from depthrate.orchestrator.executors.slurm.request_rate import EXTRA_POLLS_PER_MIN
+from depthrate.orchestrator.executors.slurm.submissions import PLANNED_JOB_NAME, Submission, jobs_folder
+from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue, WatchedJob
 from depthrate.slurm.cluster_limits import Limits, read_limits
-from depthrate.slurm.command import SlurmError
-from depthrate.slurm.job_states import JobState, squeue_states
+from depthrate.slurm.command import CALLS
+from depthrate.slurm.job_states import wait_text
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.script import batch_script
+from depthrate.slurm.script import all_jobs_ended, batch_script
 from depthrate.slurm.submit import submit_array
 from depthrate.sweeps.packing import Pack
 
-POLL_INTERVAL_S = 3.0
-"""Seconds between polls of the job."""
+FOLLOW_INTERVAL_S = 3.0
+"""Seconds between reads of the job's folder and of the store. The request budget limits the queries of the controller."""
 
 
 class Allocation(RemoteLaunch, RemoteLauncher):
@@ -62,26 +63,22 @@ class Allocation(RemoteLaunch, RemoteLauncher):
 
     def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:
         """Wait for the end of the job while passing its state to `show`, and return a description of the end."""
-        state, unknown_since = JobState("PENDING"), None
-        while state.phase != "over":
-            show(state.state.lower() + (f" ({state.reason})" if state.phase == "waiting" and state.reason else ""))
-            time.sleep(POLL_INTERVAL_S)
-            try:
-                polled = squeue_states([job.job_id]).get(job.job_id)
-            except SlurmError:  # the controller does not answer, so the job's state is unknown
-                continue
-            polled = polled or accounted_states([job.job_id]).get(job.job_id)
-            unknown_since = None if polled else unknown_since or time.monotonic()
-            if unknown_since is not None and time.monotonic() - unknown_since > UNKNOWN_TIMEOUT_S:
-                break
-            state = polled or state
-        stderr = ""
-        for submission in read_submissions(self._store, [self._sweep.name]):
-            if submission.folder == job.folder:
-                stderr = submission.read_stderr(job.job_id)
-                submission.delete(self._store)
+        queue = JobQueue(poll_s=self._profile.poll_s)
+        for _ in range(min(EXTRA_POLLS_PER_MIN, CALLS["squeue"])):  # by `send_launch`
+            queue.requests.record_count()
+        submission = Submission(Path(job.folder).name, self._sweep.name, self._limits.cluster, job.folder, [[]])
+        watched = queue.jobs[job.job_id] = WatchedJob(job.job_id, submission, [])
+        while not queue.is_over(watched):
+            reason = f" ({wait_text(watched.state.reason)})" if watched.is_waiting and watched.state.reason else ""
+            show(watched.state.state.lower() + reason)
+            time.sleep(FOLLOW_INTERVAL_S)
+            queue.poll_if_due(is_news_due=all_jobs_ended(Path(job.folder)))
+            queue.read_failed_starts()
+        stderr = watched.failed_start or submission.read_stderr(job.job_id)
+        submission.delete(self._store)
         tail = " / ".join(stderr.strip().splitlines()[-3:])
-        return f"job {job.job_id} ended as {state.state}: {tail}. Logs: {job.folder}"
+        node = f" on {watched.state.node}" if watched.state.node else ""
+        return f"job {job.job_id} ended as {watched.state.state}{node}: {tail}. Logs: {job.folder}"
 
     def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
         """Return the executor and options of the inner launch. `run_ray_node` adds the address."""

@@ -114,7 +114,7 @@ class RayExecutor(Executor):
             raise RayLost(
                 f"{self._title}: no answer from its head at {self._head.address} for {self._head.silent_s:.0f} s. Running "
                 "workers save a checkpoint and exit. Check the head (ray status, gcs_server.out), then restart it or pass "
-                "another --address."
+                "another --address"
             )
         if self._slots.now != self.workers or self._slots.max != self._dispatcher.workers:
             if self._slots.now != self.workers:

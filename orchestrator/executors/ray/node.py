@@ -40,6 +40,7 @@ OBJECT_STORE_BYTES = 100 * 2**20
 def run_ray_node(arguments: list[str]) -> None:
     """Run this node's part of a launch. The only argument is the job's folder, which contains the options."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    in_job.mark_started()
     folder = Path(arguments[0])
     options = LaunchOptions.from_json((folder / OPTIONS_FILE).read_text())
     # A worker that aborts when Ray exits would leave a core file of gigabytes in the user's folder.

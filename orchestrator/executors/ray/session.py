@@ -12,6 +12,7 @@ import resource
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -153,6 +154,7 @@ class Session:
     def abandon(self) -> None:
         """Abandon a lost Ray without calling it, because each call would wait for a minute and then abort this process."""
         atexit.unregister(ray.shutdown)
+        atexit.register(_exit_without_ray)  # registered last, so it runs first
         self._clean_up()
 
     def close(self) -> None:
@@ -178,6 +180,13 @@ class Session:
                 raylet.AuthenticationTokenLoader.instance().reset_cache()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _exit_without_ray() -> None:
+    """End this process before Ray's exit handlers, which would wait for the lost head and then crash."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)  # as after a failed launch
 
 
 @contextlib.contextmanager
@@ -262,12 +271,13 @@ def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
         if node["Alive"]
     }
     answered, unanswered = ray.wait(list(node_ids), num_returns=len(node_ids), timeout=wait_s)
+    hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}
     differences, unusable = [], []
     for query in unanswered:
         ray.cancel(query, force=True)
         unusable.append((node_ids[query], f"no answer in {wait_s:.0f} s"))
     for query in answered:
-        node = f"node {node_ids[query][:8]}"
+        node = f"node {hosts[node_ids[query]]}"
         try:
             versions = ray.get(query)
         except ray.exceptions.RayError as error:
@@ -278,7 +288,7 @@ def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
             for name, version in local_versions.items()
             if versions[name] != version
         ]
-    messages = [f"node {node_id[:8]} is excluded, it runs no tasks: {reason}" for node_id, reason in unusable]
+    messages = [f"node {hosts[node_id]} is excluded, it runs no tasks: {reason}" for node_id, reason in unusable]
     if len(unusable) == len(node_ids):
         raise RayError(f"no node of the Ray cluster can run tasks: {', '.join(messages[:3])}")
     return NodeCheck([*messages, *differences], [node_id for node_id, _ in unusable])

@@ -40,9 +40,19 @@ def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Prof
         ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the file or an option cannot be used.
     """
     from depthrate.orchestrator.executors.machine import check_request
+    from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
+    from depthrate.slurm.command import run_command
     from depthrate.slurm.profile import load_profile
+    from depthrate.slurm.script import check_python
 
     options, profile = request.options, load_profile(cluster)
+    if hosts := ",".join(profile.exclude).replace(" ", ""):
+        names = run_command(["scontrol", "show", "hostnames", hosts]).split() if "[" in hosts else hosts.split(",")
+        profile = replace(profile, exclude=tuple(names))
+    check_jobs_folder(profile, request.store, request.sweep.name)
+    check_python(profile)
+    # `squeue --Format=JobID,State,Comment` lists the jobs of a sweep, also for other tools. Some sites prescribe comments
+    profile = replace(profile, extra={"comment": f"depthrate:{request.sweep.name}", **profile.extra})
     check_request(options.device, options.workers)
     if (packs_per_gpu := options.executor_options[PACKS_PER_GPU.name]) is not None:
         profile = replace(profile, packs_per_gpu=packs_per_gpu)
@@ -89,9 +99,9 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
     from depthrate.slurm.script import import_submitit
 
+    limits = read_limits()
     import_submitit()  # before writing or submitting anything
     profile, device = resolve_profile(request, request.options.executor_options[CLUSTER.name])
-    limits = read_limits()
     limits.check(profile, 0)
     if profile.max_submitted is None:
         submit_limits = read_submit_limits(profile, limits.cluster)
@@ -127,6 +137,7 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
     from depthrate.orchestrator.executors.slurm.watched_jobs import accounted_states
     from depthrate.slurm.command import SlurmError
+    from depthrate.slurm.job_states import wait_text
 
     try:
         submissions, states = jobs_of_sweep(store, sweep, _cluster_name())
@@ -136,7 +147,8 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     queued = [states[job_id] for job_id in job_ids if job_id in states]
     waiting = [state.reason for state in queued if state.phase == "waiting"]
     running = sum(state.phase == "running" for state in queued)
-    counts = JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
+    reasons = dict(Counter(waiting).most_common())
+    counts = JobCounts(len(waiting), running, reasons, [text for r in reasons if (text := wait_text(r)) != r])
     states |= accounted_states([job_id for job_id in job_ids if job_id not in states])
     return SchedulerAnswer(counts, list_unreported_ends(store, sweep, submissions, states))
 

@@ -52,7 +52,7 @@ from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue, Watche
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message, time_outside_slurm
-from depthrate.slurm.job_states import JobState, parse_array_id
+from depthrate.slurm.job_states import JobState, earlier_starts, parse_array_id, wait_text
 from depthrate.slurm.profile import Profile, expiring_keys_message
 from depthrate.slurm.script import batch_script
 from depthrate.slurm.submit import SubmitLimitError, cancel_jobs, exclude_nodes
@@ -69,21 +69,19 @@ MAX_RECORD_POLL_INTERVAL_S = 5.0
 """Longest interval between reads of the records on a file system, in seconds."""
 MAX_REMOTE_RECORD_POLL_INTERVAL_S = 15.0
 """Longest interval between reads of the records on an object store, in seconds."""
-WAIT_ADVICE = dict.fromkeys(
-    ("PartitionDown", "PartitionInactive"),
-    "they start once it is up again, or cancel and set another partition",
-)
-"""Reason why jobs wait -> advice."""
 PROBABLE_CAUSES = {"OUT_OF_MEMORY": "mem_gb was too small", "OutOfMemory": "mem_gb was too small"}
 PROBABLE_CAUSES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short")
 """State, or reason of an ending job -> probable cause, reported before the job's records are known."""
+RESTARTS = {"PREEMPTED": "preempted, requeued", "NODE_FAIL": "lost with their node, requeued"}
+RESTARTS |= {"REQUEUED": "requeued after a preemption or near their time limit"}  # by themselves, on SLURM's signal
+"""Final state of a job's earlier start -> description of its restart."""
 MIN_JOB_MINUTES = 1.0
 """Shortest run time of a bundle in minutes, if the cluster accepts fewer jobs than there are packs."""
 EARLY_END_S = 18.0
 """Time in seconds after a submission in which most faulty jobs fail to start or end."""
 POLL_BACKOFF_FACTOR = 20
 """Poll backoff: after reading records for d seconds, wait 20 d, so that reading takes at most 5 % of the time."""
-ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
+ORDINARY_REASONS = ("Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
 """Reasons why jobs wait that require no action."""
 MAX_PACK_TIMES = 32
 """Maximum number of pack run times that are stored for estimates."""
@@ -118,7 +116,7 @@ class SlurmExecutor(Executor):
         """Submits the launch itself to SLURM, if not all jobs can be submitted now."""
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
         self.quota = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.record_count)
-        self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
+        self.num_nodes = self._num_nodes = max(1, limits.partition_of(profile).num_usable(profile))
         self._nodes = StartFailures(self._num_nodes)
         self._unhealthy_nodes: list[str] = []
         """Nodes that the driver excludes."""
@@ -268,6 +266,8 @@ class SlurmExecutor(Executor):
         except SlurmError as error:
             log.warning("cannot list the jobs of peer launches: %s", error)
             return {}
+        finally:
+            self._queue.requests.record_count()
         self.adopt([submission for submission in submissions if submission.name not in watched], states)
         return {attempt_id: self._adopted[attempt_id] for attempt_id in self._adopted.keys() - before}
 
@@ -321,7 +321,7 @@ class SlurmExecutor(Executor):
         globally = list(dict.fromkeys([*self._nodes.excluded, *self._unhealthy_nodes]))
         globally = globally[: max(0, self._num_nodes - 1)]
         combined = list(dict.fromkeys([*globally, *failed_nodes]))
-        return combined if len({*combined, *self.profile.exclude}) < self._num_nodes else globally
+        return combined if len(combined) < self._num_nodes else globally
 
     def nodes_by_attempt(self) -> dict[str, str]:
         """Map the submitted ID of each started attempt to its node."""
@@ -334,7 +334,7 @@ class SlurmExecutor(Executor):
 
     def has_other_nodes(self, nodes: Collection[str]) -> bool:
         """Return whether the partition has nodes outside `nodes` that are not excluded."""
-        return len({*nodes, *self._nodes.excluded, *self.profile.exclude}) < self._num_nodes
+        return len({*nodes, *self._nodes.excluded}) < self._num_nodes
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Exclude these nodes from new and waiting jobs."""
@@ -397,6 +397,7 @@ class SlurmExecutor(Executor):
     def _collect_ends(self) -> list[AttemptEnd]:
         """Return the attempts that ended according to their records and the last answer of the controller."""
         ends = []
+        self._queue.read_failed_starts()
         self._outcomes.refresh(self._queue.jobs.values())
         for job in list(self._queue.jobs.values()):
             is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
@@ -420,11 +421,13 @@ class SlurmExecutor(Executor):
     def _log_job_states(self) -> None:
         """Log unusual reasons why jobs wait, overdue and ending jobs, and ended jobs whose records are not visible yet."""
         jobs = self._queue.jobs.values()
-        reasons = Counter(job.state.reason for job in jobs if job.is_waiting)
-        for reason, count in reasons.items():
+        for reason, count in self.waiting_reasons().items():
             if reason not in ORDINARY_REASONS:
-                advice = f" ({WAIT_ADVICE[reason]})" if reason in WAIT_ADVICE else ""
-                log_event("job", f"waiting: {reason}{advice}", count=count, is_state=True)
+                log_event("job", f"waiting: {wait_text(reason)}", count=count, is_state=True)
+        if suspended := [job.state.node for job in jobs if job.state.state == "SUSPENDED"]:
+            nodes = ", ".join(sorted(set(suspended)))
+            log_event("job", "suspended until SLURM resumes them", count=len(suspended), where=nodes, is_state=True)
+        self._log_restarts()
         # An earlier launch may have submitted adopted jobs with another cluster file.
         overdue = [
             job
@@ -446,6 +449,23 @@ class SlurmExecutor(Executor):
             cause = f" (probably {PROBABLE_CAUSES[state]})" if state in PROBABLE_CAUSES else ""
             message = f"ended as {state}{cause}, waiting up to {self.profile.grace_s:.0f} s for its records"
             log_event("job", message, count=count, where=node, is_state=True)
+
+    def _log_restarts(self) -> None:
+        """Log the jobs that SLURM has requeued, with the cause from the accounting."""
+        restarted, self._queue.restarted = self._queue.restarted, []
+        starts: dict[str, list[JobState]] = {}
+        with suppress(SlurmError):
+            starts = earlier_starts(job_id for job_id, _ in restarted) if restarted else {}
+        for job_id, node in restarted:
+            state = starts[job_id][-1].state if starts.get(job_id) else "REQUEUED"
+            log_event(
+                "job", f"{RESTARTS.get(state, RESTARTS['REQUEUED'])} and resuming from their checkpoints", where=node
+            )
+
+    def waiting_reasons(self) -> Counter[str]:
+        """Return the reasons why submitted jobs wait, each with its number of jobs."""
+        reasons = Counter(job.state.reason for job in self._queue.jobs.values() if job.is_waiting)
+        return Counter({reason: count for reason, count in reasons.items() if reason not in ("", "None")})
 
     def _exclude_from_waiting(self) -> None:
         """Update the excluded nodes of waiting jobs after a change."""

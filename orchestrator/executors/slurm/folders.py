@@ -1,17 +1,20 @@
-"""Cleanup of job folders: each is removed once its jobs are over and their trials are committed.
+"""Job folders: check that they can be created, and remove each once its jobs are over and their trials are committed.
 
 A job that succeeds leaves a marker in its folder. The controller is queried about jobs without a marker.
 """
 
 import contextlib
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from depthrate.orchestrator.executors.slurm.submissions import read_submissions
+from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import unfinished_names
+from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import all_jobs_ended
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import is_job_folder
@@ -23,6 +26,26 @@ FOLDER_RETRY_DELAYS_S = (0.0, 1.0, 2.0, 4.0)
 """Delays before successive checks for ended jobs, in seconds. A job ends shortly after its last commit."""
 QUERY_TIMEOUT_S = 10.0
 """Time limit for all queries together, in seconds. The next launch removes folders of jobs that end later."""
+
+
+def check_jobs_folder(profile: Profile, store: Store, sweep: str) -> None:
+    """Check that the folder of a sweep's job folders exists or can be created, by creating it below the existing part.
+
+    Raises:
+        SlurmError: It cannot.
+    """
+    folder = jobs_folder(profile, store, sweep)
+    if store.local_folder is not None and folder.is_relative_to(store.local_folder):
+        return  # checked with the store
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    try:
+        with tempfile.TemporaryDirectory(prefix=".depthrate-", dir=existing) as trial:
+            Path(trial, *folder.relative_to(existing).parts).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SlurmError(
+            f"folder of the jobs is {folder.parent}, which cannot be used: {error.strerror}. Set folder in the cluster file to "
+            "a folder that all nodes see and this user can write."
+        ) from None
 
 
 def write_trials(folder: Path, trial_ids: Iterable[str]) -> None:

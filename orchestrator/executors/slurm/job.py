@@ -27,6 +27,7 @@ REQUEUE_WAIT_S = 120.0
 def run_bundle(lines: list[str]) -> None:
     """Run packs, one line of `AttemptSpec.to_json` each, in parallel on the job's GPUs or CPUs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    in_job.mark_started()
     bundle = _Bundle([AttemptSpec.from_json(line) for line in lines])
     for number in (signal.SIGUSR2, signal.SIGTERM):  # replaces submitit's handlers
         signal.signal(number, bundle.on_signal)

@@ -133,6 +133,8 @@ class _Evidence:
     @cached_property
     def stderr(self) -> str:
         """Tail of the job's stderr."""
+        if self.job.failed_start is not None:
+            return self.job.failed_start
         return self.job.submission.read_stderr(self.job.job_id) if self.job.state.node else ""
 
 
@@ -359,7 +361,7 @@ class PackOutcomes:
             return
         starts: list[JobState] = []
         with suppress(SlurmError):
-            starts = earlier_starts(job.job_id)
+            starts = earlier_starts([job.job_id])[job.job_id]
         for restart, record in open_records:
             start = starts[restart] if restart < len(starts) else JobState("NODE_FAIL", node=record["host"] or "")
             kind = FailureKind.NODE_LOST if start.state == "NODE_FAIL" else FailureKind.PREEMPTED
@@ -449,7 +451,7 @@ def _possible_attempt_ids(job: WatchedJob) -> Iterator[str]:
 def _never_ran(job: WatchedJob) -> bool:
     """Return whether, according to the scheduler, depthrate never ran in a job that is over."""
     never_had_a_node = job.unknown_since is None and not job.state.node and not job.state.restarts
-    return job.state.failed_in_setup or (never_had_a_node and not job.has_begun)
+    return job.failed_start is not None or job.state.failed_in_setup or (never_had_a_node and not job.has_begun)
 
 
 def _failure_kind(job: WatchedJob, stderr: str) -> FailureKind:

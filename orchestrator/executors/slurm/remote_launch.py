@@ -6,7 +6,6 @@ remaining jobs as space becomes free. `ray/allocation.py` submits a launch toget
 
 import json
 import logging
-import os
 import shutil
 import signal
 import subprocess
@@ -33,7 +32,6 @@ from depthrate.slurm import in_job
 from depthrate.slurm.cluster_limits import Limits
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.script import start_marker
 from depthrate.slurm.submit import UnclearSubmissionError, submit_array
 from depthrate.tasks.python_process import start_python
 
@@ -137,7 +135,7 @@ class Supervisor(RemoteLaunch):
 
     def _submit_job(self, name: str, folder: Path) -> list[str]:
         profile = self._job_profile()
-        elsewhere = min(MAX_EXCLUDED_NODES, self._limits.partition_of(profile).nodes - 1)
+        elsewhere = min(MAX_EXCLUDED_NODES, max(0, self._limits.partition_of(profile).num_usable(profile) - 1))
         return submit_array(profile, name, folder, run_supervisor, [[str(folder)]], elsewhere=elsewhere)
 
     def _job_profile(self) -> Profile:
@@ -172,7 +170,7 @@ def run_supervisor(arguments: list[str]) -> None:
     """Run `depthrate run` inside the job. The only argument is the job's folder."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     (folder,) = arguments
-    start_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restart_count()).touch()
+    in_job.mark_started()
     InnerLaunch(Path(folder) / OPTIONS_FILE).run()
 
 

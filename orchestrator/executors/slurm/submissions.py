@@ -1,6 +1,7 @@
 """Submissions, the store's records of submitted job arrays. Any process can watch, cancel or resume their jobs."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from depthrate.orchestrator.executors.base import SubmittedPack
+from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import JobState, array_job_ids, live_job_ids, squeue_states
 from depthrate.slurm.profile import Profile
 from depthrate.storage.files.json_objects import read_object
@@ -146,7 +148,13 @@ def is_alive(state: JobState | None) -> bool:
 
 
 def jobs_folder(profile: Profile, store: Store, sweep: str) -> Path:
-    """Return the folder of a sweep's job folders, which all nodes must see."""
-    if profile.folder:
-        return Path(profile.folder).expanduser() / sweep
-    return (store.local_folder or Path.home() / ".depthrate") / "slurm" / sweep
+    """Return the folder of a sweep's job folders, which all nodes must see.
+
+    Raises:
+        SlurmError: SLURM and submitit would replace a part of its path.
+    """
+    defaults = [root / "slurm" for root in (store.local_folder, Path.home() / ".depthrate") if root]
+    for folder in [Path(os.path.abspath(Path(profile.folder).expanduser()))] if profile.folder else defaults:
+        if not re.search(r"%\d*[A-Za-z%]|\\", str(folder.absolute())):  # placeholders, and what turns them off
+            return folder / sweep
+    raise SlurmError(f"folder is {folder}, expected a path without % and \\, which SLURM replaces. Set folder to one.")

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
@@ -13,6 +14,7 @@ from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import JobState, parse_array_id, sacct_states, squeue_states
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S
+from depthrate.slurm.script import read_failed_starts
 
 log = logging.getLogger("depthrate")
 UNKNOWN_TIMEOUT_S = 20.0
@@ -37,6 +39,8 @@ class WatchedJob:
     """True once any of its packs has written a record."""
     current: dict[str, str] = field(default_factory=dict)
     """Attempt as submitted -> current attempt, of packs that have started."""
+    failed_start: str | None = None
+    """Last lines of its stderr, if its batch script reports that it failed before depthrate started."""
 
     @property
     def is_waiting(self) -> bool:
@@ -88,6 +92,8 @@ class JobQueue:
         """True if the last completed query failed. The failure has been logged."""
         self.is_away = False
         """True if the last query failed or has not been answered yet."""
+        self.restarted: list[tuple[str, str]] = []
+        """(job, node) of the restarts by SLURM since the caller last removed them."""
         self._answered_at = self._answered_at_time = float("-inf")
         """Time of the last answer, on our clock and in seconds since the epoch."""
 
@@ -97,6 +103,8 @@ class JobQueue:
 
     def is_over(self, job: WatchedJob) -> bool:
         """Return whether a job is over, or has been unknown for `UNKNOWN_TIMEOUT_S`."""
+        if job.failed_start is not None:
+            return True
         if job.unknown_since is not None:
             return self._answered_at - job.unknown_since >= UNKNOWN_TIMEOUT_S
         return job.state.phase == "over"
@@ -115,6 +123,15 @@ class JobQueue:
         """Return the jobs that were still running after their time limit at the last answer. SLURM kills up to 30 s late."""
         until = self._answered_at_time - limit_s
         return [job for job in self.jobs.values() if job.is_running and (job.state.started_at or math.inf) < until]
+
+    def read_failed_starts(self) -> None:
+        """Read the batch scripts' reports of jobs that failed before depthrate started in them."""
+        for folder in {job.submission.folder for job in self.jobs.values()}:
+            for job_id, state, stderr in read_failed_starts(Path(folder)):
+                job = self.jobs.get(job_id)
+                if job is not None and (state.restarts or 0) >= (job.state.restarts or 0):
+                    job.failed_start, job.unknown_since = stderr, None
+                    job.state = replace(state, ended_at=job.state.ended_at, started_at=job.state.started_at)
 
     def poll_if_due(self, *, is_news_due: bool = False) -> None:
         """Query the jobs' states if the request budget allows it, and apply an answer that has arrived."""
@@ -157,6 +174,8 @@ class JobQueue:
                 job.unknown_since = now if job.unknown_since is None else job.unknown_since
                 continue
             restarts = job.state.restarts if state.restarts is None else state.restarts
+            if (restarts or 0) > (job.state.restarts or 0) and job.failed_start is None:
+                self.restarted.append((job_id, job.state.node))
             job.state = replace(state, restarts=restarts, node=state.node or job.state.node)
             job.unknown_since = None
             job.over_since = None if state.phase != "over" else now if job.over_since is None else job.over_since

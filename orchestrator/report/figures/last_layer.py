@@ -85,7 +85,8 @@ def _maps(data: ReportData, metric: Metric) -> list[Plot]:
     for key, part in shown:
         maps = [matrices[trial_id] for trial_id in part["trial_id"]]
         maps = [matrix for matrix in maps if matrix.shape == maps[0].shape]
-        plots.append(_matrix_plot(metric, np.mean(maps, axis=0), setting_text(by, key), len(maps)))
+        has_simplex = metric.has_simplex is not None and metric.has_simplex(data.params_of(part["trial_id"]))
+        plots.append(_matrix_plot(metric, np.mean(maps, axis=0), setting_text(by, key), len(maps), has_simplex))
     plots[-1].notes.extend(_groups_note("Not shown", by, [key for key in present if key not in drawn]))
     without_map = [key for key in others if key not in present]
     plots[-1].notes.extend(_groups_note("No figure, since a vector is zero and has no direction", by, without_map))
@@ -105,7 +106,7 @@ def _cosines(gram_KK: np.ndarray) -> np.ndarray | None:
     return gram_KK / np.outer(norms, norms) if len(gram_KK) > 1 and norms.min() > 0 else None
 
 
-def _matrix_plot(metric: Metric, mean_KK: np.ndarray, name: str, num_trials: int) -> Plot:
+def _matrix_plot(metric: Metric, mean_KK: np.ndarray, name: str, num_trials: int, has_simplex: bool) -> Plot:
     is_cosine, size = metric.panel == "cosines", len(mean_KK)
     largest = 1 if is_cosine else float(np.abs(mean_KK).max()) or 1.0
     trace = heat_map(
@@ -127,7 +128,8 @@ def _matrix_plot(metric: Metric, mean_KK: np.ndarray, name: str, num_trials: int
     if is_cosine and size > 1:
         off = mean_KK[~np.eye(size, dtype=bool)]
         mean, simplex = (signed_text(value, ".3f") for value in (off.mean(), -1 / (size - 1)))
-        notes.append(f"Off-diagonal mean {mean} ± {off.std():.3f}. A simplex has {simplex}.")
+        reference = f" A simplex has {simplex}." if has_simplex else ""
+        notes.append(f"Off-diagonal mean {mean} ± {off.std():.3f}.{reference}")
     return Plot(metric.label + (f", {name}" if name else ""), [trace], layout, notes)
 
 

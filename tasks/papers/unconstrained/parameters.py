@@ -111,7 +111,7 @@ class DufmParameters(TrainingParameters):
         doc="lambda of (lambda/2)||W_l||^2 for every l, and of H_1 where that has none of its own",
     )
     weight_decay_features: float | None = parameter(
-        None, minimum=0, fusible=True, doc="lambda_H of H_1. null: weight_decay"
+        None, minimum=0, fusible=True, null="weight_decay", doc="lambda_H of H_1. null: weight_decay"
     )
     weight_decays: list[float] | None = parameter(
         None,

@@ -42,6 +42,7 @@ class WordsParameters(TrainingParameters):
         None,
         minimum=0,
         fusible=True,
+        null="seed",
         doc="seed of sequences and sentences. null: the trial's seed, so that they differ between seeds",
     )
     layer_norm: bool = parameter(
@@ -61,7 +62,11 @@ class WordsParameters(TrainingParameters):
         doc="lambda of (lambda/2)||U||^2 on the linear layer, and of the embedding unless weight_decay_embedding is set",
     )
     weight_decay_embedding: float | None = parameter(
-        None, minimum=0, fusible=True, doc="lambda of the embedding. null: weight_decay, or 0 with layer_norm"
+        None,
+        minimum=0,
+        fusible=True,
+        null="case when layer_norm then 0.0 else weight_decay end",
+        doc="lambda of the embedding. null: weight_decay, or 0 with layer_norm",
     )
     init_scale: float = parameter(
         0.001,

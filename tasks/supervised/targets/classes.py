@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.dataset import Dataset, DataShape, describe_classes
 from depthrate.tasks.data.labels import LabelsError, check_classes
 from depthrate.tasks.data.preparation import prepare_classes
 from depthrate.tasks.data.published import PUBLISHED, load_dataset
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.measures import named_columns
+from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised import metrics
 from depthrate.tasks.supervised.items import Items, check_samples, flattened
@@ -72,6 +72,12 @@ class StreamedClasses(Streamed):
                 "(one label per sample, as in torchvision) or num_classes (for labels 0 to num_classes - 1)."
             )
         _check_class_count(self._classes, self.name)
+
+    def describe(self) -> str:
+        """Add the classes, with counts if all labels are known."""
+        if self._labels_N is None:
+            return f"{super().describe()}, {self.num_outputs} classes"
+        return f"{super().describe()}, {describe_classes([*map(str, self._classes)], np.bincount(self._labels_N))}"
 
     def _labels_digest(self) -> bytes:
         digest = hashlib.sha256(repr(self._classes.tolist()).encode())
@@ -159,10 +165,9 @@ class Classes(Target):
         order = np.argsort(labels_N, kind="stable")
         flat_NI, sample_shape = flattened(x)
         labels_N = labels_N.astype(np.int64)
-        vocabulary = vocabulary_size if split == "training" else None
-        return Dataset(
-            np.ascontiguousarray(flat_NI[order]), labels_N[order], np.bincount(labels_N), sample_shape, vocabulary
-        ), classes
+        vocabulary, names = vocabulary_size if split == "training" else None, tuple(map(str, classes))
+        x_NI, counts_K = np.ascontiguousarray(flat_NI[order]), np.bincount(labels_N)
+        return Dataset(x_NI, labels_N[order], counts_K, sample_shape, vocabulary, class_names=names), classes
 
     def check_alike(self, answers: np.ndarray, test_answers: np.ndarray, name: str) -> None:
         """Reject a class without samples in one of the splits."""
@@ -215,7 +220,7 @@ class Classes(Target):
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
         """Reject unknown metrics, and more samples per class than the smallest class has."""
-        named_columns.parse_measure(trial.measure)
+        parse_measure(trial.measure, self.custom)
         if isinstance(whole, Streamed) or trial.samples_per_class is None:
             return
         smallest = PUBLISHED[trial.dataset].smallest_class if whole is None else min(whole.class_counts_K)
@@ -229,7 +234,7 @@ class Classes(Target):
         """Return the function that measures the geometry of classes in each layer."""
         from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 
-        names = named_columns.parse_measure(trial.measure)
+        names = parse_measure(trial.measure, self.custom)
         return layer_measurements(dataset.class_counts_K, trial.rank_tol, split=split, names=names)
 
 

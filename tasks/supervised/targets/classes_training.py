@@ -4,7 +4,8 @@ Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ from torch import Tensor
 from depthrate.tasks.measures.alignment import distance_to_optima, feature_alignment, weight_alignment
 from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
 from depthrate.tasks.measures.linear_probe import probe_accuracy
-from depthrate.tasks.measures.named import NamedMeasurements
-from depthrate.tasks.measures.named_columns import parse_measure
+from depthrate.tasks.measures.named import Named, NamedMeasurements
 from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
 from depthrate.tasks.measures.norms import row_norms, smallest_deviations, square_norms
 from depthrate.tasks.measures.spectra import spectrum
@@ -40,7 +40,7 @@ def layer_measurements(
     *,
     split: str = "train",
     epsilon: float | None = None,
-    names: Collection[str] = (),
+    names: Named = MappingProxyType({}),
     of_last: OfLast | None = None,
 ) -> LayerMeasurements:
     """Build the metrics of a layer: the geometry of its classes, and their alignment with the last weight.
@@ -55,11 +55,11 @@ def layer_measurements(
     """
     counts_K = torch.from_numpy(class_counts_K)
     labels_N = np.repeat(np.arange(len(class_counts_K)), class_counts_K)
-    named = NamedMeasurements(names, lambda h_ND: probe_accuracy(h_ND, labels_N))
+    named = NamedMeasurements(names, lambda h_ND: probe_accuracy(h_ND, labels_N), torch.from_numpy(labels_N))
 
     def reduce(h_TND: Tensor, weight_TKD: Tensor | None) -> dict[str, Tensor]:
         alignment = {} if weight_TKD is None else feature_alignment(h_TND, counts_K, weight_TKD)
-        return class_moments(h_TND, counts_K) | alignment | named.measure_alone(h_TND)
+        return class_moments(h_TND, counts_K) | alignment | named.measure_alone(h_TND, weight_TKD)
 
     def finish(moments: Columns, weight_TKD: Tensor | None, dtype: torch.dtype) -> dict[str, Tensor]:
         alignment = {} if weight_TKD is None else weight_alignment(weight_TKD)
@@ -85,6 +85,7 @@ def layer_and_weight_measurements(
     class_counts_K: np.ndarray,
     trial: SupervisedParameters,
     split: str,
+    names: Named,
     find_optimum: Callable[[float], UnconstrainedOptimum | None],
 ) -> Measure:
     """Build the metrics of built-in networks: of layers and, with the training split's last layer, of weights.
@@ -93,6 +94,7 @@ def layer_and_weight_measurements(
         class_counts_K: Number of samples of each class.
         trial: Parameters that the trials of a pack share.
         split: Split written to each row.
+        names: Additional metrics.
         find_optimum: Weight decay of the last layer -> optimum of the unconstrained model, None if it is not known.
     """
     counts_K = torch.from_numpy(class_counts_K)
@@ -120,7 +122,7 @@ def layer_and_weight_measurements(
         trial.rank_tol,
         split=split,
         epsilon=trial.epsilon if trial.geodesic else None,
-        names=parse_measure(trial.measure),
+        names=names,
         of_last=of_last if split == "train" else None,
     )
     return layers if split != "train" else _WithWeights(layers, lists_deviations=bool(trial.polish))

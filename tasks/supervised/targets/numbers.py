@@ -15,7 +15,7 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.preparation import moments, scaled
 from depthrate.tasks.data.published import PUBLISHED, load_dataset
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.measures import named_columns
+from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.supervised import metrics
 from depthrate.tasks.supervised.items import check_samples, flattened
@@ -142,14 +142,14 @@ class Numbers(Target):
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
         """Reject unknown metrics, and more samples than the data have."""
-        named_columns.parse_measure(trial.measure)
+        parse_measure(trial.measure, self.custom)
         check_drawn(trial, PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
         """Return the function that measures NRC1, NRC2 and NRC3 of each layer."""
         from depthrate.tasks.supervised.targets.numbers_training import layer_measurements
 
-        return layer_measurements(dataset.labels_N, named_columns.parse_measure(trial.measure), split=split)
+        return layer_measurements(dataset.labels_N, parse_measure(trial.measure, self.custom), split=split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
         """Return the trainer."""

@@ -3,7 +3,6 @@
 Shapes: T trials, N samples, D numbers per feature, m numbers per target.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from depthrate.tasks.measures.geometry import component_collapse, weight_collapse
 from depthrate.tasks.measures.linear_probe import probe_r2
-from depthrate.tasks.measures.named import NamedMeasurements, measure_per_trial
+from depthrate.tasks.measures.named import Named, NamedMeasurements, measure_per_trial
 from depthrate.tasks.training.layers import LayerMeasurements
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 
@@ -46,15 +45,15 @@ class NumbersTrainer(FusedTrainer):
         return 1 - 2 * loss_T / (y_Nm - y_Nm.mean(0)).square().sum(1).mean()
 
 
-def layer_measurements(targets: Any, names: Collection[str], *, split: str = "train") -> LayerMeasurements:
+def layer_measurements(targets: Any, names: Named, *, split: str = "train") -> LayerMeasurements:
     """Build the metrics of a layer with targets [N, m]: NRC1, NRC2, NRC3 and the named ones."""
     y_Nm = torch.as_tensor(targets).double()
-    named = NamedMeasurements(names, lambda h_ND: probe_r2(h_ND, y_Nm))
+    named = NamedMeasurements(names, lambda h_ND: probe_r2(h_ND, y_Nm), y_Nm)
 
     def reduce(h_TND: Tensor, weight_TmD: Tensor | None) -> dict[str, Tensor]:
         h_TND = h_TND.double()
         nrc1_T = measure_per_trial(lambda h_ND: component_collapse(h_ND, y_Nm.shape[1]), h_TND)
-        columns = {"nrc1": nrc1_T} | named.measure_alone(h_TND)
+        columns = {"nrc1": nrc1_T} | named.measure_alone(h_TND, weight_TmD)
         if weight_TmD is not None:
             on_device_Nm, weight_TmD = y_Nm.to(h_TND.device), weight_TmD.double()
             for name in ("nrc2", "nrc3"):

@@ -6,15 +6,19 @@ To add a target, write a subclass of `Target`, and add its parameters to `TARGET
 
 from __future__ import annotations
 
+import copy
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.sources import DatasetError, DataSource
+from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.networks.network import Layer, Network
 from depthrate.tasks.panel import Panel
@@ -29,10 +33,11 @@ from depthrate.tasks.supervised.parameters import (
     SupervisedParameters,
     weight_decays,
 )
-from depthrate.tasks.supervised.references import is_custom, short_name
+from depthrate.tasks.supervised.references import is_custom, replace_references, short_name
 from depthrate.tasks.supervised.streaming import Streamed
 
 if TYPE_CHECKING:
+    from depthrate.tasks.supervised.custom_metric import CustomMetric
     from depthrate.tasks.training.held_out import Measure
     from depthrate.tasks.training.training import NetworkTraining
 
@@ -68,6 +73,25 @@ class Target(ABC):
     """Parameters that, besides the arguments of the user's function, determine whether data can be measured."""
     streamed: type[Streamed]
     """Class that streams data that are too large for memory."""
+    custom: Mapping[str, CustomMetric] = MappingProxyType({})
+    """The user's metrics by their names in `measure`."""
+
+    def with_custom(self, custom: Sequence[CustomMetric]) -> Self:
+        """Return this target with the user's metrics.
+
+        Raises:
+            ParameterError: A column has the name of a parameter or of another metric.
+        """
+        target = copy.copy(self)
+        target.custom = {metric.name: metric for metric in custom}
+        columns = [column for metric in custom for column in metric.metrics]
+        target.metrics = (*self.metrics, *columns)
+        names = [*(metric.name.casefold() for metric in target.metrics), *SupervisedParameters.schema]
+        if repeated := next((column for column in columns if names.count(column.name.casefold()) > 1), None):
+            raise ParameterError(
+                f"measure: {repeated.doc} returns {repeated.name!r}, a parameter or other metric. Rename it."
+            )
+        return target
 
     def schema(
         self,
@@ -91,6 +115,9 @@ class Target(ABC):
             for name, parameter in SupervisedParameters.schema.items()
             if name not in absent
         }
+        for name, value in self.fixed.items():
+            for key, parameter in declared.items():
+                declared[key] = replace(parameter, null=re.sub(rf"\b{name}\b", repr(value), parameter.null))
         if network is not None:
             declared["arch"] = _CustomName(name="arch", kind="str", choices=(network,), doc="custom network")
             decay, last = declared["weight_decay"], declared["weight_decay_last"]
@@ -107,6 +134,8 @@ class Target(ABC):
         if data is not None:
             declared["dataset"] = _CustomName(name="dataset", kind="str", choices=(data,), doc="custom data")
             declared["test"] = replace(declared["test"], default=True, doc=_TEST_DOC)
+        if self.custom and PARAMETER in declared:
+            declared[PARAMETER] = _CustomName(**vars(declared[PARAMETER]))
         if network is None and data is None:
             return ParameterSchema(declared.values())
         arguments = self._check_arguments((*network_arguments, *data_arguments), declared)
@@ -260,12 +289,13 @@ def check_drawn(trial: SupervisedParameters, num_all: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _CustomName(Parameter):
-    """`arch` or `dataset` with a custom value."""
+    """`arch`, `dataset` or `measure` with a custom value."""
 
     def check(self, value: Any) -> Any:
-        """Return the name without its folder.
+        """Return the value with names without their folders.
 
         Raises:
             ParameterError: The name is another one.
         """
-        return super().check(short_name(value) if is_custom(self.name, value) else value)
+        custom = is_custom(self.name, value)
+        return super().check(replace_references(self.name, value, short_name) if custom else value)

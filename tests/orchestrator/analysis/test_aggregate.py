@@ -260,7 +260,7 @@ def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -
         depth, seed = params["depth"], params["seed"]
         return [{"layer": layer, "nc1": (1 + 0.01 * seed * depth) / (depth + layer)} for layer in range(1, depth + 1)]
 
-    grid = [{"arch": "rn1", "depth": d, "seed": s} for d in (3, 5, 9) for s in (0, 1, 2)]
+    grid = [{"arch": "rn1", "samples_per_class": 20, "depth": d, "seed": s} for d in (3, 5, 9) for s in (0, 1, 2)]
     trials = stored(folder, grid, metrics)
     requests = [FitRequest("nc1", layer=layer) for layer in (None, -1, 1, -2)]
     curves = fit_curves(results_of(folder), requests, trials, COLLAPSE)

@@ -10,10 +10,17 @@ import yaml
 from click.testing import CliRunner
 
 import depthrate
+from depthrate.orchestrator.api.find_sweep import sweep_to_launch
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.code import permission
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.catalog.code import list_code_hashes, read_code
+from depthrate.storage.catalog.specs import read_specs, write_spec
 from depthrate.storage.files.store import Store
+from depthrate.sweeps.load import sweep_of_spec
+from depthrate.tasks.code.collect import TaskCode
+from depthrate.tasks.code.trust import STRICT_MODES
 
 LAW = """
 import depthrate
@@ -273,3 +280,28 @@ def test_diff_shows_parameters_and_code(lab: Lab) -> None:
     assert found["params"] == {"depth": [2, 5]} and any("+SCALE = 1.00" in line for line in found["code"])
     assert "code: the same" in lab.call("diff", of[2], of[3])[1]
     assert lab.call("diff", "nothing", of[2])[0] == 2
+
+
+@pytest.mark.parametrize("overrides", [{}, {"depth": [5]}])
+def test_a_stored_sweep_executes_the_checked_code(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, object]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(lab.folder / "state"))  # nothing is accepted
+    monkeypatch.setenv(STRICT_MODES, "off")
+    (lab.folder / "law.py").write_text(LAW.replace("-1.0", "-2.0"))
+    spec = next(read_specs(lab.store))
+    spec.spec["task"] = f"{lab.folder}/law.py:law"
+    write_spec(lab.store, "s", sweep_of_spec(spec.spec).spec_hash(), spec.spec)
+    read = permission.code_of_task
+
+    def swapped(name: str) -> TaskCode | None:
+        code = read(name)
+        (lab.folder / "law.py").write_text("raise SystemExit('executed')")
+        return code
+
+    monkeypatch.setattr(permission, "code_of_task", swapped)
+    checked = check_sweep(sweep_to_launch("s", overrides, lab.store.url))
+    assert checked.task.code is not None and b"-2.0" in checked.task.code.contents["law.py"]
+    assert checked.sweep.spec_hash() == sweep_of_spec(checked.sweep.spec()).spec_hash()
+    with pytest.raises(SystemExit):  # a sweep file still names the current code
+        check_sweep(sweep_of_spec(checked.sweep.spec()))

@@ -20,9 +20,10 @@ from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm import outcomes, submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
+from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
 from depthrate.orchestrator.executors.slurm.job import _Bundle
 from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
-from depthrate.orchestrator.executors.slurm.submissions import read_submissions
+from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
 from depthrate.orchestrator.executors.slurm.submitter import ConcurrencySlots
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
@@ -30,6 +31,7 @@ from depthrate.slurm.cluster_limits import Limits, Partition
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.job_states import SETUP_FAILED_CODE, JobState
 from depthrate.slurm.profile import Profile
+from depthrate.slurm.script import FAILED_STARTS
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
@@ -389,6 +391,18 @@ def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: 
     assert scheduler.excluded == ["n2"], "it has failed everywhere"
 
 
+def test_the_last_node_that_meets_the_keys_stays(scheduler: Scheduler, folder: Store) -> None:
+    """Without it sbatch would refuse the jobs."""
+    members = [Partition(f"n{i}", False, True, None, 8, 16.0, 0, 1, features=frozenset("ab"[i > 2])) for i in range(5)]
+    partition = replace(LIMITS.partitions["main"], features=frozenset("ab"), nodes=5, members=tuple(members))
+    limits = replace(LIMITS, partitions={"main": partition})
+    executor = SlurmExecutor(Profile(constraint="b", exclude=("n0",)), limits, folder, "s", clock=Clock())
+    executor.submit([replace(job, avoid=["n3"]) for job in jobs("a")])
+    assert scheduler.excluded == ["n3"] and executor.has_other_nodes(["n3"])
+    executor.submit([replace(job, avoid=["n3", "n4"]) for job in jobs("b")])
+    assert scheduler.excluded == [] and not executor.has_other_nodes(["n3", "n4"])
+
+
 def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsewhere(
     scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -518,7 +532,7 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
         JobState("NODE_FAIL", node="n1", started_at=1000.0, ended_at=1060.0),
         JobState("PREEMPTED", node="n2", started_at=2000.0, ended_at=2030.0),
     ]
-    monkeypatch.setattr(outcomes, "earlier_starts", lambda job_id: starts)
+    monkeypatch.setattr(outcomes, "earlier_starts", lambda job_ids: dict.fromkeys(job_ids, starts))
     scheduler.queue["1_0"] = JobState("RUNNING", 2, "n3")
     ends = ends_of(executor, 8)
     assert [(end.kind, end.node, end.latest_id) for end in ends] == [
@@ -552,8 +566,9 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     executor.submit(jobs("a", "b"))
     scheduler.queue = {job: JobState("PENDING", 0, reason="PartitionDown") for job in scheduler.queue}
     ends_of(executor, 2)
-    expected = "2 jobs waiting: PartitionDown (they start once it is up again, or cancel and set another partition)"
-    assert expected in caplog.messages
+    (line,) = [text for text in caplog.messages if text.startswith("2 jobs waiting: PartitionDown. ")]
+    assert "set another partition" in line
+    assert executor.waiting_reasons() == {"PartitionDown": 2}
     scheduler.queue = {job: JobState("TIMEOUT", 0, "n1") for job in scheduler.queue}
     executor.profile = replace(executor.profile, grace_s=60)
     executor._queue._grace_s = 60
@@ -561,6 +576,59 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     assert any(
         "ended as TIMEOUT (probably walltime_min was too short), waiting up to" in text for text in caplog.messages
     )
+
+
+def test_a_failed_start_ends_before_slurm_lists_it(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    """The job keeps its node for `failed_start_s`, so SLURM still lists it as running."""
+    executor.submit(jobs("a", "b"))
+    scheduler.queue |= {"1_0": JobState("RUNNING", 1, "n1"), "1_1": JobState("RUNNING", 0, "n2")}
+    (submission,) = read_submissions(folder, ["s"])
+    reports = Path(submission.folder) / FAILED_STARTS
+    reports.mkdir()
+    for name in ("1_0-0", "1_1-0"):
+        (reports / name).write_text("127 n2\nbash: python9: command not found\n")
+    (end,) = ends_of(executor, 3)
+    assert end.attempt_id == jobs("b")[0].attempt_id, "the report about 1_0 is of an earlier start"
+    assert (end.kind, end.node) == (FailureKind.NOT_BEGUN, "n2")
+    assert end.exit_message == "job 1_1 ended as FAILED on n2 with exit code 127: bash: python9: command not found"
+
+
+def test_restarts_and_suspensions_are_reported(
+    executor: SlurmExecutor, scheduler: Scheduler, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "depthrate")
+    executor.submit(jobs("a", "b"))
+    scheduler.queue |= {"1_0": JobState("RUNNING", 0, "n1"), "1_1": JobState("RUNNING", 0, "n2")}
+    ends_of(executor, 3)
+    starts = {"1_0": [JobState("PREEMPTED", node="n1")], "1_1": [JobState("NODE_FAIL", node="n2")]}
+    monkeypatch.setattr(executor_module, "earlier_starts", lambda job_ids: {name: starts[name] for name in job_ids})
+    scheduler.queue |= {"1_0": JobState("PENDING", 1, reason="BeginTime"), "1_1": JobState("PENDING", 1)}
+    ends_of(executor, 8)
+    restarts = [text for text in caplog.messages if "requeued" in text]
+    assert [text.partition(",")[0] for text in restarts] == [
+        "1 job on n1 preempted",
+        "1 job on n2 lost with their node",
+    ]
+    scheduler.queue |= {"1_0": JobState("SUSPENDED", 1, "n1"), "1_1": JobState("SUSPENDED", 1, "n3")}
+    ends_of(executor, 8)
+    assert "2 jobs on n1, n3 suspended until SLURM resumes them" in caplog.messages
+    assert len([text for text in caplog.messages if "requeued" in text]) == 2, "each restart is reported once"
+
+
+@pytest.mark.parametrize("path", ["/dev/null/jobs", "/proc/jobs", f"/tmp/{'x' * 300}"])
+def test_an_impossible_folder_is_refused(folder: Store, path: str) -> None:
+    with pytest.raises(SlurmError, match=f"folder of the jobs is {path}, which cannot be used"):
+        check_jobs_folder(Profile(folder=path), folder, "s")
+
+
+def test_a_possible_folder_is_left_as_it_was(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    check_jobs_folder(Profile(folder="a/../new jobs/b"), folder, "s")
+    assert sorted(tmp_path.iterdir()) == before
+    assert jobs_folder(Profile(folder="a/../new jobs/b"), folder, "s") == tmp_path / "new jobs/b/s"
 
 
 def test_a_job_that_is_being_ended_at_its_time_limit_is_told_of_before_it_is_over(

@@ -1,17 +1,20 @@
 """How work gets into a real controller's queue: what surrounds a launch, limits, lost answers, other launches."""
 
 import json
+import os
 import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 from getpass import getuser
+from pathlib import Path
 
 import pytest
 import yaml
 
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.files.store import Store
 from tests.support.slurm_bench import Bench
 from tests.support.slurm_lab import patience
 
@@ -230,3 +233,40 @@ def test_jobs_run_the_code_that_they_were_submitted_with(bench: Bench) -> None:
     bench.run("run", "--keep-results")
     bench.check(2)
     assert results_of(bench.store).sql("select distinct nc1 from metrics").fetchall() == [(1.0,)]
+
+
+def test_a_drained_node_may_have_any_reason(bench: Bench) -> None:
+    bench.sweep(**FEW)
+    for reason in (b"NHC: RealMemory=515000MB Gres=gpu:fake:99 Partitions=x", "câble débranché".encode("latin-1")):
+        bench.lab.run("scontrol", "update", "nodename=n3", "state=drain", "reason=" + os.fsdecode(reason))
+        assert json.loads(bench.run("plan", "--json"))["jobs"] == 4
+    try:
+        bench.wait(bench.start())
+        bench.check(4, most_redone=0)
+    finally:
+        bench.lab.resume_node("n3")
+
+
+def test_placeholders_in_the_path_of_the_store(bench: Bench, tmp_path: Path) -> None:
+    bench.environment["HOME"] = str(tmp_path / "home")
+    bench.url = tmp_path / "lr%j" / "x%A%%"
+    bench.store = Store(str(bench.url))
+    bench.sweep(**FEW)
+    bench.wait(bench.start())
+    bench.check(4, most_redone=0)
+    bench.profile["folder"] = str(tmp_path / "jobs-%x")
+    assert f"folder is {tmp_path}/jobs-%x" in bench.run("plan", code=2)
+
+
+def test_refusals_for_good_end_the_launch(bench: Bench) -> None:
+    bench.sweep(**FEW)
+    bench.profile["extra"] = ["--licenses=matlab:5"]
+    assert "Batch job submission failed: Invalid license specification" in bench.run("run", code=2)
+    del bench.profile["extra"]
+    bench.profile["exclude"] = ["n[1-3]", "n4"]
+    assert "0 of the nodes of partition main meet" in bench.run("run", code=2)
+    assert not bench.queue()
+    bench.profile["exclude"] = ["n[1-3]"]
+    bench.wait(bench.start())
+    bench.check(4, most_redone=0)
+    assert {node for *_, node in bench.steps()} == {"n4"}

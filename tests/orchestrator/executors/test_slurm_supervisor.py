@@ -21,7 +21,7 @@ from depthrate.orchestrator.executors.slurm.remote_launch import (
 )
 from depthrate.slurm.cluster_limits import Limits, Partition
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.script import batch_script, start_marker
+from depthrate.slurm.script import FAILED_STARTS, START_MARKER, batch_script, read_failed_starts
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import SweepSpec
 
@@ -100,8 +100,9 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
         monkeypatch.setattr(remote_launch.subprocess, "Popen", Launch)
         monkeypatch.setattr(remote_launch.InnerLaunch, "_sleep", lambda self, seconds: pauses.append(seconds))
         (tmp_path / OPTIONS_FILE).write_text(LaunchOptions(data="/data").to_json())
+        monkeypatch.setenv(START_MARKER, str(tmp_path / "begun"))
         run_supervisor([str(tmp_path)])
-        assert not left and start_marker(tmp_path, "7", 0).exists()
+        assert not left and (tmp_path / "begun").exists()
         return pauses
 
     return run
@@ -137,8 +138,11 @@ def test_on_a_node_where_it_cannot_begin_it_goes_elsewhere(
     monkeypatch.setenv("SLURMD_NODENAME", "n2")
     (jobs / "avoided").write_text("n1\n" * before)
     if has_begun:
-        start_marker(jobs, "7", 0).touch()
+        (jobs / "begun-7-0").touch()
+    (jobs / FAILED_STARTS).mkdir()
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     sent = (tmp_path / "sent").read_text() if (tmp_path / "sent").exists() else ""
     assert sent == (f"--exclude=n9,n2 {jobs}/submission.sh  conf\n" if is_sent else ""), done.stderr
+    reports = [(job_id, state.node, state.exit_code) for job_id, state, _ in read_failed_starts(jobs)]
+    assert reports == ([("7", "n2", 7)] if code == 7 and not has_begun else []), "only a failure before it began"

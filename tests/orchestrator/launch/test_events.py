@@ -73,6 +73,18 @@ def test_an_error_is_one_line_whatever_becomes_of_its_packs(folder: Store) -> No
     assert [event["text"] for event in launch["events"]][1] == "1 pack on n3 given up: RuntimeError: a bug"
 
 
+def test_packs_without_a_node_get_their_own_line(folder: Store) -> None:
+    follower = Follower(folder)
+    with follower.log:
+        log_event("pack", "job 7_0 was cancelled on n4", where="n4", outcome="requeued, submission stopped")
+        for job in ("7_1", "7_2"):
+            log_event("pack", f"job {job} was cancelled", outcome="requeued, submission stopped")
+        assert follower.after(0) == [
+            "1 pack on n4 requeued, submission stopped: job 7_0 was cancelled on n4",
+            "2 packs requeued, submission stopped: job 7_2 was cancelled",
+        ]
+
+
 def test_what_is_so_is_told_when_it_changes(folder: Store) -> None:
     follower = Follower(folder)
     with follower.log:

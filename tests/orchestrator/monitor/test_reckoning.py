@@ -46,7 +46,11 @@ def test_each_hour_is_counted_once() -> None:
         record("d", "interrupted", 4, 5, checkpoints=2),
         record("e", "done", 5, 6),
     ]
-    cost = cpu(records, [row("a", 1.5), row("e", 1.75)])
+    rows = [row("a", 1.5), row("e", 1.75)]
+    documented = compute_cost(records, rows, NOW).to_json()["hours"]["cpu"]
+    parts = ("useful", "failed", "repeated", "overhead", "idle", "allocated")
+    assert [documented[name] for name in parts] == pytest.approx([3.25, 1, 1, 0.75, 0, 6])
+    cost = cpu(records, rows)
     assert cost == {"used": 6, "committed": 3.25, "failed": 1, "repeated": 1, "around": 0.75, "idle": 0}
 
 

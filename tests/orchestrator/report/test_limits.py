@@ -1,13 +1,16 @@
 """The objective's figure shows its limit and the construction's line at the theory's values."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.report.figures.infinite_depth import SECTION, limit_plots
+from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import construction_cost
@@ -109,3 +112,13 @@ def test_a_bound_that_weights_of_zero_keep_too_is_not_drawn() -> None:
     assert lines(partly)["bound"] == pytest.approx([LIMIT + 0.5])
     none = data_of(1, constant, objective_bound=[float("nan"), 900.0, 700.0, 500.0], stationary=ends)
     assert "bound" not in lines(none) and "zero weights are not above it" in SECTION.lead(none)
+
+
+@pytest.mark.parametrize(("samples_per_class", "has_simplex"), [(20, True), (None, False)])
+def test_cosines_compare_with_a_simplex_for_equal_classes(samples_per_class: int | None, has_simplex: bool) -> None:
+    data = data_of(1, dict.fromkeys(DEPTHS, 0.005))
+    gram = np.array([[2.0, -1.0, -1.0], [-1.0, 2.0, -1.0], [-1.0, -1.0, 2.0]]).flatten()
+    lists = pd.DataFrame({"trial_id": data.trials["trial_id"], "class_gram": [gram] * len(DEPTHS)})
+    data = replace(data, trials=data.trials.assign(samples_per_class=samples_per_class), lists=lists)
+    notes = [note for plot in matrix_plots(data) for note in plot.notes if "Off-diagonal" in note]
+    assert notes == ["Off-diagonal mean −0.500 ± 0.000." + " A simplex has −0.500." * has_simplex] * len(DEPTHS)

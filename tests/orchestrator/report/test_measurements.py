@@ -154,6 +154,8 @@ def own_task(*measurements: Metric) -> Task:
     ("measurement", "message"),
     [
         (Metric("layer"), "'layer' exists in every table"),
+        (Metric("Layer"), "'Layer' exists in every table"),
+        (Metric("NC1"), "'NC1' exists in every table"),
         (Metric("nc1", per="step"), "'nc1' of curves is declared as a scalar, but in metrics it is a scalar"),
         (Metric("nc1", kind="vector"), "declared as a vector, but in metrics it is a scalar"),
     ],
@@ -171,6 +173,8 @@ def test_matrices_come_as_rows_or_flat() -> None:
     assert column.to_pylist() == [[1, 2, 3, None], [1, 2, 3, 4], None]
     with pytest.raises(TableError, match="column 'm' holds 3, expected a list of numbers as declared"):
         task_table("metrics", [{"m": 3}], columns, trial_id="t", attempt_id="a")
+    with pytest.raises(TableError, match=r"column 'm' holds \[\[1, 2\], \[3\]\], expected rows of one length"):
+        task_table("metrics", [{"m": [[1, 2], [3]]}], columns, trial_id="t", attempt_id="a")
 
 
 @pytest.mark.slow

@@ -257,7 +257,10 @@ def bowl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store, str]:
 @pytest.mark.slow
 def test_for_every_depth_find_the_best_and_measure_there(bowl: tuple[Path, Store, str]) -> None:
     path, folder, output = bowl
-    assert "search: 4 studies of 12 proposals each (tpe), 48 proposed" in output and "all 56 trials" in output
+    assert (
+        "search: 4 studies of 12 proposals each (tpe, the first 12 random), 48 proposed" in output
+        and "all 56 trials" in output
+    )
     results = results_of(folder)
     assert results.sql("select count(*), count(distinct trial_id) from trials").fetchall() == [(56, 56)]
     measured = dict(results.sql("select depth, any_value(x) from results where seed > 0 group by depth").fetchall())

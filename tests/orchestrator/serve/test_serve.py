@@ -41,12 +41,12 @@ from tests.support.tests_rows import commit
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[serve]'")
 
-from depthrate.orchestrator.serve import connections, renderer  # noqa: E402
+from depthrate.orchestrator.serve import connections, renderer, sql  # noqa: E402
 from depthrate.orchestrator.serve.access import is_known_host, is_loopback  # noqa: E402
 from depthrate.orchestrator.serve.poller import Poller  # noqa: E402
 from depthrate.orchestrator.serve.renderer import Renderer  # noqa: E402
 from depthrate.orchestrator.serve.rows import SweepRows  # noqa: E402
-from depthrate.orchestrator.serve.sql import MAX_ROWS, Limits  # noqa: E402
+from depthrate.orchestrator.serve.sql import MAX_ROWS, BusyError, Limits  # noqa: E402
 from depthrate.orchestrator.serve.web import make_app  # noqa: E402
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -92,6 +92,21 @@ class Server:
     def sql(self, query: str, sweep: str | None = None, wait_s: float = 60, **headers: str) -> Answer:
         own = {"Origin": f"http://localhost:{self.port}"}
         return self.ask("/sql", "POST", json.dumps({"sql": query, "sweep": sweep}), wait_s, **own | headers)
+
+
+def test_all_sql_processes_share_the_memory(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[float] = []
+
+    def start(name: str, *given: str) -> None:
+        started.append(float(given[2]))
+        raise BusyError
+
+    monkeypatch.setattr(sql, "ChildProcess", start)
+    processes = sql.SqlProcesses(folder, Limits(memory_gb=2.0))
+    for client in "abcd":
+        with pytest.raises(BusyError):
+            processes.ask("select 1", None, client, lambda: False)
+    assert len(started) == sql.MAX_READERS and sum(started) == 2.0
 
 
 @contextlib.contextmanager

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from depthrate.sweeps.load import load_sweep
 from depthrate.tasks.code import load, trust
+from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import code_of_file
 from depthrate.tasks.code.trust import accept, is_accepted, untrusted_reason
 from depthrate.tasks.code.unpack import unpack
@@ -319,3 +321,37 @@ def test_a_module_that_is_named_is_looked_at_before_it_is_imported(
     (folder / "laws/law.py").chmod(0o666)
     with pytest.raises(TaskError, match="laws/law.py can be written by everybody"):
         load_task("laws.law:law")
+
+
+def test_an_accepted_module_is_executed_as_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "rules").mkdir()
+    for name, text in (("__init__", ""), ("law", LAW.replace("yaml.VALUE", "2.0"))):
+        (folder / f"rules/{name}.py").write_text(text)
+    (folder / "rules/law.py").chmod(0o666)
+    code = code_of_task("rules.law:law")
+    assert code is not None
+    accept(code.content_hash)
+    check = load.require_trust
+
+    def swapped(checked: TaskCode, main: Path) -> bool:
+        trusted = check(checked, main)
+        (folder / "rules/law.py").write_text("raise SystemExit('executed')")
+        return trusted
+
+    monkeypatch.setattr(load, "require_trust", swapped)
+    assert load_task("rules.law:law").code == code
+
+
+def test_a_sweep_in_python_is_executed_as_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "made.py"
+    made = "depthrate.Sweep(name='s', task='collapse', params={'arch': 'rn1'}, grid={'depth': [2]})"
+    path.write_text(f"import depthrate\n\ndef sweep():\n    return {made}\n")
+
+    def swapped(*_: object, **__: object) -> list[str]:
+        path.write_text("raise SystemExit('executed')")
+        return []
+
+    monkeypatch.setattr(load, "untrusted_reason", swapped)
+    assert load_sweep(f"{path}:sweep").grid == {"depth": [2]}

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from torch import nn
 
@@ -31,6 +32,20 @@ NO_CLASSES = {
     "a column": (CLASSES[:, None].astype(float), r"y\[:, 0\]"),
     "nan": (np.where(np.arange(12) == 5, np.nan, CLASSES), "the label of sample 5 is nan"),
     "none": (np.array([None, *"ab" * 5, "a"], dtype=object), "the label of sample 0 is None"),
+    "missing integer": (pd.Series([0, 1, 2] * 3 + [0, 1, None], dtype="Int64"), "the label of sample 11 is"),
+    "missing text": (pd.Series(["a", "b"] * 5 + ["a", None], dtype="string"), "the label of sample 11 is <NA>"),
+    "no date": (
+        pd.to_datetime(["2020-01-01", "2021-01-01"] * 5 + ["2020-01-01", None]),
+        "the label of sample 11 is NaT",
+    ),
+    "nan among texts": (["a", "b"] * 5 + ["a", float("nan")], r"several types \(int, str\)"),
+    "mixed": ([0, "a"] * 6, r"several types \(int, str\)"),
+    "bool and int": ([True, 0, 2] * 4, r"several types \(bool, int\)"),
+    "masked": (np.ma.array(CLASSES, mask=CLASSES == 2), "masked"),
+    "sparse": (torch.tensor(CLASSES).to_sparse(), "sparse"),
+    "bfloat16": (torch.tensor(CLASSES).bfloat16(), r"x\.float\(\)"),
+    "marked": (CLASSES - 1, r"-1 is the only negative label.*x\[y >= 0\].*return_inverse"),
+    "ignored": (np.where(CLASSES == 2, -100, CLASSES).astype(float), "-100.* is the only negative label"),
     "fewer": (CLASSES[:-1], r"one (label )?per sample"),
 }
 
@@ -64,7 +79,7 @@ ENTRY_POINTS = {
 @pytest.mark.parametrize("kind", NO_CLASSES)
 def test_what_is_no_class_is_refused_wherever_it_enters(kind, entry):
     y, words = NO_CLASSES[kind]
-    if entry == "items" and kind in ("fewer", "a column"):
+    if entry == "items" and kind in ("fewer", "a column", "masked", "sparse", "bfloat16", "missing text"):
         pytest.skip("an item has its label, and one number in a list is one label")
     with pytest.raises((depthrate.FeaturesError, DatasetError), match=words):
         ENTRY_POINTS[entry](y)
@@ -83,13 +98,76 @@ def test_files_with_them_are_refused(kind, tmp_path):
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 @pytest.mark.parametrize(
     "y",
-    [CLASSES, CLASSES.astype(float), CLASSES.tolist(), CLASSES > 0, np.array(list("abc"))[CLASSES], list("abc" * 4)],
-    ids=["int", "whole", "list", "bool", "text", "texts"],
+    [
+        *(CLASSES, CLASSES.astype(float), CLASSES.tolist(), CLASSES > 0, np.array(list("abc"))[CLASSES]),
+        *(list("abc" * 4), np.where(CLASSES > 0, 1, -1), CLASSES - 2, np.ma.array(CLASSES)),
+    ],
+    ids=["int", "whole", "list", "bool", "text", "texts", "signs", "negative", "unmasked"],
 )
 def test_classes_of_every_type_are_taken(y, entry):
-    if entry in ("mapping", "test split") and np.asarray(y).dtype.kind in "bU":
+    if entry in ("mapping", "test split") and (np.asarray(y).dtype.kind in "bU" or np.min(y) < 0):
         pytest.skip("the other split's classes are numbers")
     ENTRY_POINTS[entry](y)
+
+
+SPARSE = scipy.sparse.csr_matrix(X)
+
+
+@pytest.mark.parametrize("x", [SPARSE, torch.tensor(X).to_sparse(), np.ma.array(X, mask=X > 1)], ids=str)
+def test_masked_and_sparse_samples_are_refused(x):
+    for read in (
+        lambda: depthrate.measure(x, CLASSES),
+        lambda: depthrate.probe(nn.Sequential(nn.Linear(4, 5)), (x, CLASSES)),
+        lambda: data_of_function(lambda: (x, CLASSES)).read({}),
+    ):
+        with pytest.raises((depthrate.FeaturesError, DatasetError), match="masked, sparse or nested"):
+            read()
+
+
+def test_a_table_and_a_column_are_arrays():
+    frame, column = pd.DataFrame(X), pd.Series(CLASSES)
+    expected = data_of_function(lambda: (X, CLASSES, X, CLASSES)).read({}).content_hash
+    assert data_of_function(lambda: (frame, column, frame, column)).read({}).content_hash == expected
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
+    rows = [depthrate.probe(model, data, layers="0") for data in ((frame, column), (X, CLASSES))]
+    assert rows[0][-1]["nc1"] == pytest.approx(rows[1][-1]["nc1"], rel=1e-5)
+    with pytest.raises(DatasetError, match="returns DataFrame, expected"):
+        data_of_function(lambda: frame).read({})
+
+
+def test_two_columns_of_labels_are_refused(tmp_path):
+    frame = pd.DataFrame({"f": X[:, 0], "y": CLASSES, "label": CLASSES})
+    frame.to_parquet(tmp_path / "two.parquet")
+    np.savez(tmp_path / "two.npz", x=X, y=CLASSES, label=CLASSES)
+    for name in ("two.parquet", "two.npz"):
+        with pytest.raises(DatasetError, match=r"label, .*expected"):
+            CustomData(tmp_path / name, TARGETS["own"]).read({})
+    for name in ("y", "label"):
+        frame.drop(columns=name).to_parquet(tmp_path / f"{name}.parquet")
+        data = CustomData(tmp_path / f"{name}.parquet", TARGETS["own"]).read({})
+        assert data.x_NI.shape == (12, 1) and data.class_counts_K.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        ([[0, 1, 0], ["a", "b", "a"]], r"several types \(int, str\)"),
+        ([[0, 1, 0], [True, False, True]], r"several types \(bool, int\)"),
+        ([[b"a", b"b", b"a"], ["a", "b", "a"]], r"several types \(bytes, str\)"),
+        ([[-1, -1, -1], [0, 1, 0]], "-1 is the only negative label"),
+    ],
+)
+def test_batches_are_checked_together(batches, words):
+    def stream():
+        metrics = depthrate.StreamingMetrics()
+        for labels in batches:
+            metrics.update(X[:3], labels)
+        return metrics.result()
+
+    loader = [(torch.tensor(X[:3]), labels) for labels in batches]
+    for read in (stream, lambda: depthrate.probe(nn.Sequential(nn.Linear(4, 5)), loader)):
+        with pytest.raises(depthrate.FeaturesError, match=words):
+            read()
 
 
 @pytest.mark.slow

@@ -3,11 +3,14 @@
 from dataclasses import astuple
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from scipy import optimize, stats
 
 from depthrate.tasks.fits.bootstrap_and_profile import bca_interval, draw, effective_freedom
 from depthrate.tasks.fits.common_exponent import common_exponent
+from depthrate.tasks.fits.lack_of_fit import lack_of_fit, sensitivity
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.points import FitError, gather
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -229,11 +232,31 @@ def test_a_model_needs_more_distinct_x_than_parameters():
         ([1, 2, 3], [1, 0, -1], r"y has 2 of 3 values .* first is 0\.0, expected a finite number > 0"),
         ([1, 2], [1, np.nan], r"y has 1 of 2 values .* first is nan"),
         ([1, np.inf], [1, 2], r"x has 1 of 2 values .* first is inf"),
+        ([1, 2], [[3, 2], [6, 5]], r"y has shape \(2, 2\), expected one curve .*np\.tile.*fit_many"),
+        ([1, 2], [[3], [2]], r"y has shape \(2, 1\), expected one curve"),
+        ([[1, 2]], [3, 2], r"x has shape \(1, 2\), expected one curve"),
+        ([1, 2], np.ma.array([3, 2], mask=[True, False]), "masked"),
     ],
 )
 def test_points_that_cannot_be_fitted_are_named(x, y, message):
     with pytest.raises(FitError, match=message):
         fit_rates(x, y)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT, torch.tensor(1)])
+def test_missing_seeds_are_refused(missing):
+    x, y = [1, 2, 4, 8] * 3, np.linspace(2, 1, 12)
+    for seeds in ([0, 1, missing] * 4, [missing] * 12):
+        with pytest.raises(FitError, match="seeds has the entry"):
+            fit_rates(x, y, seeds=seeds)
+    curve = fit_rates(np.tile(x[:4], 3), y, models=["power"], seeds=np.repeat(range(3), 4))[0]
+    assert curve.n_points == 12, "a matrix is fitted as its message describes"
+
+
+def test_cut_offs_refuse_a_matrix_too():
+    for fit in (lack_of_fit, sensitivity, lambda x, y: common_exponent([(x, y), (x, y)])):
+        with pytest.raises(FitError, match=r"y has shape \(3, 6\)"):
+            fit(np.arange(1, 7), np.ones((3, 6)))
 
 
 def test_options_that_are_not_allowed_are_named():

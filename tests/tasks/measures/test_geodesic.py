@@ -60,6 +60,9 @@ def test_predictions_do_not_depend_on_sample_order_and_accept_tensors():
         (lambda f, la, y: (f, la[:, :3], y), "shape .20, 6., last features .20, 3."),
         (lambda f, la, y: (f, la, y[:5]), "expected .N, D. and .N."),
         (lambda f, la, y: (f, la, np.where(y == 1, 2, y)), "class 1 has no samples"),
+        (lambda f, la, y: (f, la, y + 0.5), "targets of a regression"),
+        (lambda f, la, y: (f, la, np.ma.array(y, mask=y == 1)), "masked"),
+        (lambda f, la, y: (np.ma.array(f, mask=f > 1), la, y), "masked"),
     ],
 )
 def test_bad_input(change, words):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import depthrate
+from depthrate.tasks.measures.token_classes import ClassMoments
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 from depthrate.tasks.supervised.task import COLLAPSE
@@ -70,6 +71,43 @@ def test_a_result_between_two_batches_does_not_spoil_the_next():
         measurer.update(FEATURES[start:upto], LABELS[start:upto])
         whole = depthrate.measure(FEATURES[:upto], LABELS[:upto])
         same(measurer.result(), whole | dict.fromkeys(("nc1_pinv", "ncc_accuracy")), 1e-10)
+
+
+def streamed(features, labels):
+    metrics = depthrate.StreamingMetrics()
+    metrics.update(features, labels)
+    metrics.revisit(features, labels)
+    return metrics.result()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, 1e-8, 1e6])
+@pytest.mark.parametrize("kind", ["constant", "zero", "permuted", "shifted"])
+def test_equal_means_have_no_nearest_one(scale, kind):
+    """Sums of different lengths and orders round differently, which must not decide."""
+    labels, rng = np.repeat([0, 1, 2], [3, 7, 30]), np.random.default_rng(0)
+    x = np.full((40, 5), 0 if kind == "zero" else scale)
+    if kind in ("permuted", "shifted"):
+        noise = rng.normal(size=(10, 5))
+        x = scale * np.concatenate([noise, rng.permutation(noise), rng.permutation(noise)]) + (kind == "shifted")
+        labels = np.repeat([0, 1, 2], 10)
+    order = np.argsort(rng.normal(size=len(x)))
+    for measure in (depthrate.measure, streamed):
+        assert measure(x[order], labels[order])["ncc_accuracy"] is None
+    rows = depthrate.along_geodesic(lambda: [x, x + np.eye(5)[labels], x], labels)
+    assert [row["ncc_accuracy"] is None for row in rows] == [True, False, True]
+    assert rows[-1]["effective_depth"] is rows[-1]["monotone"] is None
+    tokens = ClassMoments(torch.bincount(torch.tensor(labels)), 5)
+    tokens.add(torch.tensor(x), torch.tensor(labels))
+    tokens.revisit(torch.tensor(x), torch.tensor(labels), torch.tensor(labels))
+    assert np.isnan([tokens.result()[name] for name in ("ncc_accuracy", "nc4")]).all()
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-6, 1e-10])
+def test_close_means_keep_their_nearest_one(distance):
+    x, labels = np.ones((40, 5)), np.arange(40) % 2
+    x[:, 0] += distance * labels
+    for measure in (depthrate.measure, streamed):
+        assert measure(x, labels)["ncc_accuracy"] == 1
 
 
 STREAM = """

@@ -227,6 +227,27 @@ def test_a_pipe_in_place_of_a_file_hangs_nothing(empty_cache, place):
     assert small().is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["library", "lock"])
+def test_a_folder_or_link_is_replaced_by_the_file(empty_cache, place):
+    made = small()
+    path = made if place == "library" else empty_cache / f"{made.name.rsplit('-', 2)[0]}.lock"
+    for put in (lambda: (path / "inside").mkdir(parents=True), lambda: path.symlink_to("nowhere"), path.mkdir):
+        made.unlink()
+        path.unlink(missing_ok=True)
+        put()
+        assert small() == made and made.is_file() and not made.is_symlink()
+
+
+@pytest.mark.slow
+def test_a_library_of_impossible_size_is_replaced(empty_cache):
+    made = small()
+    made.unlink()
+    made.touch(mode=0o700)
+    os.truncate(made, build.MAX_BYTES + 1)
+    assert small() == made and made.stat().st_size < build.MAX_BYTES
+
+
 def test_it_needs_no_torch():
     code = "import sys; from depthrate.tasks.native import build, library; library.Call(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,15 +1,19 @@
 """A user's nn.Module as a network: it trains as if alone, whatever its pack, and as torch trains it."""
 
+import random
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import depthrate
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.module_layers import layer_names
+from depthrate.tasks.networks.module_report import build_module
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -283,3 +287,154 @@ def test_a_step_is_timed_and_leaves_the_module_as_it_was() -> None:
     assert networks[0].step_cost().products == networks[1].step_cost().products
     norm = networks[0].report.module.norm
     assert norm.num_batches_tracked == 0 and bool((norm.running_mean == 0).all())
+
+
+class Skipping(MLP):
+    """Stochastic depth: a step skips blocks at random."""
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        for block in self.blocks:
+            if not self.training or torch.rand(()) < 0.5:
+                x = x + torch.tanh(block(x))
+        return self.head(x)
+
+
+class Checkpointed(MLP):
+    """Recomputes its blocks in the backward pass, from the parameters that it then has."""
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        for block in self.blocks:
+            x = torch.tanh(checkpoint(block, x, use_reentrant=False))
+        return self.head(x)
+
+
+class SharingBlocks(MLP):
+    def __init__(self, depth=3, **options):
+        super().__init__(1, **options)
+        self.blocks = nn.ModuleList([self.blocks[0]] * depth)
+        self.classifier = self.head
+
+
+class Lazy(MLP):
+    def __init__(self, depth=2):
+        super().__init__(depth)
+        self.first = nn.LazyLinear(16)
+
+
+class DrawingElsewhere(MLP):
+    """Weights and noise are drawn by numpy and Python."""
+
+    def __init__(self, depth=2):
+        super().__init__(depth)
+        self.first.weight.data = torch.tensor(np.random.randn(16, 64) / 8, dtype=torch.float32)
+
+    def forward(self, x):
+        return super().forward(x * (1 + 0.1 * np.random.rand() + 0.1 * random.random()))
+
+
+class CachingInEvaluation(MLP):
+    """Computes in its change of mode what evaluation reads, as LeViT its attention biases."""
+
+    def train(self, mode=True):
+        self.cache = None if mode else self.head.bias.detach() / 2
+        return super().train(mode)
+
+    def forward(self, x):
+        return super().forward(x) + (self.head.bias / 2 if self.training else self.cache)
+
+
+class Padded(nn.Module):
+    """torch gives the padding no gradient, and over a trial axis it does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList([nn.Embedding(9, 8, padding_idx=0)]), nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.head(self.layers[0]((x.flatten(1) > 0).long()).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "is_fused"),
+    [
+        *((SharingBlocks, True), (Lazy, True), (Padded, False), (Checkpointed, False), (CachingInEvaluation, False)),
+        *((Skipping, False), (DrawingElsewhere, False)),
+    ],
+)
+def test_unusual_modules_train_as_torch_trains_them(make, is_fused):
+    made = network(make, **({"depth": 2} if issubclass(make, MLP) else {"patterns": ("layers.*",)}))
+    assert (made.unfused_reason is None) == is_fused
+    pack, again = (trained(made, seeds, 4, batch_size=None) for seeds in ([0, 1], [1]))
+    if make is not Checkpointed:  # several trials at once are no case of a launch
+        assert torch.equal(pack.theta_TP[1], again.theta_TP[0])
+    if make in (Skipping, DrawingElsewhere):
+        assert len(made.report.training.trained) == 8
+        return
+    module = build_module(make, made.arguments, random_stream(1, "init").initial_seed(), "", made.data)
+    named = dict(module.named_parameters())
+    decayed = {"last": 0.02, "hidden": 0.01, None: 0.0}
+    specs = {spec.name: spec.decay for spec in made.parameter_specs()}
+    groups = [{"params": [p], "weight_decay": decayed[specs[name]]} for name, p in named.items() if name in specs]
+    optimizer = torch.optim.SGD(groups, 0.05, 0.9)
+    x, labels = samples()
+    for _ in range(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x.view(-1, 1, 8, 8)), labels).backward()
+        optimizer.step()
+    expected = torch.cat([named[name].detach().flatten() for name in specs])
+    torch.testing.assert_close(again.theta_TP[0], expected, atol=1e-5, rtol=1e-4)
+    loss = nn.functional.cross_entropy(module.eval()(x.view(-1, 1, 8, 8)), labels)
+    torch.testing.assert_close(again.evaluate().loss[0].float(), loss.detach(), atol=1e-5, rtol=1e-4)
+
+
+class Refused(MLP):
+    """Computes what has no gradient, in one of several ways."""
+
+    def __init__(self, how, depth=1):
+        super().__init__(depth)
+        self.how, self.kept = how, 0.0
+        if how == "own generator":
+            self.first.weight.data = torch.tensor(np.random.default_rng().normal(size=(16, 64)), dtype=torch.float32)
+
+    def forward(self, x):
+        output = super().forward(x)
+        if self.how == "in place":
+            h = torch.tanh(output)
+            h += output
+            g = torch.tanh(h)
+            g += h
+            return g
+        if self.how == "kept graph":
+            output = output + self.kept
+            self.kept = output.mean()
+        if self.how == "kept numbers":
+            output = output + self.kept
+            self.kept = self.kept + output.mean().detach()
+        if self.how == "reentrant":
+            return checkpoint(self.head, torch.relu(self.first(x.flatten(1))), use_reentrant=True)
+        changes = {"detached": output.detach, "integers": output.long, "complex": lambda: output + 0j}
+        return changes.get(self.how, lambda: output)()
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        *(
+            ("in place", "modified by an inplace operation"),
+            ("detached", "does not require grad"),
+            ("integers", "grad"),
+        ),
+        *(("complex", "real scalar"), ("kept graph", "backward through the graph a second time|other numbers")),
+        *(
+            ("kept numbers", "other numbers than alone"),
+            ("reentrant", "use_reentrant=False"),
+            ("own generator", "one seed"),
+        ),
+    ],
+)
+def test_what_cannot_train_is_refused_at_plan(how, words):
+    with pytest.raises(ParameterError, match=words):
+        _ = network(Refused, how=how).unfused_reason

@@ -12,8 +12,9 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.interface import TaskError
+from depthrate.tasks.interface import Engine, TaskError
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.training.engines.choice import EngineError
 from tests.support import own_models
 from tests.support.own_data import data_of_function
 from tests.support.training_context import run_pack
@@ -160,6 +161,40 @@ def test_what_cannot_run_is_said_before_anything_trains(folder):
         assert all(word in str(refused.value) for word in words), refused.value
     with pytest.raises(TaskError, match="a sweep takes one custom arch"):
         sweep_in(folder, arch=None, grid={"arch": ["./model.py:MLP", "rn1"], "depth": [2]}).load_task()
+
+
+TIME_FIRST = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, depth, num_classes):
+        super().__init__()
+        self.rnns = nn.ModuleList([nn.RNN(8, 8) for _ in range(depth)])
+        self.head = nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        x = x.flatten(1, 2).transpose(0, 1)
+        for rnn in self.rnns:
+            x = rnn(x)[0]
+        return self.head(x[-1])
+"""
+
+
+def test_plan_shows_and_takes_the_axes_of_layers(folder):
+    (folder / "rnn.py").write_text(TIME_FIRST)
+    sweep = sweep_in(folder, arch="./rnn.py:Net", layers="rnns.*", dataset="mine.npz")
+    task = sweep.load_task()
+    trials = expand(sweep, task)
+    assert "1 rnns.0 [8 averaged, N, 8]" in " ".join(task.remarks([trial.params for trial in trials]))
+    stated = expand(
+        sweep_in(folder, arch="./rnn.py:Net", layers="rnns.*", dataset="mine.npz", layer_axes={"rnns.*": "CNT"})
+    )
+    assert stated[0].params["layer_axes"] == "rnns.*: CNT" and stated[0].trial_id != trials[0].trial_id
+    assert "1 rnns.0 [8, N, 8 averaged]" in " ".join(task.remarks([trial.params for trial in stated]))
+    with pytest.raises(SweepError, match="one entry per sample"):
+        expand(sweep_in(folder, arch="./rnn.py:Net", layers="rnns.*", dataset="mine.npz", layer_axes={"rnns.*": "NTC"}))
+    with pytest.raises(EngineError, match="not compiled"):
+        task.engine(trials[0].params, Engine.COMPILED, "cpu")
 
 
 def test_what_only_gives_batches_is_refused_with_a_way_on():

@@ -23,7 +23,7 @@ from torch import nn
 class Told(nn.Module):
     def __init__(self, depth: int, vocabulary_size, context_length, num_classes):
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary_size, 6, padding_idx=0)
+        self.embedding = nn.Embedding(vocabulary_size, 6)
         self.position = nn.Parameter(torch.zeros(context_length, 6))
         self.blocks = nn.ModuleList([nn.Linear(6, 6) for _ in range(depth)])
         self.head = nn.Linear(6, num_classes)

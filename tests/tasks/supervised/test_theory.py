@@ -1,5 +1,7 @@
 """The limit of the objective for infinite depth, against the science page and against numerical optimisation."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from depthrate.tasks.supervised.theory import (
     bound_of_simplex,
     construction_cost,
     gufm_optimum,
+    has_equal_classes,
 )
 
 
@@ -127,7 +130,8 @@ def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda
     [("ce", None, "simplex"), ("ce", False, "simplex"), ("mse", True, "simplex"), ("mse", None, "basis")],
 )
 def test_the_bound_on_the_rows_is_of_the_shape_that_the_optimum_has(loss, last_bias, holds):
-    trials = [{"arch": "rn1", "depth": depth, "loss": loss, "last_bias": last_bias} for depth in (3, 5, 9)]
+    shared = {"arch": "rn1", "loss": loss, "last_bias": last_bias, "samples_per_class": 20}
+    trials = [{**shared, "depth": depth} for depth in (3, 5, 9)]
     bounds = {"simplex": bound_of_simplex(trials), "basis": bound_of_basis(trials)}
     assert [name for name, bound in bounds.items() if bound is not None] == [holds]
     assert bounds[holds] == pytest.approx(np.sqrt(bound_of_gap(trials)))
@@ -135,10 +139,27 @@ def test_the_bound_on_the_rows_is_of_the_shape_that_the_optimum_has(loss, last_b
 
 @pytest.mark.parametrize(
     "changes",
-    [{"norm": "pre"}, {"arch": "rn2"}, *({name: [1, 2, 3]} for name in ("samples_per_class", "dataset", "width"))],
+    [
+        {"norm": "pre"},
+        {"arch": "rn2"},
+        {"samples_per_class": None},
+        *({name: [1, 2, 3]} for name in ("samples_per_class", "dataset", "width")),
+    ],
 )
 def test_no_bound_is_stated_of_networks_it_is_not_about_or_that_differ_in_its_factor(changes):
-    trials = [{"arch": "rn1", "norm": "post", "depth": depth} for depth in (3, 5, 9)]
+    trials = [{"arch": "rn1", "norm": "post", "samples_per_class": 20, "depth": depth} for depth in (3, 5, 9)]
     assert bound_of_gap(trials) is not None
     changed = {name: value if isinstance(value, list) else [value] * 3 for name, value in changes.items()}
     assert bound_of_gap([{**p, **{n: v[i] for n, v in changed.items()}} for i, p in enumerate(trials)]) is None
+
+
+@pytest.mark.parametrize(
+    ("dataset", "samples_per_class", "is_equal"),
+    [
+        *(("digits", 20, True), ("digits", None, False), ("digits", math.nan, False), ("mine.npz", 20, True)),
+        *(("mine.npz", None, False), ("mnist", None, False), ("cifar10", None, True), ("cifar10_batch1", None, False)),
+    ],
+)
+def test_classes_are_known_to_be_equal(dataset, samples_per_class, is_equal):
+    trial = {"dataset": dataset, "samples_per_class": samples_per_class}
+    assert has_equal_classes([trial]) is has_equal_classes([{"samples_per_class": 3}, trial]) is is_equal

@@ -160,7 +160,8 @@ def test_code_of_a_shared_store_is_named_by_all_of_its_hash(launched: Path, monk
 
 
 def test_a_module_that_a_shared_store_names_is_not_imported(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (launched / "laws.py").write_text(LAW)
+    # the checked bytes are executed, in a folder of their own
+    (launched / "laws.py").write_text(LAW.replace("Path(__file__)", f"Path({str(launched / 'laws.py')!r})"))
     monkeypatch.syspath_prepend(str(launched))
     write_spec(Store("store"), "t", "0" * 16, {"name": "t", "task": "laws:law", "grid": {"depth": [2, 3]}})
     assert call("plan", "t")[0] == 0 and (launched / "executed").exists()

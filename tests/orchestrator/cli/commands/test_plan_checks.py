@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -42,3 +43,134 @@ def test_a_fit_over_too_few_values_is_remarked_on(tmp_path: Path, grid: str, fit
     remarks = json.loads(output)["remarks"]
     assert code == 0 and len(remarks) == is_thin and all("Use 3 or more" in remark for remark in remarks)
     assert ("Use 3 or more" in plan(tmp_path)[1]) == is_thin
+
+
+X = np.arange(60 * 4, dtype=np.float32).reshape(60, 1, 2, 2) - 20
+KINDS = np.array(["cat", "dog", "owl"])
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "params", "expected"),
+    [
+        ("collapse", {"y": np.arange(60) % 3}, "", "{x}, 3 classes (equal): 0: 20, 1: 20, 2: 20, hash {hash}"),
+        (
+            "collapse",
+            {"y": KINDS.repeat([30, 20, 10]), "x_test": X[:3], "y_test": KINDS},
+            "",
+            "{x}, 3 classes (unequal, 10 to 30): cat: 30, dog: 20, owl: 10. 3 test samples [1, 2, 2] of float32 from -20 "
+            "to -9, 3 classes (equal): cat: 1, dog: 1, owl: 1, hash {hash}",
+        ),
+        (
+            "collapse",
+            {"y": np.arange(60) % 12},
+            ", samples_per_class: 2",
+            "{x}, 12 classes (equal): "
+            + "".join(f"{k}: 5, " for k in range(9))
+            + "..., 11: 5, hash {hash}. Used: 2 of each class",
+        ),
+        ("regression", {"y": X.reshape(60, -1)[:, :2]}, "", "{x}, 2 numbers per target, hash {hash}"),
+    ],
+)
+def test_a_plan_describes_custom_data(
+    tmp_path: Path, task: str, data: dict[str, np.ndarray], params: str, expected: str
+) -> None:
+    np.savez(tmp_path / "d.npz", x=X, **data)
+    sweep = SWEEP.replace("digits", "./d.npz").replace("}", params + "}").replace("collapse", task)
+    (tmp_path / "s.yaml").write_text(f"{sweep}grid: {{depth: [2, 3]}}\n")
+    code, output = plan(tmp_path, "--json")
+    (line,) = json.loads(output)["data"]
+    described = "d.npz: 60 training samples [1, 2, 2] of float32 from -20 to 219"
+    assert code == 0 and line == expected.format(x=described, hash=line.split("hash ")[1][:16])
+    assert line.replace(" ", "") in "".join(plan(tmp_path)[1].split())
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ("", "digits: 1,797 training samples [1, 8, 8], 10 classes (unequal)"),
+        (", samples_per_class: 20", "digits: 200 training samples [1, 8, 8], 10 classes (equal)"),
+    ],
+)
+def test_a_plan_describes_published_data(tmp_path: Path, params: str, expected: str) -> None:
+    (tmp_path / "s.yaml").write_text(SWEEP.replace("}", params + "}") + "grid: {depth: [2, 3]}\n")
+    assert json.loads(plan(tmp_path, "--json")[1])["data"] == [expected]
+
+
+def test_a_plan_describes_streamed_data(tmp_path: Path) -> None:
+    (tmp_path / "big").mkdir()
+    np.save(tmp_path / "big" / "x.npy", X)
+    np.save(tmp_path / "big" / "y.npy", np.arange(60) % 7)
+    params = "dataset: ./big, stream: true, batch_size: 8"
+    (tmp_path / "s.yaml").write_text(SWEEP.replace("dataset: digits", params) + "grid: {depth: [2, 3]}\n")
+    (line,) = json.loads(plan(tmp_path, "--json")[1])["data"]
+    assert "60 training samples [1, 2, 2] of float32, streamed, 7 classes (unequal, 8 to 9): 0: 9, " in line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fit: [{metric: nc1, layer: 9}]", "layer is 9, expected 0 to 5"),
+        ("fit: [{metric: nc1, layer: -7}]", "layer is -7, expected 0 to 5"),
+        ("fit: [{metric: nc1, layer: 5}]", "at most 1 of 3 values of depth"),
+        ("fit: [{metric: nc1, x_min: 5}]", "at most 1 of 3 values of depth"),
+        ("fit: [{metric: nc1, x: depth - 3}]", "at most 1 of 3 values of depth - 3"),
+        ("fit: [{metric: nc1, over: data_seed}]", "over is data_seed, which has one value"),
+        ("fit: [{metric: nc1}, {metric: nc1, x: depth, by: []}]", "is in the sweep twice. Keep one"),
+        ("seeds: [0, 0, 1]", "repeats a seed"),
+        ("seeds:", "seeds is empty, expected a count"),
+        ("depth: 3", "belongs under params: `params: {depth: ...}`"),
+        ("exclude: [{dept: 3}]", "'dept' in exclude (did you mean 'depth'?). Nearest: depth, "),
+    ],
+)
+def test_impossible_fits_and_seeds_are_refused(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3, 5]}}\n{text}\n")
+    code, output = plan(tmp_path)
+    assert code == 2 and expected in output
+
+
+@pytest.mark.parametrize("fit", ["layer: 3", "layer: -3", "x_min: 3", "x: depth - 2", "over: depth, x: width"])
+def test_possible_fits_pass(tmp_path: Path, fit: str) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3, 5]}}\nfit: [{{metric: nc1, {fit}}}]\n")
+    assert plan(tmp_path)[0] == 0
+
+
+def test_empty_seeds_of_set_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3]}}\nseeds: 2\n")
+    code, output = plan(tmp_path, "--set", "seeds=")
+    assert code == 2 and "seeds is empty" in output
+
+
+def test_trials_without_positive_x_are_named(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3, 5]}}\nfit: [{{metric: nc1, x: depth - 2}}]\n")
+    assert "leaves out trials with depth - 2 = 0, not above 0" in " ".join(plan(tmp_path)[1].split())
+
+
+def test_unwritable_folder_inside_a_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3]}}\n")
+    trials = tmp_path / "store" / "trials"
+    trials.mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != trials)  # root may write everywhere
+    for sweep in (str(tmp_path / "s.yaml"), "papers/pfc"):
+        result = CliRunner().invoke(app, ["plan", sweep, "--store", str(tmp_path / "store")])
+        assert result.exit_code == 2 and f"no permission to write to {trials}" in result.output
+
+
+@pytest.mark.parametrize("command", [["status"], ["sweeps", "list"], ["query", "select 1"], ["fit", "s"], ["verify"]])
+def test_folder_that_is_no_store_is_refused(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "thesis.tex").touch()
+    result = CliRunner().invoke(app, [*command, "--store", str(tmp_path)])
+    assert result.exit_code == 2 and "is not a store: it holds thesis.tex" in result.output
+
+
+def test_objective_typo_shows_the_columns_with_values(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(
+        "import depthrate\n@depthrate.task(version=1)\ndef t(*, depth: int, seed: int = 0, context):\n"
+        "    return {'metrics': [{'layer': depth, 'height': 1.0}]}\n"
+    )
+    search = "search: {trials: 2, sampler: random, params: {depth: [1, 2]}, objective: heigth}"
+    (tmp_path / "s.yaml").write_text(f"name: s\ntask: ./t.py:t\n{search}\n")
+    arguments = ["run", str(tmp_path / "s.yaml"), "--workers", "1", "--store", str(tmp_path / "store")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and "the first 2 random" in result.output
+    shown = " ".join(result.output.split())
+    assert 'Did you mean "height"?' in shown and "Columns with a value: trial_id, sweep" in shown

@@ -1,0 +1,89 @@
+"""A sweep relaunched with another version of its task: commands on the sweep, and on its earlier results by `sweep@N`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from depthrate.orchestrator.cli.app import app
+from tests.support.here import printed
+
+pytestmark = pytest.mark.slow
+TASK = """import depthrate
+@depthrate.task(version={version})
+def t(*, depth: int, width: int = {width}, seed: int = 0, context):
+    return {{"metrics": [{{"layer": depth, "nc1": {scale} / depth}}]}}
+"""
+SWEEP = "name: v\ntask: ./t.py:t\ngrid: {depth: [1, 2, 4]}\nfit: [{metric: nc1, x: depth}]\n"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sweep v with version 1, version 2, and version 2 with another default."""
+    folder = tmp_path_factory.mktemp("versions")
+    (folder / "v.yaml").write_text(SWEEP)
+    for version, width, scale in ((1, 1, 0.5), (2, 1, 5.0), (2, 7, 50.0)):
+        (folder / "t.py").write_text(TASK.format(version=version, width=width, scale=scale))
+        printed("run", str(folder / "v.yaml"), "--workers", "1", "--store", str(folder / "store"))
+    return folder
+
+
+@pytest.fixture
+def store(ran: Path, tmp_path: Path) -> str:
+    shutil.copytree(ran / "store", tmp_path / "store")
+    return str(tmp_path / "store")
+
+
+def answer(*words: str) -> tuple[str, str]:
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def prefactor(store: str, sweep: str) -> float:
+    rows = json.loads(answer("fit", sweep, "--store", store, "--json")[0])
+    return float(rows[0]["prefactor"])
+
+
+def test_sweep_is_what_its_newest_launch_requests(store: str) -> None:
+    mean = (1 + 1 / 2 + 1 / 4) / 3
+    rows, notes = answer("query", "select avg(nc1) as m from results", "--sweep", "v", "--json", "--store", store)
+    assert json.loads(rows) == [{"m": pytest.approx(50 * mean)}]
+    assert '(6 of v@0). Show them: depthrate query --sweep v@0 "select * from results"' in notes
+    assert prefactor(store, "v") == pytest.approx(50.0)
+    listed = {
+        s["sweep"]: s["committed"]
+        for s in json.loads(answer("sweeps", "list", "--json", "--store", store)[0])["sweeps"]
+    }
+    assert listed == {"v": 3, "v@0": 6}
+    assert "several versions of task t:t" in printed("query", "select avg(nc1) from results", "--store", store)
+    assert "several versions" not in printed(
+        "query", "select task_version, avg(nc1) from results join trials using (trial_id) group by 1", "--store", store
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["fit", "report", "status", "show", "plan", "nodes", "export", "cancel", "sweeps rm", "compare v"]
+)
+def test_commands_accept_the_name_of_earlier_results(store: str, command: str, tmp_path: Path) -> None:
+    options = {"report": ["-o", str(tmp_path / "r.html")], "export": [str(tmp_path / "events")]}.get(command, [])
+    result = CliRunner().invoke(app, [*command.split(), "v@0", *options, "--store", store], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def test_fit_of_earlier_results_is_separate(store: str) -> None:
+    query = ["select trial_id from trials where task_version = 2", "--sweep", "v@0", "--json", "--store", store]
+    ids = [row["trial_id"] for row in json.loads(answer("query", *query)[0])]
+    printed("trials", "rm", *ids, "--yes", "--store", store)
+    before = printed("query", "select sweep, prefactor from fits", "--json", "--store", store)
+    assert prefactor(store, "v@0") == pytest.approx(0.5)
+    assert printed("query", "select sweep, prefactor from fits", "--json", "--store", store) == before
+
+
+def test_unknown_launch_number_names_the_recorded_ones(store: str) -> None:
+    result = CliRunner().invoke(app, ["fit", "v@77", "--store", store])
+    assert result.exit_code == 2
+    assert "no launch 77 of sweep 'v' is recorded" in result.stderr
+    assert "Recorded: v@" in result.stderr
