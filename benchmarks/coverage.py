@@ -25,6 +25,7 @@ NOISES = ("independent", "shift", "slope", "smooth")
 CURVES: dict[str, tuple[Callable[[Array], Array], float]] = {
     "power": (lambda x: 3 * x**-0.5, 0.5),
     "power_floor": (lambda x: 3 * x**-1.0 + 0.15, 1.0),
+    "power_correction": (lambda x: 3 * x**-0.5 * (1 + 1 / x), 0.5),
     "power_log": (lambda x: 3 * x**-1.0 * np.log(x) ** 0.7, 1.0),
     "exponential": (lambda x: 3 * np.exp(-0.05 * x), 0.05),
     "log_linear": (lambda x: 3 * (1 - 0.15 * np.log(x)), 0.15),
