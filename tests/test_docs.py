@@ -62,9 +62,9 @@ def test_the_sweeps_are_valid() -> None:
     assert "50 trials" in printed("plan", "my_sweep.py:wd")
     Path("tuned.yaml").write_text(blocks("how-to/search.md", "yaml")[0])
     assert "search: 5 studies of 20 proposals" in printed("plan", "tuned.yaml")
-    grid = "name: f\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2, 3], width: [16, 32]}\n"
+    grid = "name: f\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2, 3, 5, 8], width: [16, 32]}\n"
     Path("fit.yaml").write_text(grid + blocks("how-to/analyse.md", "yaml")[0])
-    assert "f: 4 trials" in printed("plan", "fit.yaml")
+    assert "f: 8 trials" in printed("plan", "fit.yaml")
 
 
 @pytest.mark.slow
