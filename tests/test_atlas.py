@@ -99,7 +99,9 @@ def test_feature_collapse_is_as_its_authors_print(name, accuracy, loss, words, l
 def test_lowest_objectives_are_those_of_lbfgs():
     """Three problems of Theorem 6 by L-BFGS from eight starts, with n samples and with one."""
     asked = "select min(objective) from results group by num_classes, depth, samples_per_class order by all"
-    rows = json.loads(call("query", asked, "--sweep", "lowrank-theorem6", "--store", str(ATLAS / "store"), "--format", "json"))
+    rows = json.loads(
+        call("query", asked, "--sweep", "lowrank-theorem6", "--store", str(ATLAS / "store"), "--format", "json")
+    )
     values = [value for row in rows for value in row.values()]
     expected = [value for value in (0.0595430391, 0.0791833242, 0.088162205931) for _ in range(2)]
     assert values == pytest.approx(expected, abs=1e-9)
