@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.papers.unconstrained.strongly_regular import (
     TriangularGraph,
+    bipartite_sides,
     graph_order,
     triangular_classes,
     triangular_root,
@@ -30,6 +31,8 @@ ZERO_SHARE = 1e-3
 """Largest output norm of the zero solution, as a share of the targets' norm."""
 GEOMETRY_TOLERANCE = 0.1
 """Largest difference of an entry of a Gram matrix, over the mean of its diagonal, from the solution's."""
+START_GAIN = 0.9
+"""Gain of W_1 to W_{L-2} at the start on a bipartite graph."""
 WITHIN_SHARE = 1e-2
 """Largest share of the scatter within classes in all scatter, for a solution whose classes are points."""
 
@@ -79,6 +82,20 @@ def srg_solution(problem: DufmProblem, width: int) -> Solution:
     gain = slope * scale / problem.weight_decays[-2] / (r * problem.num_classes)
     hidden.append(np.sqrt(gain) * graph.signs_KR)
     return _with_ridge(problem, _padded(m_KR, (problem.num_classes, width)), [_padded(w, (width,) * 2) for w in hidden])
+
+
+def bipartite_start(problem: DufmProblem, signs_DD: Array) -> Solution:
+    """Return a start near a low-rank solution whose classes are the edges of the complete bipartite graph K_{a,b}.
+
+    a b = K, with a the largest divisor up to sqrt(K). The class means of layers 1 to L-1 are multiples of the incidence
+    matrix, of rank a + b - 1. W_{L-1} has the given signs, and W_L is optimal for these features. With three layers and 6
+    classes, descent from here ends below deep neural collapse at lambda = 0.02.
+    """
+    a, b = bipartite_sides(problem.num_classes)
+    width = len(signs_DD)
+    incidence_KV = np.hstack([np.repeat(np.eye(a), b, axis=0), np.tile(np.eye(b), (a, 1))])
+    hidden = [START_GAIN * np.eye(width)] * (problem.depth - 2) + [signs_DD / np.sqrt(width)]
+    return _with_ridge(problem, _padded(incidence_KV, (problem.num_classes, width)), hidden)
 
 
 def _check_width(problem: DufmProblem, width: int) -> None:

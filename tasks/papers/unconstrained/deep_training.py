@@ -18,6 +18,7 @@ from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.papers.unconstrained.deep_solutions import (
     GEOMETRY_TOLERANCE,
     Solution,
+    bipartite_start,
     classify,
     dnc_solution,
     repeated,
@@ -228,10 +229,14 @@ def _start(network: UnconstrainedFeatures, trial: DufmParameters, generator: tor
 
     normal: W ~ N(0, 1/width), uniform: U(-1, 1)/sqrt(width), as torch.nn.Linear, he: N(0, 2/width), all three with
     H_1 ~ N(0, 1). balanced: all matrices have the same singular values, K of them, taken from a K x D matrix of N(0, 1/width),
-    on random bases. dnc, srg: the closed form's solution. All are multiplied by init_scale. Then to each matrix is added
-    normal noise of init_noise times its root mean square.
+    on random bases. dnc, srg: the closed form's solution. bipartite: `bipartite_start` with random signs. All are multiplied
+    by init_scale. Then to each matrix is added normal noise of init_noise times its root mean square.
     """
-    explicit = {"dnc": dnc_solution, "srg": srg_solution}.get(trial.init)
+
+    def bipartite(problem: DufmProblem, width: int) -> Solution:
+        return bipartite_start(problem, torch.randn(width, width, generator=generator).sign().double().numpy())
+
+    explicit = {"dnc": dnc_solution, "srg": srg_solution, "bipartite": bipartite}.get(trial.init)
     if explicit is not None:
         problem = problem_of(trial)
         solution = repeated(explicit(problem, network.width), problem.samples_per_class)

@@ -122,11 +122,12 @@ class DufmParameters(TrainingParameters):
     lr: float = parameter(0.5, above=0, fusible=True, doc="learning rate of gradient descent")
     schedule: Schedule = parameter("constant")
     steps: int = parameter(40_000, minimum=1, doc="steps of full-batch gradient descent")
-    init: Literal["normal", "uniform", "he", "balanced", "dnc", "srg"] = parameter(
+    init: Literal["normal", "uniform", "he", "balanced", "dnc", "srg", "bipartite"] = parameter(
         "normal",
         fusible=True,
         doc="W of N(0, 1/d), U(-1,1)/sqrt(d) or N(0, 2/d) with H_1 of N(0, 1). balanced: all matrices with the same "
-        "singular values. dnc, srg: at a closed form's solution",
+        "singular values. dnc, srg: at a closed form's solution. bipartite: near low-rank features, classes as the edges "
+        "of a complete bipartite graph",
     )
     init_scale: float = parameter(1.0, above=0, fusible=True, doc="factor on all matrices at the start")
     init_noise: float = parameter(

@@ -35,6 +35,12 @@ def triangular_classes(around: int) -> str:
     return ", ".join(str(size * (size - 1) // 2) for size in range(r, r + 5))
 
 
+def bipartite_sides(num_classes: int) -> tuple[int, int]:
+    """Return the sides a <= b of the complete bipartite graph K_{a,b} with this number of edges, nearest to each other."""
+    a = next(size for size in range(math.isqrt(num_classes), 0, -1) if num_classes % size == 0)
+    return a, num_classes // a
+
+
 @dataclass(frozen=True)
 class TriangularGraph:
     """T(r), with the matrices of the solution built on it.

@@ -23,7 +23,7 @@ from depthrate.tasks.papers.unconstrained.parameters import (
     has_closed_forms,
     problem_of,
 )
-from depthrate.tasks.papers.unconstrained.strongly_regular import triangular_classes, triangular_root
+from depthrate.tasks.papers.unconstrained.strongly_regular import bipartite_sides, triangular_classes, triangular_root
 from depthrate.tasks.papers.unconstrained.theory import ZERO_LOSS, best_known
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.cost import PackShape
@@ -37,7 +37,7 @@ Trial = TypeVar("Trial", UnconstrainedParameters, DufmParameters)
 _OF_DESCENT = ("lr", "scaled_steps", "schedule", "steps", "start", "init_scale", "measure_steps")
 _EXACT_STEPS = 1000
 """Approximate cost of the exact solver, in gradient descent steps."""
-_WIDE = ("balanced", "dnc", "srg")
+_WIDE = ("balanced", "dnc", "srg", "bipartite")
 """Initialisations of `dufm` that need one dimension per class."""
 
 
@@ -161,17 +161,22 @@ class Dufm(_FreeFeatures[DufmParameters]):
             raise ParameterError(
                 f"init is {init!r} and width is {trial.width}, expected a width of at least {classes} for {classes} classes."
             )
-        if init in ("dnc", "srg") and not has_closed_forms(problem_of(trial)):
+        if init in ("dnc", "srg", "bipartite") and not has_closed_forms(problem_of(trial)):
             raise ParameterError(f"init is {init!r} and a weight decay is 0, expected weight decays above 0.")
         if init == "srg" and triangular_root(classes) is None:
             raise ParameterError(
                 f"init is 'srg' and num_classes is {classes}. The strongly regular graph exists for r(r-1)/2 classes from 6 "
                 f"on: {triangular_classes(classes)}, ..."
             )
-        if init == "srg" and (depth < 3 or trial.activation == "none"):
+        if init == "bipartite" and bipartite_sides(classes)[0] == 1:
             raise ParameterError(
-                f"init is 'srg', depth is {depth} and activation is {trial.activation!r}. The strongly regular graph's "
-                "solution needs a depth of at least 3 and activation relu."
+                f"init is 'bipartite' and num_classes is {classes}, expected a product of two numbers above 1: the edges of a "
+                "complete bipartite graph. Set num_classes to 4, 6, 8, 9, 10, ..."
+            )
+        if init in ("srg", "bipartite") and (depth < 3 or trial.activation == "none"):
+            raise ParameterError(
+                f"init is {init!r}, depth is {depth} and activation is {trial.activation!r}. A low-rank solution on a graph "
+                "needs a depth of at least 3 and activation relu."
             )
 
     def training(self, trials: Sequence[DufmParameters], source: DataSource) -> NetworkTraining:

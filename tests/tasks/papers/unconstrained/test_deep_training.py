@@ -134,6 +134,39 @@ def test_balanced_starts_are_balanced():
         torch.testing.assert_close(before @ before.mT, after.mT @ after)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("weight_decay", "optimum", "of_collapse"), [(0.02, 0.2308635116, 0.99379), (0.04, 0.4363719, 0.97734)]
+)
+def test_six_classes_collapse_to_a_bipartite_graph(weight_decay, optimum, of_collapse):
+    """Optimum: minimised over the 9 numbers that the graph's symmetry leaves, by Nelder-Mead, without this code.
+
+    Six neurons are -1 at the ends of an edge and +1 at other vertices up to a factor, three belong to the vertices of one side.
+    """
+    shape = {"num_classes": 6, "samples_per_class": 1, "width": 12, "lr": 0.3, "schedule": "cosine", "dtype": "float64"}
+    starts = [
+        trial(**shape, init="bipartite", weight_decay=weight_decay, steps=40_000, measure_steps=[], seed=seed)
+        for seed in (2, 4, 7)
+    ]
+    for result in run(starts):
+        last, row = result.tables["curves"][-1], result.tables["metrics"][-1]
+        assert last["objective"] == pytest.approx(optimum, abs=1e-6)
+        assert last["loss_over_dnc"] == pytest.approx(of_collapse, abs=1e-5)
+        assert row["rank_pre"] == 4 and row["solution"] == SolutionKind.LOW_RANK
+
+
+def test_a_bipartite_start_has_classes_as_edges():
+    start = trainer_of(
+        [trial(num_classes=8, width=9, samples_per_class=2, depth=4, init="bipartite", dtype="float64")]
+    ).parameters()
+    h_ND = start["H_1"][0, ::2]
+    gram_KK = (h_ND @ h_ND.T).numpy()
+    edges = [(a, b) for a in range(2) for b in range(4)]
+    np.testing.assert_array_equal(gram_KK, [[(a == c) + (b == d) for c, d in edges] for a, b in edges])
+    np.testing.assert_array_equal(start["W_1"][0], 0.9 * np.eye(9))
+    np.testing.assert_allclose(start["W_3"][0].abs(), 1 / 3)
+
+
 def test_scale_and_noise_of_a_start():
     plain, scaled, noisy = (
         trainer_of([trial(dtype="float64", **params)]).theta_TP[0]
@@ -157,6 +190,8 @@ def test_the_network_reports_what_it_computes():
         ({"init": "srg", "num_classes": 11, "width": 20}, "num_classes is 11.* 6, 10, 15"),
         ({"init": "srg", "num_classes": 10, "width": 20, "depth": 2}, "depth is 2.*at least 3"),
         ({"init": "dnc", "num_classes": 10, "width": 9}, "width is 9.*at least 10"),
+        ({"init": "bipartite", "num_classes": 7, "width": 9}, "num_classes is 7.*product.*4, 6, 8"),
+        ({"init": "bipartite", "num_classes": 6, "width": 9, "depth": 2}, "depth is 2.*at least 3"),
         ({"weight_decays": [0.1]}, "weight_decays has 1 numbers, depth is 3"),
         ({"init": "dnc", "weight_decay": 0}, "weight decays above 0"),
         ({"measure_steps": [99]}, "measure_steps has 99"),
