@@ -405,9 +405,10 @@ class Results:
     def _values_used(self, query: str) -> dict[str, str]:
         """Return column -> SQL for the value used in place of null, for the parameters that a query may name."""
         columns, terms = self._all_trials().parameters, dict[str, list[str]]()
-        for task in self._all_trials().tasks:
+        named = {name for name, column in columns.items() if may_name(query, column)}
+        for task in self._all_trials().tasks if named else ():
             for name, text in self.columns.nulls(task).items():
-                if name in columns and may_name(query, columns[name]):
+                if name in named:
                     terms.setdefault(columns[name], []).append(f"when task = '{task}' then ({text})")
         return {name: f"case {' '.join(part)} end" for name, part in terms.items()}
 

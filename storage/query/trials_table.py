@@ -75,7 +75,7 @@ class TrialsTable:
     @cached_property
     def tasks(self) -> list[str]:
         """The trials' tasks."""
-        return sorted(filter(None, self._rows(["task"])["task"].unique().to_pylist()))
+        return sorted(set(self._rows(["task"])["task"].to_pylist()) - {None})  # unique() would import pyarrow.compute
 
     def _rows(self, names: Sequence[str]) -> pa.Table:
         return pa.concat_tables([*(part.rows(names) for part in self._compacted), self._loose.select(names)])

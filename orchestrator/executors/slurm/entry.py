@@ -93,6 +93,10 @@ def _with_container(profile: Profile, store: Store) -> Profile:
 
 def _open(request: ExecutorRequest) -> ComputeTarget:
     """Return the executor for the cluster, with the live jobs of earlier launches."""
+    from depthrate.slurm.profile import load_profile
+
+    cluster = request.options.executor_options[CLUSTER.name]
+    load_profile(cluster)  # a wrong file is refused before SLURM is asked
     from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
@@ -101,7 +105,7 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
 
     limits = read_limits()
     import_submitit()  # before writing or submitting anything
-    profile, device = resolve_profile(request, request.options.executor_options[CLUSTER.name])
+    profile, device = resolve_profile(request, cluster)
     limits.check(profile, 0)
     if profile.max_submitted is None:
         submit_limits = read_submit_limits(profile, limits.cluster)

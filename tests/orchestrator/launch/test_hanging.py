@@ -96,7 +96,7 @@ def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) ->
     while "waiting for" not in line:
         line = again.stdout.readline()
         assert line, "the waiting launch prints the blocking attempt"
-    assert f"pid {pid}, since 20" in line and "depthrate cancel s --force" in line
+    assert f"pid {pid}" in line and "--force" not in line, "advice is for stalled attempts only"
     code, output = lab.call("cancel", "s", "--force")
     assert code == 0 and "ends within seconds" in output
     # the new launch may have begun other trials by then
