@@ -14,16 +14,18 @@ PAPERS = [name for name in NAMES if name.startswith("papers/")]
 RATES = [name for name in PAPERS if name.count("/") == 1]
 """Of P1, whose rows share their settings; a folder below papers is another paper's."""
 QUICK = (
+    "papers/lowrank/figure1",
     "papers/lowrank/figure2-top",
     *(f"papers/lowrank/{layers}-layers" for layers in ("two", "three", "more")),
     "papers/lowrank/theorem5",
+    "papers/lowrank/theorem6",
     "papers/pfc/figure4b-descent",
     "papers/pfc/theorem4",
     *(f"papers/words/words-theorem{number}" for number in (1, 2, 3)),
 )
 """Minutes on two cores at the paper's own settings."""
-REDUCED = ("-small", "-medium", "-three-seeds")
-"""Ends of the names of those that are not at a paper's own size."""
+REDUCED = ("-small", "-medium", "-three-seeds", "-rn1-last-layers")
+"""Ends of the names of those that are not at a paper's own size. The last layers are those of the run with three seeds."""
 
 
 @pytest.mark.parametrize("name", NAMES)
