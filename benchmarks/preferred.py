@@ -47,28 +47,28 @@ def noise_of(kind: str, num_seeds: int, num_curves: int) -> Array:
 
 
 def judged(truth: str, kind: str, num_seeds: int, num_curves: int) -> tuple[float, Counter[str]]:
-    """Return the share of rejected power laws, and how often the rule says what.
+    """Return the share of rejected power laws, and the number of curves per outcome.
 
     `right`: the true model alone. `among`: several models, the true one among them. `power`: the power law alone, and
     `power first`: first of several, where it is wrong. `none`: no model. `other`: all else.
     """
     y_CN = (TRUTHS[truth] * np.exp(noise_of(kind, num_seeds, num_curves))).reshape(num_curves, -1)
     x, seeds = np.tile(DEPTHS, num_seeds), np.repeat(np.arange(num_seeds), len(DEPTHS)).tolist()
-    rejected, said = 0, Counter[str]()
+    rejected, outcomes = 0, Counter[str]()
     for y_N, fits in zip(y_CN, fit_many(x, y_CN, seeds=seeds), strict=True):
         p = lack_of_fit(x, y_N, seeds=seeds)
         rejected += p is not None and p < LEVEL
         rows = [{"x": a, "y": b} for a, b in zip(x.tolist(), y_N.tolist(), strict=True)]
         names = preferred_models(FittedCurve("nc1", "depth", {}, rows, fits, {}, p_lack_of_fit=p)).names
         if not names:
-            said["none"] += 1
+            outcomes["none"] += 1
         elif truth in names:
-            said["right" if len(names) == 1 else "among"] += 1
+            outcomes["right" if len(names) == 1 else "among"] += 1
         elif names[0] == "power":
-            said["power" if len(names) == 1 else "power first"] += 1
+            outcomes["power" if len(names) == 1 else "power first"] += 1
         else:
-            said["other"] += 1
-    return rejected / num_curves, said
+            outcomes["other"] += 1
+    return rejected / num_curves, outcomes
 
 
 def main() -> None:
@@ -83,8 +83,8 @@ def main() -> None:
     for num_seeds in map(int, options.seeds.split(",")):
         for truth in TRUTHS:
             for kind in NOISES:
-                rejected, said = judged(truth, kind, num_seeds, options.simulations)
-                shares = (f"{said[name] / options.simulations:{len(name)}.2f}" for name in columns)
+                rejected, outcomes = judged(truth, kind, num_seeds, options.simulations)
+                shares = (f"{outcomes[name] / options.simulations:{len(name)}.2f}" for name in columns)
                 print(f"{truth:17} {kind:12} {num_seeds:5} {rejected:8.3f}  " + "  ".join(shares), flush=True)
     print(f"{time.perf_counter() - started:.0f} s")
 

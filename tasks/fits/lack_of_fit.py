@@ -1,4 +1,4 @@
-"""Tests beside a fitted power law: for a bend, for a change from the first to the last x, and without the smallest x.
+"""Tests of a power law (bend, omitted smallest x), and the change from the first to the last x without a model.
 
 Shapes: N points, G groups (the distinct x, rising), S seeds.
 Source: Draper and Smith, Applied Regression Analysis (1998), 2.1 (lack of fit).
@@ -21,7 +21,7 @@ from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_o
 def lack_of_fit(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None) -> float | None:
     """Test whether log y is straight in log x, against a quadratic bend.
 
-    The bend is one contrast: the coefficient of (log x)^2 beside a line. Over whole seeds, Student's t compares its mean
+    The bend is one contrast: the coefficient of (log x)^2, with a free line. Over whole seeds, Student's t compares its mean
     with its variation between seeds (only seeds with a value at every x). A test of all departures together has almost no
     power with three seeds. For independent values, the scatter of the values around their means is the noise.
 
