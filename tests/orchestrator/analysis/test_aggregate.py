@@ -14,7 +14,7 @@ from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.report.fit_text import fit_sentence
+from depthrate.orchestrator.report.fit_text import fit_sentence, unconverged_sentence
 from depthrate.orchestrator.report.text import curve_label
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
@@ -167,6 +167,26 @@ def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(f
     assert dropped.excluded == {"unconverged": 2} and {row["trial_id"] for row in dropped.left_out} == {"t1", "t3"}
     assert [row["x"] for row in dropped.rows] == [2, 8] and dropped.unconverged == frozenset()
     assert (kept.label(), dropped.label(), curve_label(dropped)) == ("", "converged only", "nc1, converged only")
+
+
+def test_untrained_trials_are_excluded_with_the_cure(folder: Store) -> None:
+    def curves(params: Any) -> list[dict[str, Any]]:
+        end = 2.3 if (params["depth"], params["seed"]) in ((8, 0), (8, 2)) else 0.01
+        return [
+            {"step": step, "objective": loss + 0.1, "loss": loss} for step, loss in ((0, 2.6), (75, end), (100, end))
+        ]
+
+    grid = [{"dataset": "digits", "loss": "ce", "depth": d, "seed": s} for d in (2, 3, 5, 8) for s in (0, 1, 2)]
+    nc1 = lambda p: [{"step": 100, "layer": 1, "nc1": p["depth"] ** -0.5 * (1 + 0.01 * p["seed"])}]  # noqa: E731
+    trials = stored(folder, grid, nc1, curves=curves)
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1")], trials, COLLAPSE)
+    assert curve.excluded == {"untrained": 2} and len(curve.untrained) == 2 and len(curve.rows) == 10
+    print_fits(console := Console(file=io.StringIO(), width=300), [curve])
+    cure = "2 trials are untrained (at the loss of constant predictions) and excluded. Lower lr, or raise steps."
+    assert cure in console.file.getvalue() and "2 untrained" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Untrained: 2 trials" in unconverged_sentence([curve])
+    row = curve.table_rows("s", "power")[0]
+    assert row["preferred"] == "power" and row["local_exponent"] == curve.sensitivity[-1]["exponent"]
 
 
 def test_fits_that_differ_in_an_option_alone_are_told_apart(folder: Store) -> None:
