@@ -32,7 +32,11 @@ def builtin_columns() -> Columns:
 
 def _nulls(name: str, given: Task | None = None) -> dict[str, str]:
     """Return `Columns.nulls` of a task. A custom network or data set trains as the task that it names does."""
+    from depthrate.tasks.supervised.references import CUSTOM  # 60 ms that views without these columns do not need
+
     task = given if given is not None and given.name == name else find_task(name) or find_task(name.partition(":")[0])
+    if task is None and name == CUSTOM:  # custom networks and data have the parameters of the task on classes
+        task = find_task("collapse")
     return {} if task is None else {key: p.null for key, p in task.schema.items() if p.null}
 
 
