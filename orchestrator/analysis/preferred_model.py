@@ -62,14 +62,13 @@ def preferred_models(curve: FittedCurve) -> Preference:
     count = power.n_points if power.n_seeds is None else power.n_seeds
     judges = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
     adequate = [fit for fit in curve.fits if not inadequacy(curve, fit)]
-    ranked = sorted((fit for fit in adequate if _is_finite(fit.aicc)), key=_aicc)
+    ranked = sorted((fit for fit in adequate if math.isfinite(_aicc(fit))), key=_aicc)
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
         return Preference((power,) if power in adequate else (), judges, inadequacy(curve, power))
     models = [fit for fit in ranked if _aicc(fit) - _aicc(ranked[0]) < CLEAR_AICC]
     p = curve.p_lack_of_fit
-    is_rejected = (
-        power.n_seeds is None if p is None else p < LEVEL
-    )  # without a test, AICc decides on independent values
+    # without a test, AICc decides on independent values
+    is_rejected = power.n_seeds is None if p is None else p < LEVEL
     if power in ranked and power not in models and not is_rejected:
         models.append(power)
     return Preference(tuple(models), judges, "")
@@ -133,7 +132,3 @@ def _log_means(curve: FittedCurve) -> dict[float, float]:
 
 def _aicc(fit: RateFit) -> float:
     return math.inf if fit.aicc is None else fit.aicc
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
