@@ -50,8 +50,8 @@ class Manifest:
     """Attempts whose records it holds -> bytes of the record it read."""
     logs: list[str] = field(default_factory=list)
     """Attempts whose logs it holds."""
-    gone: list[str] | None = field(default_factory=list)
-    """Attempts with omitted rows (removed, duplicate, corrupt), or None if an older version did not record them."""
+    gone: list[str] = field(default_factory=list)
+    """Attempts with omitted rows (removed, duplicate, corrupt)."""
 
     @property
     def path(self) -> str:
@@ -108,7 +108,7 @@ class Manifest:
             [identity(name) for name in replaces["compactions"]],
             {identity(attempt): _bytes(size) for attempt, size in replaces["attempts"].items()},
             [identity(name) for name in replaces["logs"]],
-            [identity(name) for name in fields["gone"]] if fields.get("gone") is not None else None,
+            [identity(name) for name in fields["gone"]],
         )
         manifest.check(path)
         return manifest

@@ -92,9 +92,7 @@ def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
 def newer_columns(name: str, schema: pa.Schema, file: DataFile, columns: Columns) -> list[str]:
     """Return columns of a newer version: columns that this version does not have and that no task claimed."""
     known = {*(columns.schemas[name].names if name in columns.schemas else schema.names), *file.own_columns}
-    if file.names_all or known.issuperset(schema.names):
-        return [column for column in schema.names if column not in known]
-    return [column for column in schema.names if column not in known | columns.former_types(name).keys()]
+    return [column for column in schema.names if column not in known]
 
 
 def _bad_groups(parquet: pq.ParquetFile) -> list[int]:

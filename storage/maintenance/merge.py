@@ -13,7 +13,7 @@ from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.commits.commit import join_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import VisibleCommit, read_commit_of, resolve, visible_rows
+from depthrate.storage.commits.source import Commit, VisibleCommit, read_trials, resolve, visible_rows
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
     attempt_of_path,
@@ -25,8 +25,8 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.parameters import with_typed_parameters
-from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials, row_keys
+from depthrate.storage.tables.parameters import as_type, common_type, type_name
+from depthrate.storage.tables.schema import ATTEMPTS, TRIALS, as_attempts, concat_rows, row_keys
 from depthrate.storage.tables.states import AttemptState
 
 GROUP_BYTES = 100e6
@@ -155,14 +155,14 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         CorruptCommitFile: A file is corrupt. Nothing has changed.
         FileNotFoundError: Another compaction has replaced a file. Nothing has changed.
     """
-    resolved = _resolved(store, group, snapshot)
-    written = write_tables(store, group.sweep, resolved, compaction_id, read_rows)
+    resolved, trials = _resolved(store, group, snapshot)
+    written = write_tables(store, group.sweep, resolved, trials, compaction_id, read_rows)
     left_out = {key for source in resolved for key in row_keys(source.all_trials)}
     left_out -= {key for source in resolved for key in row_keys(source.trials)}
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
     undeleted = {c for c in earlier if manifest_path(group.sweep, c) in snapshot.listing}
-    gone = {attempt_id for _, attempt_id in left_out}.union(*(manifest.gone or () for manifest in replaced))
+    gone = {attempt_id for _, attempt_id in left_out}.union(*(manifest.gone for manifest in replaced))
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
         path = compacted_path("attempts", group.sweep, compaction_id)
@@ -176,55 +176,83 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         compactions=sorted({manifest.compaction_id for manifest in replaced} | undeleted),
         attempts=sizes,
         logs=logs,
-        gone=None if any(manifest.gone is None for manifest in replaced) else sorted(gone),
+        gone=sorted(gone),
     )
     manifest.write(store)
     return manifest
 
 
-def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[VisibleCommit]:
-    """Return a group's sources with the trials that have no earlier commit in the group and are not purged."""
-    commits = []
+def _resolved(store: Store, group: Group, snapshot: Snapshot) -> tuple[list[VisibleCommit], list[pa.Table]]:
+    """Return a group's sources with the trials that stay: not purged, and without an earlier commit here. Then these trials."""
+    commits, files = [], []
     for source in group.sources:
         try:
-            commits.append(read_commit_of(store, source))
+            tables = read_trials(store, source)
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise CorruptCommitFile(source.path) from error
-    return resolve(commits, removals=snapshot.removals.permanent_only())
+        trials = pa.concat_tables([table.select(TRIALS.names) for table in tables])
+        commits.append(Commit(source.path, trials, source.files, source.manifest))
+        files.append(tables)
+    resolved = resolve(commits, removals=snapshot.removals.permanent_only())
+    visible = [visible_rows(s, table) for s, tables in zip(resolved, files, strict=True) for table in tables]
+    return resolved, visible
+
+
+def _by_parameters(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Join trials of one version of a task with the same parameters."""
+    alike: dict[tuple[Any, ...], list[pa.Table]] = {}
+    for table in tables:
+        if table.num_rows:
+            of_task = (table["task"][0].as_py(), table["task_version"][0].as_py())
+            alike.setdefault((*of_task, *sorted(table.column_names)), []).append(table)
+    joined = []
+    for parts in alike.values():
+        names = [name for name in parts[0].column_names if name not in TRIALS.names]
+        kinds = {name: common_type(part.schema.field(name).type for part in parts) for name in names}
+        columns = [[*p.select(TRIALS.names).columns, *(as_type(p[n], kinds[n]) for n in names)] for p in parts]
+        joined.append(pa.concat_tables([pa.Table.from_arrays(c, [*TRIALS.names, *names]) for c in columns]))
+    return joined
 
 
 def write_tables(
-    store: Store, sweep: str, sources: Sequence[VisibleCommit], compaction_id: str, read: ReadRows
+    store: Store,
+    sweep: str,
+    sources: Sequence[VisibleCommit],
+    trials: Sequence[pa.Table],
+    compaction_id: str,
+    read: ReadRows,
 ) -> dict[str, list[DataFile]]:
     """Write the visible rows of some sources, sorted, and return the files by table.
 
-    The sources have all columns of their trials.
+    Args:
+        trials: Their visible trials with all columns. Each table has one version of a task.
     """
 
     def path(table: str, part: int | None = None) -> str:
         return compacted_path(table, sweep, compaction_id, part)
 
-    trials = concat_rows([empty_trials(), *(source.trials for source in sources)])
-    order = pc.sort_indices(trials["trial_id"]).to_numpy()
-    ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
+    found = [trial_id for table in trials for trial_id in table["trial_id"].to_pylist()]
+    ids = pa.array(sorted(found), pa.string())
     written: dict[str, list[DataFile]] = {}
-    if trials.num_rows:
-        # written first, so that the files of a killed compaction show which trials they hold
-        ordered = with_typed_parameters(trials.take(pa.array(order)))
-        written["trials"] = [write_table(store, path("trials"), "trials", ordered)]
+    # written first, so that the files of a killed compaction show which trials they hold
+    parts = _by_parameters(trials)
+    for part, table in enumerate(parts):
+        custom = {field.name: type_name(field.type) for field in table.schema if field.name not in TRIALS.names}
+        path_of_part = path("trials", part if len(parts) > 1 else None)
+        file = write_table(store, path_of_part, "trials", table.sort_by("trial_id"), custom=custom)
+        written.setdefault("trials", []).append(file)
     for name in ("metrics", "curves"):
         named = [(source, file) for source in sources for file in source.files.get(name, ())]
-        parts = [rows for source, file in named if (rows := read(store, source, file)).num_rows]
-        if parts:
-            table = join_rows(name, parts).combine_chunks()
-            del parts  # free memory
+        rows = [rows for source, file in named if (rows := read(store, source, file)).num_rows]
+        if rows:
+            table = join_rows(name, rows).combine_chunks()
+            del rows  # free memory
             own = {column: kind for _, file in named for column, kind in file.own_columns.items()}
             custom = {column: kind for column, kind in own.items() if column in table.schema.names}
-            names_all = all(file.names_all for _, file in named)
             order = _order(name, table, ids)
-            written[name] = [write_table(store, path(name), name, table, order, custom=custom, names_all=names_all)]
+            written[name] = [write_table(store, path(name), name, table, order, custom=custom)]
             del table
     features = _merge_features(store, sources, ids, path, read)
     return written | ({"features": features} if features else {})

@@ -1,6 +1,5 @@
 """Move aside the files that a verification found, so that their trials are pending again. Nothing is ever deleted."""
 
-import contextlib
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ import pyarrow as pa
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
-from depthrate.storage.commits.source import VisibleCommit, read_commit_of, visible_rows
+from depthrate.storage.commits.source import VisibleCommit, read_trials, visible_rows
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
     DATA_TABLES,
@@ -29,6 +28,7 @@ from depthrate.storage.maintenance.type_conflicts import (
     rename_mistyped_columns,
     rename_mistyped_in_files,
 )
+from depthrate.storage.tables.parameters import with_parameters
 from depthrate.storage.tables.schema import TRIALS, as_attempts, concat_rows, empty_trials
 
 
@@ -104,23 +104,26 @@ def _save(store: Store, source: VisibleCommit, without: set[str]) -> int:
     sweep, compaction_id = sweep_of_path(source.path), new_name()
     # marked as partial, so that rows of other trials in the commit's files are left out
     saved = replace(source, trials=source.trials.filter(pa.array(is_saved)), is_fully_visible=False)
-    with contextlib.suppress(*UNREADABLE_ERRORS):  # with the columns of newer versions, if the file can be read
-        saved = replace(saved, trials=visible_rows(saved, read_commit_of(store, source).trials))
-    if not set(TRIALS.names) <= set(saved.trials.column_names):
-        return 0  # the verification read some of the columns, and the file has since become unreadable
+    try:
+        trials = [visible_rows(saved, table) for table in read_trials(store, source)]
+    except UNREADABLE_ERRORS:
+        if not set(TRIALS.names) <= set(saved.trials.column_names):
+            return 0  # the verification read some of the columns, and the file has since become unreadable
+        trials = [with_parameters(saved.trials.select(TRIALS.names))]
     types = read_column_types(store)
 
     def read(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
         return rename_mistyped_columns(_read_intact(store, source, file), file.path.partition("/")[0], types)
 
-    written = write_tables(store, sweep, [rename_mistyped_in_files(store, saved, types)], compaction_id, read)
+    sources = [rename_mistyped_in_files(store, saved, types)]
+    written = write_tables(store, sweep, sources, trials, compaction_id, read)
     records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
     if records:
         path = compacted_path("attempts", sweep, compaction_id)
         written["attempts"] = [write_table(store, path, "attempts", concat_rows(records))]
     logs = source.manifest.logs if source.manifest is not None and records else []
     earlier = [] if source.manifest is None else source.manifest.gone
-    gone = None if earlier is None else sorted({*earlier, *source.all_trials["attempt_id"].to_pylist()})
+    gone = sorted({*earlier, *source.all_trials["attempt_id"].to_pylist()})
     Manifest(compaction_id, sweep, time.time(), written, logs=logs, gone=gone).write(store)
     return sum(is_saved)
 

@@ -40,7 +40,7 @@ from depthrate.storage.maintenance.findings import (
 from depthrate.storage.maintenance.merge import SETTLED_S
 from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, read_column_types
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_metadata_files
-from depthrate.storage.tables.schema import STATE_COLUMNS, TRIALS, Columns, as_trials, concat_rows, empty_trials
+from depthrate.storage.tables.schema import STATE_COLUMNS, TRIALS, Columns, as_trials, empty_trials
 from depthrate.storage.tables.states import AttemptState
 
 YOUNG_S = 900.0
@@ -123,7 +123,7 @@ class _Check:
         unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in visible]
         for manifest in (*self.snapshot.broken, *unread):
             trials = [self._intact_trials(file) for file in manifest.files.get("trials", ())]
-            table = concat_rows([empty_trials(), *trials])
+            table = pa.concat_tables([empty_trials(), *trials])
             yield VisibleCommit(manifest.path, table, table, True, manifest.files, manifest)
         replaced = {path for manifest in self._manifests for path in manifest.replaced_trials()}
         for path in self.snapshot.listing:
@@ -131,7 +131,7 @@ class _Check:
             if not is_commit or path in visible or path in replaced:
                 continue
             try:
-                commit = parse_commit(path, self.store.read(path), newer=True)
+                commit = parse_commit(path, self.store.read(path))
             except FileNotFoundError:
                 continue
             except NewerFile as error:
@@ -145,7 +145,7 @@ class _Check:
 
     def _intact_trials(self, file: DataFile) -> pa.Table:
         try:
-            return as_trials(read_intact_rows(file.read(self.store)), newer=True)
+            return as_trials(read_intact_rows(file.read(self.store)))
         except UNREADABLE_ERRORS:
             return empty_trials()
 
@@ -332,8 +332,7 @@ class _Check:
         """Check that the trials of successfully finished attempts exist.
 
         A commit whose files have all vanished leaves no other trace. Rows that users removed or that a repair moved aside are
-        excluded, as are trials that a search pruned, and sweeps compacted by an older version, which did not record the rows it
-        left out.
+        excluded, as are trials that a search pruned.
         """
         lost = self._unexplained_losses()
         if not lost:
@@ -358,15 +357,14 @@ class _Check:
         explained_ids = _all_ids(sources) | self.snapshot.removals.trial_ids()
         explained_ids |= {trial_id for finding in self.result.findings for trial_id in finding.trial_ids}
         manifests = (*self._manifests, *self.snapshot.broken)
-        unrecorded = {manifest.sweep for manifest in manifests if manifest.gone is None}
-        explained = {attempt for manifest in manifests for attempt in manifest.gone or ()}
+        explained = {attempt for manifest in manifests for attempt in manifest.gone}
         explained |= {attempt_of_path(finding.path) for finding in self.result.findings if finding.kind == NEWER}
         before = time.time() - self.store.clock_ahead_s - SETTLED_S
         return [
             (record, lost)
             for record in self.records.values()
             if record["state"] is AttemptState.DONE and (record["ended_at"] or before) < before
-            if record["sweep"] not in unrecorded and record["attempt_id"] not in explained
+            if record["attempt_id"] not in explained
             if (lost := set(record["trial_ids"]))
             and not lost & explained_ids  # a partial loss may be an earlier removal
         ]
