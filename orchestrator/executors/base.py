@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from depthrate.deprecated import rename_launch_options
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, Option
 from depthrate.storage.tables.states import FailureKind
 from depthrate.tasks.interface import Engine
@@ -124,16 +123,7 @@ class AttemptSpec(PackTrials):
         """Parse the JSON of `to_json`."""
         fields = json.loads(text)
         then = [PackTrials(**pack) for pack in fields.get("then", ())]
-        return AttemptSpec(**{**fields, "options": _job_options(fields["options"]), "then": then})
-
-
-def _job_options(options: dict[str, Any]) -> JobOptions:
-    """Return the options of a job, which an earlier version of depthrate may have submitted."""
-    if "checkpoint_s" in options:
-        stall_s = options.pop("stall_s", None)
-        options["stall_minutes"] = None if stall_s is None else stall_s / 60
-        options["code_version"] = options.pop("code_hash", None)
-    return JobOptions(**rename_launch_options(options))
+        return AttemptSpec(**{**fields, "options": JobOptions(**fields["options"]), "then": then})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Self
 
-from depthrate.deprecated import LAUNCH_OPTIONS, rename_launch_options, warn_renamed
 from depthrate.tasks.interface import Engine
 
 
@@ -93,13 +92,6 @@ class LaunchOptions:
     data: str | None = None
     """Folder of the data sets. None means DEPTHRATE_DATA of this process."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in LAUNCH_OPTIONS:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        new = LAUNCH_OPTIONS[name]
-        warn_renamed(f"LaunchOptions.{name}", f"LaunchOptions.{new}")
-        return getattr(self, new)
-
     @classmethod
     def declared(cls, of_executors: Sequence[Option]) -> list[Option]:
         """Return all options in the order of --help, including executors' options."""
@@ -115,7 +107,7 @@ class LaunchOptions:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Parse the JSON of `to_json`."""
-        return cls(**rename_launch_options(json.loads(text)))
+        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, kw_only=True)

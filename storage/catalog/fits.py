@@ -24,19 +24,15 @@ def rename_fits(store: Store, sweep: str, to: str) -> None:
     """Write a copy of a sweep's fits under another name, if it has fits."""
     try:
         rows = parse_fits(store.read(fits_path(sweep))).to_pylist()
-    except (FileNotFoundError, pa.ArrowException):
+    except (FileNotFoundError, pa.ArrowException, KeyError):
         return
     write_fits(store, to, [{**row, "sweep": to} for row in rows])
 
 
 def parse_fits(content: bytes) -> pa.Table:
-    """Parse a fits file. Columns newer than the file are null.
+    """Parse a fits file.
 
     Raises:
-        pyarrow.ArrowException: The content is not a fits table.
+        pyarrow.ArrowException, KeyError: The content is not a fits table.
     """
-    table = read_parquet(content)
-    for field in FITS:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(FITS.names).cast(FITS)
+    return read_parquet(content).select(FITS.names).cast(FITS)

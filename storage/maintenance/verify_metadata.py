@@ -45,11 +45,11 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
 
     yield from _check_folder(store, "sweeps", check_spec)
     for spec in read_specs(store):
-        if spec.trials_sha256 is not None and spec.trial_ids(store) is None:
+        if spec.trial_ids(store) is None:
             fault = (
                 "a launch's list of trials was changed after it was written. Nothing is purged until this is fixed. "
             )
-            fix = "Launch the sweep again, or run depthrate upgrade"
+            fix = "Launch the sweep again"
             yield Finding(trial_ids_path(spec.sweep, spec.spec_hash), "damaged", fault + fix)
     yield from _check_folder(store, "jobs", _check_submission)
     yield from _check_folder(store, "searches", _check_search)

@@ -68,11 +68,13 @@ class TrialsTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no
         for name in types:
             columns[name] = column_of(name, taken)
             taken.add(name.casefold())
-        schema = pa.schema([*TRIALS, *((columns[name], common_type(kinds)) for name, kinds in types.items())])
+        shown = {columns[name]: common_type(kinds) for name, kinds in types.items()}
+        valueless = {column for column, kind in shown.items() if pa.types.is_null(kind)}
+        schema = pa.schema([*TRIALS, *(shown | dict.fromkeys(valueless, pa.string())).items()])
         table = cls([], schema, ds.ParquetFileFormat(), LocalFileSystem())
         table._parts, table._added, table.parameters = parts, gained, columns
         table.tasks = sorted({part.task for part in parts if part.task})
-        table.valueless = {columns[name] for name, kinds in types.items() if all(map(pa.types.is_null, kinds))}
+        table.valueless = valueless
         return table
 
     def scanner(self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: Any) -> BatchScanner:

@@ -23,7 +23,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.membership import Membership, read_membership
 from depthrate.storage.query.sql_checks import named_views, names_sweep
 from depthrate.storage.tables.custom_columns import CUSTOM_TYPES, quoted
-from depthrate.storage.tables.parameters import AddedParameters, as_type, column_of, common_type, parameter_columns
+from depthrate.storage.tables.parameters import AddedParameters, as_type, column_of, parameter_columns
 from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, Columns
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def create_live_view(
     taken = {name.casefold() for name in rows.column_names}
     trials = pa.table({"trial_id": pa.array(list(params), pa.string())})
     columns_of_packs = {n: pa.chunked_array([v]) for n, v in parameter_columns(list(params.values()), {}).items()}
-    parameters = {name: as_type(values, common_type([values.type])) for name, values in columns_of_packs.items()}
+    parameters = {n: as_type(v, pa.string()) if pa.types.is_null(v.type) else v for n, v in columns_of_packs.items()}
     parameters |= {
         name: pa.chunked_array([pa.nulls(len(params), pa.float64())])
         for name in parameter_names

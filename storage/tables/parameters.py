@@ -89,8 +89,13 @@ def _array(values: list[Any], declared: pa.DataType | None) -> pa.Array:
 
 
 def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the type that shows columns of several files: the only type, float64 for int64 and float64, else text."""
+    """Return the type that shows columns of several files: the only type, float64 for int64 and float64, else text.
+
+    Columns without values do not count. If there are no others, it is null.
+    """
     names = {type_name(kind) for kind in types} - {"null"}
+    if not names:
+        return pa.null()
     if names == {"int64", "double"}:
         return pa.float64()
     return PARAMETER_TYPES.get(names.pop(), pa.string()) if len(names) == 1 else pa.string()

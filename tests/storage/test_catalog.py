@@ -291,7 +291,9 @@ def test_what_an_earlier_launch_asked_for_is_not_mixed_with_what_the_sweep_is_no
     by_sweep = counted(store, "select sweep, list(trial_id order by trial_id) from trials group by sweep order by 1")
     assert by_sweep == [("a", ["t2", "t3"]), ("a@1", ["t1"])]
     launch_spec(store, "a", "1", "t1", "t2")  # the first list again
-    assert ("a", ["t1", "t2"]) in counted(store, "select sweep, list(trial_id order by 1) from trials group by sweep")
+    assert ("a", ["t1", "t2"]) in counted(
+        store, "select sweep, list(trial_id order by trial_id) from trials group by sweep"
+    )
 
 
 def test_without_a_list_of_trials_a_sweep_has_what_was_committed_for_it(store: Store) -> None:
@@ -405,7 +407,7 @@ def test_nothing_is_purged_while_a_list_cannot_be_believed(relaunched: Store, da
     DAMAGE[damage](relaunched)
     for _ in range(2):
         (refused,) = compact(relaunched, grace_s=0).refused
-        assert "the trials requested by sweep 'c' are unknown" in refused and "depthrate upgrade" in refused
+        assert "the trials requested by sweep 'c' are unknown" in refused and "Launch the sweep" in refused
     assert held(relaunched) == {"t1", "t2"}
     with pytest.raises(CorruptFileError):
         plan_removal(relaunched, take_snapshot(relaunched), "b")
@@ -426,7 +428,7 @@ def test_the_command_says_so_and_ends_with_1(relaunched: Store) -> None:
 def test_a_repair_leaves_a_damaged_list_to_what_mends_it(relaunched: Store) -> None:
     relaunched.write(LIST, b"")
     (finding,) = verify(relaunched, builtin_columns()).findings
-    assert finding.path == LIST and "Launch the sweep again, or run depthrate upgrade" in finding.what
+    assert finding.path == LIST and "Launch the sweep again" in finding.what
     repair(relaunched, verify(relaunched, builtin_columns()))
     compact(relaunched, grace_s=0)
     assert held(relaunched) == {"t1", "t2"} and {LIST, SPEC} <= relaunched.list("sweeps").keys()

@@ -314,6 +314,7 @@ def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
 def test_a_cancellation_by_a_wrong_clock_is_done_and_spares_nobody_who_lives(
     folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ahead_s: float
 ) -> None:
+    folder.write_format()
     write_spec(folder, "s", "1", {"name": "s", "task": "t"}, ["t"])
     heartbeat_at = time.time() - ahead_s  # by the clock of its node, which is the store's
     record = {

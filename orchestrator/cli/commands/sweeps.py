@@ -182,7 +182,7 @@ def rename_sweep(sweep: str, name: str, store: str | None) -> None:
         write_missing_lists(opened)
         for spec, changed in renamed:
             if spec in pending:
-                write_spec(opened, name, changed.spec_hash(), changed.spec(), spec.trial_ids(opened))
+                write_spec(opened, name, changed.spec_hash(), changed.spec(), spec.trial_ids(opened) or ())
     rename_fits(opened, sweep, name)
     plan = plan_removal(opened, take_snapshot(opened), sweep)
     if plan.paths:
