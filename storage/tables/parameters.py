@@ -93,12 +93,11 @@ def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
 
     Columns without values do not count. If there are no others, it is null.
     """
-    names = {type_name(kind) for kind in types} - {"null"}
-    if not names:
-        return pa.null()
-    if names == {"int64", "double"}:
-        return pa.float64()
-    return PARAMETER_TYPES.get(names.pop(), pa.string()) if len(names) == 1 else pa.string()
+    kinds = {type_name(kind): kind for kind in types}
+    kinds.pop("null", None)
+    if len(kinds) < 2:
+        return PARAMETER_TYPES.get(*kinds.popitem()) if kinds else pa.null()
+    return pa.float64() if kinds.keys() == {"int64", "double"} else pa.string()
 
 
 def type_name(kind: pa.DataType) -> str:
