@@ -60,7 +60,8 @@ NAVIGATION = {
             f"{GENERATED}/{name}"
             for name in ("commands", "python", "sweep-keys", "tasks", "metrics", "tables", "failures")
         ),
-        *("reference/clusters", f"{GENERATED}/security-tests", f"{GENERATED}/modules", "reference/changelog"),
+        *("reference/store-format", "reference/clusters", f"{GENERATED}/security-tests", f"{GENERATED}/modules"),
+        "reference/changelog",
     ),
     "Gallery": (
         "atlas/index",
