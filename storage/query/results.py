@@ -338,13 +338,7 @@ class Results:
 
     def varying_parameters(self, names: Collection[str]) -> list[str]:
         """Return those of some parameters that differ between trials."""
-        varying, unknown = self._views.trials.varying_parameters()
-        if unknown := [name for name in unknown if name in names]:
-            varies = "min({0}) is distinct from max({0}) or count({0}) between 1 and count(*) - 1"
-            terms = ", ".join(varies.format(quoted(name)) for name in unknown)
-            (row,) = self.sql(f"select {terms} from trials").fetchall()
-            varying += [name for name, is_varying in zip(unknown, row, strict=True) if is_varying]
-        return [name for name in self.parameter_names() if name in varying and name in names]
+        return self._views.trials.varying_parameters(names)
 
     def _relation(
         self, query: str, connection: duckdb.DuckDBPyConnection | None = None, memory_gb: float | None = None

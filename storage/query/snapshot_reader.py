@@ -25,7 +25,8 @@ class SnapshotReader:
         """Take the snapshot, or use that of the caller."""
         self.store = store
         self._corrupt: set[str] = set()
-        self._cache = SnapshotCache((*STATE_COLUMNS, "task", "task_version"), keeps_files=True)
+        columns = (*STATE_COLUMNS, "task", "task_version")
+        self._cache = SnapshotCache(columns, commit_columns=(*columns, "params"), keeps_files=True)
         self.snapshot = self._scan() if snapshot is None else snapshot
 
     def _scan(self) -> Snapshot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ from depthrate.storage.tables.parameters import (
 from depthrate.storage.tables.schema import TRIALS
 
 _VARIES, _UNKNOWN = object(), object()
-"""In place of the value that all trials have."""
+"""In place of the value that all trials have: they differ, or the footer does not show it."""
 
 
 class TrialsTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
@@ -105,19 +105,18 @@ class TrialsTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no
             arrays.append(as_type(values, self.schema.field(column).type))
         return pa.Table.from_arrays(arrays, list(columns))
 
-    def varying_parameters(self) -> tuple[list[str], list[str]]:
-        """Return the parameters that differ between trials, and those that may differ, as far as footers show it."""
-        varying, unknown = list[str](), list[str]()
-        for name, column in self.parameters.items():
-            values = [
-                part.constant(name) if name in part.types else added[name][0].as_py() if name in added else None
-                for part, added in zip(self._parts, self._added, strict=True)
-            ]
-            if _VARIES in values or len(set(map(repr, values)) - {repr(_UNKNOWN)}) > 1:
-                varying.append(column)
-            elif _UNKNOWN in values:
-                unknown.append(column)
-        return varying, unknown
+    def varying_parameters(self, columns: Collection[str]) -> list[str]:
+        """Return those of some parameters that differ between trials."""
+        return [column for name, column in self.parameters.items() if column in columns and self._varies(name)]
+
+    def _varies(self, name: str) -> bool:
+        values = set[str]()
+        for part, added in zip(self._parts, self._added, strict=True):
+            found = part.constant(name) if name in part.types else added[name][0].as_py() if name in added else None
+            values.add(repr(found))
+            if found is _VARIES or len(values) > 1:
+                return True
+        return False
 
 
 def _added_to(part: _Part, added: AddedParameters) -> dict[str, pa.Array]:
@@ -139,29 +138,28 @@ class _Part:
         return pa.concat_tables([file.rows(names) for file in self._files])
 
     def constant(self, name: str) -> object:
-        """Return the value of a parameter in all trials, `_VARIES`, or `_UNKNOWN` where finding out would take long."""
-        if len(self._files) == 1 and self._files[0].is_compacted:
-            return self._files[0].constant(name)
-        if self._from_json is None or name not in self._from_json.column_names:
-            return _UNKNOWN
-        column = self._from_json[name]
-        if pa.types.is_nested(column.type):
-            return _UNKNOWN
-        values = column.unique()
-        return values[0].as_py() if len(values) == 1 else _VARIES
+        """Return the value of a parameter in all trials, or `_VARIES`."""
+        if self._files[0].is_compacted and (value := self._files[0].constant(name)) is not _UNKNOWN:
+            return value
+        values = self._from_json.get(name) if len(self._files) > 1 else None
+        if values is None:
+            values = self.rows([name])[name].combine_chunks()
+        # any type can be compared with itself, shifted by one
+        return values[0].as_py() if values[1:].equals(values[:-1]) else _VARIES
 
     @cached_property
-    def _from_json(self) -> pa.Table | None:
-        """The parameters, or None if Arrow cannot read their JSON. One column of many small files is read faster than all."""
+    def _from_json(self) -> Mapping[str, pa.Array]:
+        """The parameters as read by Arrow, as far as it can: their JSON is in memory, but not the columns of many files."""
         import pyarrow.json
 
         content = "\n".join(self.rows(["params"])["params"].to_pylist()).encode()
+        # a single block, so that a column has one chunk, with one extra byte, so that no object is cut in two
         options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(content) + 1)
         try:
             table = pyarrow.json.read_json(pa.BufferReader(content), read_options=options)
         except pa.ArrowException:
-            return None
-        return table.rename_columns([column_of(name) for name in table.column_names])
+            return {}
+        return {column_of(name): table[name].chunk(0) for name in table.column_names}
 
 
 class _File:
@@ -199,6 +197,17 @@ class _File:
         assert self._file is not None
         return open_parquet(self._file.read(self._store))
 
+    @cached_property
+    def _groups(self) -> list[pq.RowGroupMetaData]:
+        metadata = self._compacted.metadata
+        return [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+
+    @cached_property
+    def _index(self) -> Mapping[str, int]:
+        """Column -> its number among those of Parquet."""
+        schema = self._compacted.metadata.schema
+        return {schema.column(number).path: number for number in range(len(schema))}
+
     def rows(self, names: Sequence[str]) -> pa.Table:
         """Return some columns of the visible trials."""
         is_in_memory = set(names) <= set(self.in_memory.column_names)
@@ -207,10 +216,9 @@ class _File:
 
     def constant(self, name: str) -> object:
         """Return the value of a parameter in all trials, `_VARIES` or `_UNKNOWN`, from the statistics in the footer."""
-        metadata, values = self._compacted.metadata, set[object]()
-        index = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}.get(name)
-        for group in range(metadata.num_row_groups):
-            statistics = None if index is None else metadata.row_group(group).column(index).statistics
+        values, index = set[object](), self._index.get(name)
+        for group in self._groups:
+            statistics = None if index is None else group.column(index).statistics
             if statistics is None or not statistics.has_null_count:
                 return _UNKNOWN
             if statistics.num_values and not statistics.has_min_max:

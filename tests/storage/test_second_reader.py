@@ -99,9 +99,10 @@ def read_store(root: Path) -> dict[str, list[Row]]:
     }
     keys = {(number, trial_id, row["attempt_id"]) for trial_id, (_, number, row) in visible.items()}
     for number, files in enumerate(found):
-        for name, path in [(name, path) for name in TABLES[1:] for path in files.get(name, ())]:
-            rows = pq.read_table(root / path, partitioning=None).to_pylist()
-            tables[name] += [row for row in rows if (number, row["trial_id"], row["attempt_id"]) in keys]
+        for table in TABLES[1:]:
+            for path in files.get(table, ()):
+                rows = pq.read_table(root / path, partitioning=None).to_pylist()
+                tables[table] += [row for row in rows if (number, row["trial_id"], row["attempt_id"]) in keys]
     return tables
 
 
