@@ -85,14 +85,6 @@ def test_options_travel_as_json(folder: Store) -> None:
     }
 
 
-def test_a_job_that_an_earlier_version_submitted_begins() -> None:
-    before = """{"pack_id": "p", "trial_ids": ["t"], "params": [{}], "attempt_id": "a", "sweep": "s", "task": "t",
-    "options": {"store": "/s", "data": "/d", "device": "cpu", "checkpoint_s": 7, "git_sha": null, "git_dirty": null,
-    "code_hash": "c", "accepted_codes": [], "stall_s": 90, "gpu_share": 1.0, "beat_s": null, "engine": "eager"}}"""
-    options = AttemptSpec.from_json(before).options
-    assert (options.checkpoint_seconds, options.stall_minutes, options.code_version) == (7, 1.5, "c")
-
-
 @pytest.mark.parametrize(
     ("use", "file"),
     [
