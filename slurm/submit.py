@@ -43,15 +43,9 @@ def submit_array(
     function: Callable[[list[str]], None],
     arguments: Sequence[list[str]],
     exclude: Sequence[str] = (),
-    nodes: int = 1,
-    elsewhere: int = 0,
 ) -> list[str]:
     """Submit one array with one job per element of `arguments`. The caller keeps it within the array limits.
 
-    Args:
-        nodes: Nodes per job. The job runs `function` once on each.
-        elsewhere: Number of times that a single job which fails before depthrate starts resubmits itself, under the same
-            name and on another node.
     Returns:
         The ids of the jobs.
     Raises:
@@ -65,7 +59,7 @@ def submit_array(
     script = folder / "submission.sh"
     refusals: list[SlurmError] = []
     for alternative in profile.alternatives():
-        script.write_text(batch_script(alternative, name, len(arguments), folder, exclude, nodes, elsewhere))
+        script.write_text(batch_script(alternative, name, len(arguments), folder, exclude))
         try:
             array_id = _send(script, name, KEY_VARIABLES if profile.credentials else ())
             return array_job_ids(array_id, len(arguments))

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from depthrate.deprecated import rename_launch_options
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, Option
 from depthrate.storage.tables.states import FailureKind
 from depthrate.tasks.interface import Engine
@@ -124,16 +123,7 @@ class AttemptSpec(PackTrials):
         """Parse the JSON of `to_json`."""
         fields = json.loads(text)
         then = [PackTrials(**pack) for pack in fields.get("then", ())]
-        return AttemptSpec(**{**fields, "options": _job_options(fields["options"]), "then": then})
-
-
-def _job_options(options: dict[str, Any]) -> JobOptions:
-    """Return the options of a job, which an earlier version of depthrate may have submitted."""
-    if "checkpoint_s" in options:
-        stall_s = options.pop("stall_s", None)
-        options["stall_minutes"] = None if stall_s is None else stall_s / 60
-        options["code_version"] = options.pop("code_hash", None)
-    return JobOptions(**rename_launch_options(options))
+        return AttemptSpec(**{**fields, "options": JobOptions(**fields["options"]), "then": then})
 
 
 @dataclass(frozen=True)
@@ -285,16 +275,6 @@ class Executor(ComputeTarget):
             SubmitError: A scheduler refused some of them or does not answer.
         """
 
-    def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: JobOptions) -> LaunchJob | None:
-        """Submit a supervisor, or find an existing one, if the queue has no space for all packs now.
-
-        Returns None if everything fits, or if the executor has no supervisor.
-
-        Raises:
-            SubmitError: The scheduler refused the supervisor.
-        """
-        return None
-
     def adopt_submitted(self) -> Mapping[str, SubmittedPack]:
         """Adopt attempts submitted by peer launches and return attempt -> pack."""
         return {}
@@ -336,33 +316,6 @@ class Executor(ComputeTarget):
         """Release everything. Running jobs are killed, unless they outlive the driver."""
 
 
-@dataclass(frozen=True)
-class LaunchJob:
-    """A scheduler's job that runs a whole launch."""
-
-    job_id: str
-    folder: str
-    """Folder with the job's files and output, disposable once all trials are committed."""
-
-
-class RemoteLauncher(ComputeTarget):
-    """A backend that runs the whole launch as one job, independent of this process."""
-
-    outlives_driver = True
-
-    @abstractmethod
-    def send_launch(self, options: LaunchOptions) -> LaunchJob:
-        """Return the job of an existing remote launch of the sweep, or submit one with these options.
-
-        Raises:
-            ValueError: The scheduler refused the job or does not answer.
-        """
-
-    @abstractmethod
-    def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:
-        """Wait for the end of the job while passing its state to `show`, and return a description of the end."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExecutorRequest:
     """A launch's request to an executor."""
@@ -382,8 +335,7 @@ class ExecutorEntry:
     open: Callable[[ExecutorRequest], ComputeTarget]
     """Inspects the machines and checks the options. Raises a ValueError that names the option or machine at fault."""
     options: tuple[Option, ...] = ()
-    detach: str | None = None
-    """Value of --executor in messages about --detach. None if jobs end with their launch."""
     compares_running_trials: bool = False
     """True if it receives the reports of all packs during training, which the pruning rule asha requires."""
     scheduler: Scheduler | None = None
+    """Access to its jobs, if they outlive their launch."""

@@ -1,14 +1,13 @@
-"""Launch options, declared once here or with their executor. Commands, notebooks and job files derive from them.
+"""Launch options, declared once here or with their executor. Commands and notebooks derive from them.
 
 To add an option, add a field to `LaunchOptions`, or an `Option` to an `ExecutorEntry` if only one executor has it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
 
-from depthrate.deprecated import LAUNCH_OPTIONS, rename_launch_options, warn_renamed
+from depthrate.deprecated import LAUNCH_OPTIONS, warn_renamed
 from depthrate.tasks.interface import Engine
 
 
@@ -63,7 +62,7 @@ def _declared(declared: Field[Any]) -> Option | None:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Options of one launch, from a command line or a notebook. Jobs receive them as JSON."""
+    """Options of one launch, from a command line or a notebook."""
 
     sweep: str = ""
     """Sweep file, or name of a shipped or launched sweep."""
@@ -107,15 +106,6 @@ class LaunchOptions:
         for declared in fields(cls):
             options += of_executors if declared.name == "executor_options" else filter(None, [_declared(declared)])
         return options
-
-    def to_json(self) -> str:
-        """Return the options as one line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the JSON of `to_json`."""
-        return cls(**rename_launch_options(json.loads(text)))
 
 
 @dataclass(frozen=True, kw_only=True)

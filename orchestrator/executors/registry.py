@@ -99,6 +99,6 @@ def open_executor(request: ExecutorRequest) -> ComputeTarget:
         )
     target = entry.open(replace(request, options=options))
     if options.detach and not target.outlives_driver:
-        able = " or ".join(f"--executor {executor.detach}" for executor in executors().values() if executor.detach)
+        able = " or ".join(f"--executor {name}" for name in schedulers())
         raise ExecutorError(f"--detach needs {able}, because {executor} workers end with their launch")
     return target

@@ -98,7 +98,6 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     cluster = request.options.executor_options[CLUSTER.name]
     load_profile(cluster)  # a wrong file is refused before SLURM is asked
     from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
-    from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
     from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
     from depthrate.slurm.script import import_submitit
@@ -111,16 +110,7 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
         submit_limits = read_submit_limits(profile, limits.cluster)
     else:
         submit_limits = SubmitLimits({JobGroup(): profile.max_submitted})
-    supervisor = Supervisor(request, profile, limits) if profile.supervisor else None
-    executor = SlurmExecutor(
-        profile,
-        limits,
-        request.store,
-        request.sweep.name,
-        device,
-        supervisor=supervisor,
-        submit_limits=submit_limits,
-    )
+    executor = SlurmExecutor(profile, limits, request.store, request.sweep.name, device, submit_limits=submit_limits)
     executor.adopt(*jobs_of_sweep(request.store, request.sweep.name, limits.cluster))
     return executor
 
@@ -179,6 +169,5 @@ SLURM = ExecutorEntry(
     name="slurm",
     open=_open,
     options=(CLUSTER, PACKS_PER_GPU),
-    detach="slurm",
     scheduler=Scheduler("SLURM", _poll, _cancel_jobs),
 )

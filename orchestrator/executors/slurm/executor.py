@@ -20,17 +20,14 @@ from depthrate.orchestrator.executors.base import (
     AttemptSpec,
     Estimate,
     Executor,
-    LaunchJob,
     QueueFullError,
     SubmitError,
     SubmitRateError,
     SubmittedPack,
 )
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
 from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
-from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
 from depthrate.orchestrator.executors.slurm.submissions import (
     PLANNED_JOB_NAME,
     Submission,
@@ -40,7 +37,6 @@ from depthrate.orchestrator.executors.slurm.submissions import (
 )
 from depthrate.orchestrator.executors.slurm.submitter import (
     GUESSED_PARALLEL,
-    ConcurrencySlots,
     SbatchRateError,
     SubmitQuota,
     Submitter,
@@ -50,7 +46,7 @@ from depthrate.orchestrator.executors.slurm.submitter import (
 )
 from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue, WatchedJob
 from depthrate.orchestrator.launch.events import log_event
-from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
+from depthrate.slurm.cluster_limits import Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message, time_outside_slurm
 from depthrate.slurm.job_states import JobState, earlier_starts, parse_array_id, wait_text
 from depthrate.slurm.profile import Profile, expiring_keys_message
@@ -85,8 +81,6 @@ ORDINARY_REASONS = ("Priority", "Resources", "Dependency", "JobArrayTaskLimit", 
 """Reasons why jobs wait that require no action."""
 MAX_PACK_TIMES = 32
 """Maximum number of pack run times that are stored for estimates."""
-CANCEL_TIMEOUT_S = 8
-"""Longest wait in seconds for a cancelled job to leave the queue."""
 
 
 class SlurmExecutor(Executor):
@@ -103,7 +97,6 @@ class SlurmExecutor(Executor):
         sweep: str,
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
-        supervisor: Supervisor | None = None,
         submit_limits: SubmitLimits | None = None,
     ):
         self.profile, self.limits, self.store, self.sweep, self.device = profile, limits, store, sweep, device
@@ -112,8 +105,6 @@ class SlurmExecutor(Executor):
         self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
         self.gpu_share = 1 / profile.packs_per_gpu
         self._clock = clock
-        self._supervisor = supervisor
-        """Submits the launch itself to SLURM, if not all jobs can be submitted now."""
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
         self.quota = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.record_count)
         self.num_nodes = self._num_nodes = max(1, limits.partition_of(profile).num_usable(profile))
@@ -127,7 +118,6 @@ class SlurmExecutor(Executor):
         self._outcomes = PackOutcomes(store, sweep, self._nodes, profile)
         self._folders = {jobs_folder(profile, store, sweep)}
         """Folders that may contain folders of finished jobs."""
-        self._slots = ConcurrencySlots(profile.array_parallelism)
         self._adopted: dict[str, SubmittedPack] = {}
         self._finished: list[Submission] = []
         """Finished submissions of earlier launches that are still in the store."""
@@ -139,7 +129,7 @@ class SlurmExecutor(Executor):
         """Message of that limit."""
         self._next_poll = float("-inf")
         self._poll_interval_s = MIN_RECORD_POLL_INTERVAL_S
-        self._submitter = Submitter(profile, limits, store, sweep, self.quota, self._slots, self._queue.requests)
+        self._submitter = Submitter(profile, limits, store, sweep, self.quota, self._queue.requests)
 
     def scheduler_calls(self) -> dict[str, int]:
         """Return the number of calls per SLURM command."""
@@ -204,10 +194,6 @@ class SlurmExecutor(Executor):
             with suppress(OSError, StoreError):  # an unreadable store only delays a result
                 committed = take_snapshot(self.store).trial_ids()
         for submission in reversed(submissions):  # if a trial was submitted several times, the latest submission counts
-            if submission.is_launch:
-                if submission.job_ids and not any(is_alive(states.get(job_id)) for job_id in submission.job_ids):
-                    self._finished.append(submission)
-                continue
             for job_id, packs in submission.jobs():
                 pending = [pack for pack in packs if not committed.issuperset(pack.trial_ids)]
                 if pending and is_alive(states.get(job_id)):
@@ -216,10 +202,6 @@ class SlurmExecutor(Executor):
             is_watched = any(job.submission is submission for job in self._queue.jobs.values())
             if not is_watched and (submission.job_ids or submission.was_never_accepted(time.time())):
                 self._finished.append(submission)
-        for submission in submissions:
-            if alive := [job_id for job_id in submission.job_ids if is_alive(states.get(job_id))]:
-                self._slots.with_dependency(self.profile, len(alive), alive=self._alive())
-                self._slots.assign(alive)
 
     def _forget_finished_jobs(self) -> None:
         """Delete finished submissions of earlier launches. Not part of `adopt`, because plans only read the store."""
@@ -229,34 +211,6 @@ class SlurmExecutor(Executor):
     def _delete_submission(self, submission: Submission) -> None:
         submission.delete(self.store)
         self._folders.add(Path(submission.folder).parent)
-
-    def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: JobOptions) -> LaunchJob | None:
-        """Submit the launch as a supervisor job, if the cluster does not accept all jobs now.
-
-        Raises:
-            SubmitError: The cluster does not accept the supervisor.
-        """
-        try:
-            quota = self.quota.remaining(len(self._alive()))
-            if self._supervisor is None or quota is None or len(self._bundles(packs, estimate_s)) <= quota:
-                return None
-            try:
-                return self._supervisor.send_launch(options)
-            except SubmitLimitError:
-                self._cancel_newest_job()
-                return self._supervisor.send_launch(options)
-        except SlurmError as error:
-            raise SubmitError(f"the supervisor job cannot be submitted: {error}", []) from None
-
-    def _cancel_newest_job(self) -> None:
-        """Cancel the job that was submitted last. Its packs become pending again."""
-        if self._queue.jobs:
-            num_jobs = JobGroup().count().total()
-            cancel_jobs([self._queue.jobs.popitem()[0]])
-            for _ in range(CANCEL_TIMEOUT_S):
-                if JobGroup().count().total() < num_jobs:
-                    break
-                time.sleep(1)
 
     def adopt_submitted(self) -> dict[str, SubmittedPack]:
         """Adopt jobs that peer launches have submitted. Returns {} while the controller does not answer."""

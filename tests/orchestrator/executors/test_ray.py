@@ -23,6 +23,7 @@ from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import SweepSpec
 from tests.support.launches import drive, plan_of
+from tests.support.ray_nodes import await_nodes
 from tests.support.search_tasks import ASHA_SEARCH
 
 ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
@@ -31,7 +32,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from depthrate.orchestrator.executors.ray.errors import RayError  # noqa: E402
 from depthrate.orchestrator.executors.ray.executor import RayExecutor  # noqa: E402
-from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes, count_nodes  # noqa: E402
+from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes  # noqa: E402
 
 SUPPORT = Path(__file__).parents[2] / "support"
 pytestmark = [
@@ -79,7 +80,7 @@ def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
         cwd="/",
     )
     try:
-        assert count_nodes(made.address, 2, 60) == 2
+        await_nodes(made.address, 2)
         yield made
     finally:
         node.terminate()

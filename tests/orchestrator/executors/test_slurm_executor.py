@@ -24,7 +24,6 @@ from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
 from depthrate.orchestrator.executors.slurm.job import _Bundle
 from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
 from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
-from depthrate.orchestrator.executors.slurm.submitter import ConcurrencySlots
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.slurm.cluster_limits import Limits, Partition
@@ -304,42 +303,6 @@ def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
     assert end.kind == kind
     if kind == "timeout":
         assert "job 1_0 reached its time limit of 60 min before the task saved anything" in str(end.exit_message)
-
-
-def test_the_sweeps_jobs_at_once_are_bounded_over_all_arrays(scheduler: Scheduler, folder: Store) -> None:
-    profile = Profile(array_parallelism=2, job_min=0, grace_s=0, extra={"dependency": "singleton"})
-    executor = SlurmExecutor(replace(profile, extra={}), LIMITS, folder, "s", clock=Clock())
-    submitted = jobs("a", "b", "c", "d", "e")
-    executor.submit(submitted)
-    assert scheduler.dependencies == [None, "afterany:1_0:1_1", "afterany:2_0"]
-    executor.submit(jobs("f"))
-    assert scheduler.dependencies[-1] == "afterany:2_1"
-    other = SlurmExecutor(profile, LIMITS, folder, "s", clock=Clock())
-    submissions = sorted(read_submissions(folder, ["s"]), key=lambda submission: submission.job_ids)
-    other.adopt(submissions, scheduler.queue)
-    other.submit(jobs("g"))
-    assert scheduler.dependencies[-1] == "singleton,afterany:3_0"
-    done = [*submitted[:4]]
-    for job in done:
-        record(folder, job.attempt_id, "done")
-    scheduler.queue |= dict.fromkeys(("1_0", "1_1", "2_0", "2_1"), JobState("COMPLETED", 0, "n1"))
-    assert len(ends_of(executor, until=lambda ends: len(ends) == 4)) == 4
-    scheduler.queue |= dict.fromkeys(("3_0",), JobState("RUNNING", 0, "n1"))
-    executor.submit(jobs("h"))
-    assert scheduler.dependencies[-1] == "afterany:3_0", "both lanes are taken still"
-
-
-def test_an_array_with_more_jobs_than_lanes_keeps_them_all_until_its_last_jobs() -> None:
-    lanes, profile = ConcurrencySlots(2), Profile()
-    many = [f"7_{index}" for index in range(5)]
-    assert lanes.with_dependency(profile, 5, []).extra == {}
-    lanes.assign(many)
-    assert lanes.with_dependency(profile, 1, many).extra == {"dependency": "afterany:7"}
-    assert lanes.with_dependency(profile, 1, many[:2]).extra == {"dependency": "afterany:7_0"}
-    assert lanes.with_dependency(profile, 1, many[:1]).extra == {}
-    lanes.assign(["8"])
-    assert lanes.with_dependency(profile, 2, ["7_0", "8"]).extra == {"dependency": "afterany:7_0:8"}
-    assert ConcurrencySlots(None).with_dependency(profile, 3, many).extra == {}
 
 
 def test_a_controller_that_is_away_ends_nothing(
@@ -700,12 +663,11 @@ def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Sc
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, submitted[0].attempt_id, "running")
     ends_of(executor, 2)
-    executor.submit(jobs("d"))
     record(folder, submitted[0].attempt_id, "interrupted", checkpoints=1)
-    scheduler.queue |= {"1_0": JobState("CANCELLED", 0, "n1"), "2_0": JobState("CANCELLED")}
+    scheduler.queue["1_0"] = JobState("CANCELLED", 0, "n1")
     ends = ends_of(executor)
-    assert [end.kind for end in ends] == ["cancelled"] * 4, "also of packs that had not started"
-    assert {end.exit_message for end in ends} == {"job 1_0 was cancelled on n1", "job 2_0 was cancelled"}
+    assert [end.kind for end in ends] == ["cancelled"] * 3, "also of packs that had not started"
+    assert {end.exit_message for end in ends} == {"job 1_0 was cancelled on n1"}
 
 
 def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
