@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from depthrate.orchestrator.api.find_sweep import sweep_to_launch
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.code.permission import check_stored_code
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted, print_line
 from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import executor_options, open_executor
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
 from depthrate.orchestrator.launch.launch_plan import (

@@ -18,11 +18,11 @@ from depthrate.orchestrator.api.planning import (
     plan_summary,
     resume_command,
 )
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.attempts.retry_policy import error_pattern
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
 from depthrate.orchestrator.executors.base import ComputeTarget, Estimate, Executor
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_changes import (
     find_code_mismatch,
     mismatch_message,

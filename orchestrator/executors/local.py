@@ -12,17 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from depthrate.orchestrator.attempts.options import Option
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import (
-    AttemptEnd,
-    AttemptSpec,
-    ComputeTarget,
-    Executor,
-    ExecutorEntry,
-    ExecutorRequest,
-)
+from depthrate.orchestrator.executors.base import AttemptEnd, ComputeTarget, Executor, ExecutorEntry, ExecutorRequest
 from depthrate.orchestrator.executors.gpu_sharing import has_service, shared_gpus
-from depthrate.orchestrator.executors.options import Option
 from depthrate.tasks.python_process import start_python
 
 WORKER_ENVIRONMENT = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from depthrate.orchestrator.attempts.options import LaunchOptions, Option
 from depthrate.orchestrator.executors.base import (
     ComputeTarget,
     ExecutorEntry,
@@ -14,7 +15,6 @@ from depthrate.orchestrator.executors.base import (
     ExecutorRequest,
     Scheduler,
 )
-from depthrate.orchestrator.executors.options import LaunchOptions, Option
 from depthrate.tasks.plugins import load_plugin, load_plugins
 
 if TYPE_CHECKING:  # --help imports this module

@@ -5,21 +5,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
+from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.options import JobOptions
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry_policy import Backoff
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import (
-    AttemptEnd,
-    AttemptSpec,
-    Executor,
-    QueueFullError,
-    SubmitError,
-    SubmitRateError,
-)
-from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.executors.base import AttemptEnd, Executor, QueueFullError, SubmitError, SubmitRateError
 from depthrate.orchestrator.launch.batching import QueuedPack, to_pack_trials
-from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome, Progress, Watcher
 from depthrate.orchestrator.launch.pack_queue import POLL_BACKOFF_FACTOR, Feed, PackQueue

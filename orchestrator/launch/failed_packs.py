@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from depthrate.orchestrator.attempts.events import GIVEN_UP, log_event
 from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.retry_policy import (
     STOP_AFTER_PACKS,
@@ -15,7 +16,6 @@ from depthrate.orchestrator.attempts.retry_policy import (
     retry_delay_s,
 )
 from depthrate.orchestrator.launch.batching import QueuedPack
-from depthrate.orchestrator.launch.events import GIVEN_UP, log_event
 from depthrate.orchestrator.launch.launch_plan import split_pack
 from depthrate.orchestrator.launch.outcome import PackFailure
 from depthrate.orchestrator.launch.pack_queue import PackQueue

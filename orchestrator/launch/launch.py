@@ -13,10 +13,10 @@ from types import FrameType
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Estimate, Executor
-from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.code_changes import find_code_mismatch
 from depthrate.orchestrator.launch.display import make_watcher
 from depthrate.orchestrator.launch.driver import Driver

@@ -5,15 +5,15 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
-from depthrate.orchestrator.attempts.node_health import NodeMonitor
+from depthrate.orchestrator.attempts.options import JobOptions
 from depthrate.orchestrator.attempts.record import classify_failure, read_attempts, write_lost
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import AttemptEnd, Executor, RequeueReason
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import QueuedPack, split_failed
-from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.failed_packs import FailedPacks
+from depthrate.orchestrator.launch.node_monitor import NodeMonitor
 from depthrate.orchestrator.launch.pack_queue import PackQueue
 from depthrate.storage.attempts.heartbeats import Heartbeat, NodeHeartbeats
 from depthrate.storage.attempts.records import Record

@@ -20,7 +20,8 @@ from unittest import mock
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, Executor
 from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.orchestrator.executors.slurm.watched_jobs import WatchedJob

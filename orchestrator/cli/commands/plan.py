@@ -20,6 +20,7 @@ from depthrate.orchestrator.api.planning import (
     plan_sweep,
     resume_command,
 )
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
 from depthrate.orchestrator.console.tables import (
@@ -31,7 +32,6 @@ from depthrate.orchestrator.console.tables import (
     print_warnings,
 )
 from depthrate.orchestrator.executors.base import ComputeTarget
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_changes import find_launch_mismatch, mismatch_message
 from depthrate.orchestrator.launch.estimates import Estimates
 from depthrate.orchestrator.launch.launch_plan import Plan, check_data, thin_fit_remarks

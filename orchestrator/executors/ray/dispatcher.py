@@ -18,7 +18,8 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, RequeueReason
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, RequeueReason
 from depthrate.orchestrator.executors.ray.errors import describe_exit, error_of, kind_of
 from depthrate.orchestrator.executors.ray.worker import asha_rule, delete_value, get_value, host_key, put_value
 from depthrate.storage.tables.states import FailureKind

@@ -22,7 +22,8 @@ from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first
 import ray
 from ray import tune
 
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Estimate, Executor, RequeueReason
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, Estimate, Executor, RequeueReason
 from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher, WorkerSource
 from depthrate.orchestrator.executors.ray.errors import RayLost, outlive_memory_kills, short_error

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from depthrate.orchestrator.attempts.options import Option
 from depthrate.orchestrator.executors.base import (
     CancelledJobs,
     ComputeTarget,
@@ -18,7 +19,6 @@ from depthrate.orchestrator.executors.base import (
     Scheduler,
     SchedulerAnswer,
 )
-from depthrate.orchestrator.executors.options import Option
 
 if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile

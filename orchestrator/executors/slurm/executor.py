@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.attempts.node_health import StartFailures
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     AttemptEnd,
-    AttemptSpec,
     Estimate,
     Executor,
     QueueFullError,
@@ -45,7 +46,6 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     share_of_slots_used,
 )
 from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue, WatchedJob
-from depthrate.orchestrator.launch.events import log_event
 from depthrate.slurm.cluster_limits import Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message, time_outside_slurm
 from depthrate.slurm.job_states import JobState, earlier_starts, parse_array_id, wait_text

@@ -9,8 +9,9 @@ from dataclasses import replace
 from types import FrameType
 
 from depthrate.orchestrator.attempts.record import nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.slurm import in_job
 from depthrate.storage.commits.snapshot import take_snapshot

@@ -10,8 +10,9 @@ from getpass import getuser
 from typing import TypeVar
 
 from depthrate.orchestrator.attempts.record import new_attempt_id
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import AttemptSpec, SubmittedPack
+from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
 from depthrate.orchestrator.executors.slurm.request_rate import MAX_SUBMISSIONS_PER_MIN, RequestBudget

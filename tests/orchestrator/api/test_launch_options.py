@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 import depthrate
+from depthrate.orchestrator.attempts.options import JobOptions, OptionError
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import AttemptSpec
-from depthrate.orchestrator.executors.options import JobOptions, OptionError
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.storage.files.store import Store
 
@@ -90,7 +90,7 @@ def test_options_travel_as_json(folder: Store) -> None:
     ],
 )
 def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) -> None:
-    """Two files: `executors/options.py`, or an executor's own, and where it does something; nobody hands it on by name."""
+    """Two files: `attempts/options.py`, or an executor's own, and where it does something; nobody hands it on by name."""
     files = {
         path.relative_to(ROOT / "orchestrator").as_posix() for path in RUN_FILES if re.search(use, path.read_text())
     }

@@ -12,7 +12,8 @@ from depthrate.orchestrator.attempts.node_health import (
     is_hardware_error,
     write_cleared,
 )
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, Executor
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
 

@@ -14,9 +14,9 @@ import yaml
 from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.storage.attempts.searches import SearchRecords

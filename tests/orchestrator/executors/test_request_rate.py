@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, QueueFullError
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor

@@ -15,7 +15,8 @@ import pytest
 from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.record import Attempt, classify_failure, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.attempts.retry_policy import RULES
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError, SubmitError
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, QueueFullError, SubmitError
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm import outcomes, submitter, watched_jobs

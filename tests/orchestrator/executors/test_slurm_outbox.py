@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.slurm import submitter
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission

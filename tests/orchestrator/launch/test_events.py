@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, log_event, read_last_launch
+from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, read_last_launch
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")

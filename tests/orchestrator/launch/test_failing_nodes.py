@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id, read_attempt
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.launch import write_launch
 from depthrate.orchestrator.launch.launch_plan import check_sweep
