@@ -22,7 +22,7 @@ from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.attempts.retry_policy import error_pattern
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
-from depthrate.orchestrator.executors.base import ComputeTarget, Estimate, Executor
+from depthrate.orchestrator.executors.base import Estimate, Executor
 from depthrate.orchestrator.launch.code_changes import (
     find_code_mismatch,
     mismatch_message,
@@ -59,7 +59,7 @@ class _Run:
     options: LaunchOptions
     console: Console
     store: Store
-    target: ComputeTarget
+    target: Executor
     plan: Plan
     view: SearchView | None
     feed: SearchFeed | None
@@ -100,7 +100,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     target = open_compute_target(options, checked.sweep, store)
     with_all, view, feed = _open_search(checked, store, target, options)
     plan = plan_on(target, with_all, store)
-    if resolve_code_change(plan, store, target.submitted, options, command=resume_command(options)):
+    if resolve_code_change(plan, store, target.submitted(), options, command=resume_command(options)):
         with_all, view, feed = _open_search(checked, store, target, options)
         plan = plan_on(target, with_all, store)
     check_contents(plan, data)
@@ -130,7 +130,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
             trial_id for pack in (*plan.packs, *plan.in_flight.values()) for trial_id in pack.trial_ids
         )
     if not (plan.packs or plan.in_flight or (view is not None and not view.is_over)):
-        if isinstance(target, Executor) and target.outlives_driver:
+        if target.outlives_driver:
             target.close()  # deletes the leftovers of earlier launches
         delete_checkpoints(plan.stale_checkpoints, store)
         return _conclude(run, None)
@@ -142,7 +142,6 @@ def _launch(run: _Run) -> RunState:
     estimate_s = estimates_on(run.target, run.plan, run.store)
     run.target.check(run.plan.packs, estimate_s)
     run.print(f"{run.target.summary()}. Store: {run.store.url}")
-    assert isinstance(run.target, Executor)
     end = _run_driver(run, run.target, estimate_s)
     if run.options.pilot and isinstance(end, LaunchEnd):
         return _conclude_pilot(run, end)
@@ -168,7 +167,7 @@ def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
 
 
 def _open_search(
-    checked: CheckedSweep, store: Store, target: ComputeTarget, options: LaunchOptions
+    checked: CheckedSweep, store: Store, target: Executor, options: LaunchOptions
 ) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
     """Return the sweep with its trials so far, its search, and the feed of new proposals. The last two may be None."""
     checked, view = with_search(checked, store)

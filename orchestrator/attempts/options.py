@@ -129,4 +129,4 @@ class JobOptions(LaunchOptions):
     gpu_share: float = 1.0
     """Share of a GPU per pack, if packs run on a GPU."""
     beat_s: float | None = None
-    """Seconds between heartbeats of an attempt, longer if many attempts run. None means the interval of a single attempt."""
+    """Seconds between heartbeats of an attempt. None means the interval of workers on the launch's machine."""

@@ -1,16 +1,16 @@
 """The executor contract. An executor runs packs. Their results are written to the store and never returned.
 
 `ExecutorEntry` declares an executor: its name, options and `open` function. `executors/registry.py` lists the entries.
-`open` returns a `ComputeTarget`, which is checked but not started, so that a plan can be made for it. An `Executor` takes packs
-from the driver in this process. A `RemoteLauncher` takes the whole launch.
+`open` returns an `Executor` that is checked but not started, so that a plan can be made for it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
@@ -135,39 +135,38 @@ class ExecutorError(ValueError):
     """The requested executor is unknown, or an option is not valid for it."""
 
 
-class ComputeTarget(ABC):
-    """Capacity for packs, as far as a plan needs it."""
+class Executor(ABC):
+    """A backend that takes packs from the driver. Only the driver's thread calls its methods."""
 
     device: str
     """Device of the packs: cpu or cuda."""
     workers: int
     """Largest number of parallel packs."""
+    capacity: int
+    """Number of jobs that are worth submitting in advance."""
     memory_bytes: float | None = None
     """Memory per pack in bytes, if known."""
     gpu_share: float = 1.0
     """Share of a GPU per pack, if packs run on GPUs."""
     num_nodes: int | None = 1
-    """Nodes, or GPUs of one node, that the executor can choose between. None if nodes come and go."""
+    """Nodes, or GPUs of one node, that packs can run on. None if nodes come and go."""
     outlives_driver: bool = False
     """True if submitted packs keep running when the driver exits, so that a launch can detach."""
     is_local: bool = False
     """True if packs run on the local machine."""
+    takes_batches: bool = False
+    """True if an attempt may contain several short packs, because starting a job costs more than a short pack."""
+    scheduler_calls: Mapping[str, int] = MappingProxyType({})
+    """Command of a scheduler -> number of calls."""
+    waiting_reasons: Mapping[str, int] = MappingProxyType({})
+    """A scheduler's reason why submitted jobs wait -> number of jobs."""
 
-    def engine(self, requested: Engine) -> tuple[Engine, str | None]:
-        """Return the engine to use instead of the requested one, and the reason if they differ."""
-        if not self.is_local:
-            return requested, None
-        from depthrate.tasks.training.engines.choice import available_engine  # a slow import that few commands need
+    def submitted(self, *, refresh: bool = False) -> Mapping[str, SubmittedPack]:
+        """Map the attempts that other launches submitted to a scheduler, and that have not ended, to their packs.
 
-        return available_engine(requested)
-
-    def max_parallel(self, packs: int) -> int:
-        """Return the number of packs out of `packs` that can run in parallel."""
-        return min(packs, self.workers)
-
-    @property
-    def submitted(self) -> Mapping[str, SubmittedPack]:
-        """Attempt -> pack, for packs that earlier launches submitted and that have not ended."""
+        Args:
+            refresh: Query the scheduler again, for jobs submitted since.
+        """
         return {}
 
     def check(self, packs: Sequence[Pack], estimate_s: Estimate) -> None:
@@ -186,23 +185,6 @@ class ComputeTarget(ABC):
         """Return additional output for `depthrate plan`: name -> str or number."""
         return {}
 
-
-class Executor(ComputeTarget):
-    """A backend that takes packs from the driver. Only the driver's thread calls its methods."""
-
-    def scheduler_calls(self) -> Mapping[str, int]:
-        """Return the number of calls per scheduler command."""
-        return {}
-
-    def waiting_reasons(self) -> Mapping[str, int]:
-        """Return the scheduler's reasons why submitted jobs wait, each with its number of jobs."""
-        return {}
-
-    capacity: int
-    """Number of jobs that are worth submitting in advance."""
-    takes_batches: bool = False
-    """True if an attempt may contain several short packs, because starting a job costs more than a short pack."""
-
     def start(self, num_packs: int | None) -> None:
         """Start the workers for `num_packs` packs. `num_packs` is None if a search adds packs. Called once, before `submit`.
 
@@ -219,10 +201,6 @@ class Executor(ComputeTarget):
             SubmitError: A scheduler refused some of them or does not answer.
         """
 
-    def adopt_submitted(self) -> Mapping[str, SubmittedPack]:
-        """Adopt attempts submitted by peer launches and return attempt -> pack."""
-        return {}
-
     @abstractmethod
     def running(self) -> Mapping[str, str]:
         """Map the submitted ID of each started attempt to the ID of its current attempt."""
@@ -230,10 +208,6 @@ class Executor(ComputeTarget):
     def nodes_by_attempt(self) -> Mapping[str, str]:
         """Map the submitted ID of each started attempt to its node. Return {} if there is a single node."""
         return {}
-
-    def has_other_nodes(self, nodes: Collection[str]) -> bool:
-        """Return whether packs can run on a node outside `nodes`."""
-        return self.num_nodes is None or self.num_nodes > len(nodes)
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Start nothing more on these nodes, and allow all other nodes again."""
@@ -248,16 +222,24 @@ class Executor(ComputeTarget):
         """Wait up to `timeout_s` and return the attempts that ended since the last call. Each attempt is returned only once."""
 
     @abstractmethod
-    def stop(self) -> None:
-        """Ask all running jobs to save a checkpoint and exit. `poll` reports their ends."""
+    def stop(self, *, is_hopeless: bool = False) -> None:
+        """Ask all running jobs to save a checkpoint and exit. `poll` reports their ends.
 
-    def cancel_waiting(self) -> None:
-        """Cancel jobs that have not started, because they would fail in the same way."""
-        return None
+        Jobs that outlive the driver keep running, except jobs that have not started if `is_hopeless`: they would fail too.
+        """
 
     @abstractmethod
     def close(self) -> None:
         """Release everything. Running jobs are killed, unless they outlive the driver."""
+
+
+def usable_engine(executor: Executor, requested: Engine) -> tuple[Engine, str | None]:
+    """Return the engine that the executor's machines can use instead of the requested one, and the reason if they differ."""
+    if not executor.is_local:
+        return requested, None
+    from depthrate.tasks.training.engines.choice import available_engine  # a slow import that few commands need
+
+    return available_engine(requested)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +258,7 @@ class ExecutorEntry:
 
     name: str
     """Value of --executor."""
-    open: Callable[[ExecutorRequest], ComputeTarget]
+    open: Callable[[ExecutorRequest], Executor]
     """Inspects the machines and checks the options. Raises a ValueError that names the option or machine at fault."""
     options: tuple[Option, ...] = ()
     compares_running_trials: bool = False

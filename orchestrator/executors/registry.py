@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
 from depthrate.orchestrator.executors.base import (
-    ComputeTarget,
+    Executor,
     ExecutorEntry,
     ExecutorError,
     ExecutorRequest,
@@ -73,7 +73,7 @@ def list_unreported_ends(store: Store, sweep: str) -> list[Record]:
     return [record for answer in answers if answer is not None for record in answer.unreported_ends]
 
 
-def open_executor(request: ExecutorRequest) -> ComputeTarget:
+def open_executor(request: ExecutorRequest) -> Executor:
     """Return the compute target of `--executor` and its options, without starting anything.
 
     Raises:

@@ -57,11 +57,11 @@ class Driver:
         """True if the last submission was refused only by the limit on requests to the scheduler."""
         self._next_tick = float("-inf")
 
-    def stop(self) -> None:
+    def stop(self, *, is_hopeless: bool = False) -> None:
         """Start no more packs. Running packs save a checkpoint and end, or continue if they outlive this process."""
         if not self.stopping:
             self.stopping = True
-            self.executor.stop()
+            self.executor.stop(is_hopeless=is_hopeless)
 
     def run(self) -> Outcome:
         """Run until every pack is committed or given up."""
@@ -116,7 +116,7 @@ class Driver:
                     record for record in queue.peers.live_records if blocked_ids.intersection(record["trial_ids"])
                 ],
                 blocking_launches=queue.peers.describe_blocking(blocked_ids),
-                waiting_reasons=self.executor.waiting_reasons(),
+                waiting_reasons=self.executor.waiting_reasons,
                 packs_added=queue.packs_added,
                 failures=tuple(self._supervisor.failed.given_up),
             )
@@ -149,8 +149,7 @@ class Driver:
         not_started = self._supervisor.running.keys() - self.executor.running().keys()
         if is_hopeless and (self._queue.entries or not_started) and not self.stopping:
             self._stopped_early = True
-            self.executor.cancel_waiting()
-            self.stop()
+            self.stop(is_hopeless=True)
 
     def _submit(self) -> None:
         """Fill the executor. Packs that a peer launch runs wait, and are dropped once it has committed them."""

@@ -15,7 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from depthrate.orchestrator.attempts.events import EVENT_ATTRIBUTE, GIVEN_UP, LaunchEvent, format_line
@@ -56,12 +56,12 @@ class EventLog(logging.Handler):
         sweep: str,
         print_event: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-        calls: Callable[[], Mapping[str, int]] = dict,
+        calls: Mapping[str, int] = MappingProxyType({}),
     ):
         super().__init__(logging.INFO)
         self._store, self._sweep, self._print_event, self._clock = store, sweep, print_event, clock
         self._calls = calls
-        """Function that returns the number of calls of each scheduler command."""
+        """Command of a scheduler -> number of calls so far."""
         self._launch_id = new_attempt_id()
         self._started_at = time.time()
         self._kinds: dict[tuple[str, str, bool], _EventGroup] = {}
@@ -124,7 +124,7 @@ class EventLog(logging.Handler):
 
     def _write(self, now: float) -> None:
         """Write new events to the store. A failed write does not stop the launch."""
-        calls = dict(self._calls())
+        calls = dict(self._calls)
         content = {"launch_id": self._launch_id, "started_at": self._started_at, "host": socket.gethostname()}
         content |= {"pid": os.getpid(), "scheduler_calls": calls, "events": list(self._lines)}
         if not (calls or self._lines) or content == self._written:

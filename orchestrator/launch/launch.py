@@ -16,7 +16,7 @@ from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import Estimate, Executor
+from depthrate.orchestrator.executors.base import Estimate, Executor, usable_engine
 from depthrate.orchestrator.launch.code_changes import find_code_mismatch
 from depthrate.orchestrator.launch.display import make_watcher
 from depthrate.orchestrator.launch.driver import Driver
@@ -145,10 +145,9 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
     mismatch = find_code_mismatch(plan.checked, plan.snapshot)
     code = plan.checked.task.code
     git_sha, git_dirty = _git_state(Path(__file__).parent if code is None else code.root)
-    engine, reason = executor.engine(plan.checked.sweep.engine)
+    engine, reason = usable_engine(executor, plan.checked.sweep.engine)
     if reason is not None and plan.checked.task.engine is not None:
         log.warning("%s", reason)
-    max_parallel = executor.max_parallel(executor.workers if plan.checked.sweep.search else len(plan.packs))
     resolved = {
         "store": store.address,
         "data": options.data or open_data_folder().url,
@@ -164,7 +163,7 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
         git_dirty=git_dirty,
         accepted_codes=() if mismatch is None else sorted(mismatch.accepted),
         gpu_share=executor.gpu_share,
-        beat_s=heartbeat_s(store, max_parallel),
+        beat_s=heartbeat_s(store, is_local=executor.is_local),
     )
 
 

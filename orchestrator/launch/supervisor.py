@@ -45,7 +45,7 @@ class AttemptSupervisor:
         self._store, self._sweep, self._executor, self._options = store, sweep, executor, options
         self._queue, self._clock = queue, clock
         self._nodes = NodeMonitor(store, sweep, executor, clock)
-        self.failed = FailedPacks(store, queue, self._nodes.health, executor.has_other_nodes, clock)
+        self.failed = FailedPacks(store, queue, self._nodes.health, executor, clock)
         self.running: dict[str, QueuedPack] = {}
         """Attempt, as submitted by this launch or an adopted launch -> entry."""
         self.is_store_full = False
@@ -68,7 +68,7 @@ class AttemptSupervisor:
 
     def adopt_submitted(self) -> None:
         """Watch the jobs that peer launches left in the scheduler."""
-        jobs = self._executor.adopt_submitted()
+        jobs = self._executor.submitted(refresh=True)
         self.add(self._queue.adopt({name: jobs[name] for name in jobs.keys() - self.running.keys()}))
 
     def update(self) -> list[AttemptEnd]:

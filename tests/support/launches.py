@@ -72,7 +72,7 @@ class IdleExecutor(Executor):
         ended, self.jobs = self.jobs, []
         return [AttemptEnd(job.attempt_id) for job in ended]
 
-    def stop(self) -> None:
+    def stop(self, *, is_hopeless: bool = False) -> None:
         """Do nothing."""
 
     def close(self) -> None:

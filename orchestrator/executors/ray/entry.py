@@ -1,13 +1,13 @@
 """Declaration of the executor `ray`: its options and its `open` function, which imports Ray."""
 
 from depthrate.orchestrator.attempts.options import Option
-from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorEntry, ExecutorError, ExecutorRequest
+from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorError, ExecutorRequest
 from depthrate.orchestrator.executors.slurm.entry import PACKS_PER_GPU
 
 ADDRESS = Option("address", str, "Ray cluster: host:port or auto. Default: start a local Ray.")
 
 
-def _open(request: ExecutorRequest) -> ComputeTarget:
+def _open(request: ExecutorRequest) -> Executor:
     """Return an executor for a local Ray or an existing cluster."""
     options = request.options
     address = options.executor_options[ADDRESS.name]

@@ -168,7 +168,7 @@ class RayExecutor(Executor):
             ends.append(message)
         return ends
 
-    def stop(self) -> None:
+    def stop(self, *, is_hopeless: bool = False) -> None:
         """Ask running packs to save a checkpoint and exit, and requeue waiting packs."""
         if self._thread.ident is not None:
             put_value(self._dispatcher.stop_key, "1")

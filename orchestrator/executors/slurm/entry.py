@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from depthrate.orchestrator.attempts.options import Option
 from depthrate.orchestrator.executors.base import (
     CancelledJobs,
-    ComputeTarget,
+    Executor,
     ExecutorEntry,
     ExecutorError,
     ExecutorRequest,
@@ -91,7 +91,7 @@ def _with_container(profile: Profile, store: Store) -> Profile:
     return replace(profile, container=image, container_binds=(*profile.container_binds, *outermost))
 
 
-def _open(request: ExecutorRequest) -> ComputeTarget:
+def _open(request: ExecutorRequest) -> Executor:
     """Return the executor for the cluster, with the live jobs of earlier launches."""
     from depthrate.slurm.profile import load_profile
 

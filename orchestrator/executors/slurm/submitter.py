@@ -6,7 +6,9 @@ import math
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from getpass import getuser
+from statistics import median
 from typing import TypeVar
 
 from depthrate.orchestrator.attempts.record import new_attempt_id
@@ -32,6 +34,10 @@ from depthrate.storage.files.store import Store
 log = logging.getLogger("depthrate")
 COUNT_INTERVAL_S = 60.0
 """Seconds between counts of the jobs outside this launch."""
+MIN_JOB_MINUTES = 1.0
+"""Shortest run time of a bundle in minutes, if the cluster accepts fewer jobs than there are packs."""
+MAX_PACK_TIMES = 32
+"""Maximum number of pack run times that are stored for estimates."""
 MAX_USERS_NAMED = 3
 """Maximum number of users listed in the message about an exhausted limit."""
 
@@ -162,16 +168,14 @@ def _costs_s(seconds: Sequence[float | None]) -> list[float]:
 
 
 class SbatchRateError(SlurmError):
-    """The limit on calls of sbatch per minute is reached."""
+    """The limit on calls of sbatch per minute is reached, although the queue has space."""
 
-    def __init__(self, *, is_full: bool):
+    def __init__(self) -> None:
         super().__init__(f"the limit of {MAX_SUBMISSIONS_PER_MIN} sbatch calls per minute is reached")
-        self.is_full = is_full
-        """True if, in addition, the queue lacks space for all remaining jobs."""
 
 
 class Submitter:
-    """Submits jobs, each with a bundle of packs."""
+    """Submits packs as arrays of jobs: bundles them, keeps the limits, and remembers a refusal."""
 
     def __init__(
         self,
@@ -186,8 +190,58 @@ class Submitter:
         self._quota, self._requests = quota, requests
         self._array_size = limits.array_size
         """Largest size of the next array. Halved after a refusal, and doubled after a submission without one."""
+        self._pack_s: deque[float] = deque(maxlen=MAX_PACK_TIMES)
+        """Run times of the latest packs, in seconds."""
+        self._refusal: str | None = None
+        """Message of the limit at which the last submission stopped."""
         self._unclear: list[Submission] = []
         """Submissions that sbatch may have accepted. Their packs are resubmitted once that is known."""
+
+    def record_pack(self, seconds: float) -> None:
+        """Record the run time of a pack, which estimates packs without an estimate."""
+        self._pack_s.append(max(0.0, seconds))
+
+    def bundle(self, packs: Sequence[P], seconds: Sequence[float | None]) -> list[list[P]]:
+        """Distribute packs of these estimated seconds over jobs, as `bundle` with the profile within the submit limit."""
+        return bundle(packs, seconds, self.profile_within_limits())
+
+    def profile_within_limits(self) -> Profile:
+        """Return the profile with parallel jobs bounded by the submit limit. A limit also rules out very short jobs."""
+        max_jobs, profile = self._quota.max_jobs, self._profile
+        if max_jobs is None:
+            return profile
+        parallel = min(max_jobs, profile.array_parallelism or max_jobs)
+        return replace(profile, array_parallelism=parallel, job_min=max(profile.job_min, MIN_JOB_MINUTES))
+
+    def submit_packs(
+        self,
+        packs: Sequence[AttemptSpec],
+        excluded: Callable[[Sequence[str]], Sequence[str]],
+        alive: Callable[[], Sequence[str]],
+    ) -> Iterator[tuple[Submission, Sequence[str]]]:
+        """Yield (array, nodes where its packs failed) as arrays are submitted, packs without failures first.
+
+        Args:
+            excluded: Returns the nodes to exclude for packs that failed on the given nodes.
+            alive: Returns the live jobs.
+        Raises:
+            SlurmError: As `submit`. Also `SubmitLimitError` if a limit was reached less than `FULL_SUBMIT_INTERVAL_S` ago.
+        """
+        if self._refusal is not None and not self._requests.may_submit(is_full=True):
+            raise SubmitLimitError(self._refusal)
+        self._refusal = None
+        typical_s = median(self._pack_s) if self._pack_s else None
+        by_failed_nodes: dict[tuple[str, ...], list[AttemptSpec]] = {}
+        for pack in sorted(packs, key=lambda pack: bool(pack.avoid)):
+            by_failed_nodes.setdefault(tuple(pack.avoid), []).append(pack)
+        try:
+            for failed, members in by_failed_nodes.items():
+                seconds = [typical_s if pack.estimated_s is None else pack.estimated_s for pack in members]
+                for submission in self.submit(self.bundle(members, seconds), excluded(failed), alive):
+                    yield submission, failed
+        except SubmitLimitError as error:
+            self._refusal = str(error)
+            raise
 
     def submit(
         self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str], alive: Callable[[], Sequence[str]]
@@ -210,9 +264,9 @@ class Submitter:
             if limit is not None and num_alive:
                 size = min(size, limit - num_alive)
             if size == 0:
-                raise SubmitLimitError(self._quota.describe(num_alive))
+                raise self._full_error(num_alive)
             if not self._requests.may_submit(is_full=False):
-                raise SbatchRateError(is_full=quota is not None and quota < len(pending))
+                raise SbatchRateError if quota is None or quota >= len(pending) else self._full_error(num_alive)
             try:
                 yield self._submit_array([pending[index] for index in range(size)], excluded)
             except SubmitLimitError as error:
@@ -229,6 +283,9 @@ class Submitter:
                 pending.popleft()
             if not was_refused:
                 self._array_size = min(self._limits.array_size, 2 * self._array_size)
+
+    def _full_error(self, num_alive: int) -> SubmitLimitError:
+        return SubmitLimitError(self._quota.describe(num_alive))
 
     def _submit_array(self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str]) -> Submission:
         name = JOB_NAME.format(sweep=self._sweep, number=new_attempt_id())

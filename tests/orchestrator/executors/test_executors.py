@@ -147,7 +147,7 @@ class SlurmMachines(ComputeTarget):
         opened = open_executor(ExecutorRequest(sweep=sweep, store=store, options=options))
         assert isinstance(opened, Executor)
         self._executor = opened
-        return make_plan(check_sweep(sweep), store, workers=2, submitted=opened.submitted)
+        return make_plan(check_sweep(sweep), store, workers=2, submitted=opened.submitted())
 
     def executor(self, plan: Plan) -> Executor:
         return self._executor

@@ -17,9 +17,9 @@ from depthrate.orchestrator.attempts.record import Attempt, classify_failure, nt
 from depthrate.orchestrator.attempts.retry_policy import RULES
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.base import AttemptEnd, QueueFullError, SubmitError
+from depthrate.orchestrator.executors.slurm import excluded_nodes, outcomes, request_rate, submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
-from depthrate.orchestrator.executors.slurm import outcomes, submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
 from depthrate.orchestrator.executors.slurm.job import _Bundle
@@ -53,7 +53,6 @@ class Scheduler:
         self.excluded: list[str] = []
         self.kept_away: dict[str, list[str]] = {}
         self.cancelled: list[str] = []
-        self.dependencies: list[Any] = []
 
     def keep_away(self, arrays: list[str], nodes: list[str]) -> None:
         self.kept_away |= dict.fromkeys(arrays, nodes)
@@ -85,7 +84,6 @@ class Scheduler:
             raise SlurmError("sbatch refused the jobs: no")
         self.arrays.append(arguments)
         self.excluded = list(exclude)
-        self.dependencies.append(profile.extra.get("dependency"))
         self.names[name] = str(len(self.arrays))
         ids = [f"{len(self.arrays)}_{index}" for index in range(len(arguments))]
         self.queue |= {job_id: JobState("PENDING", 0) for job_id in ids}
@@ -99,7 +97,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     monkeypatch.setattr(finished_folders, "unfinished_names", made.unfinished)
     monkeypatch.setattr(watched_jobs, "sacct_states", made.sacct)
     monkeypatch.setattr(submitter, "submit_array", made.submit)
-    monkeypatch.setattr(executor_module, "exclude_nodes", made.keep_away)
+    monkeypatch.setattr(excluded_nodes, "exclude_nodes", made.keep_away)
     monkeypatch.setattr(executor_module, "cancel_jobs", made.cancel)
     return made
 
@@ -362,9 +360,9 @@ def test_the_last_node_that_meets_the_keys_stays(scheduler: Scheduler, folder: S
     limits = replace(LIMITS, partitions={"main": partition})
     executor = SlurmExecutor(Profile(constraint="b", exclude=("n0",)), limits, folder, "s", clock=Clock())
     executor.submit([replace(job, avoid=["n3"]) for job in jobs("a")])
-    assert scheduler.excluded == ["n3"] and executor.has_other_nodes(["n3"])
+    assert scheduler.excluded == ["n3"] and executor.num_nodes == 2
     executor.submit([replace(job, avoid=["n3", "n4"]) for job in jobs("b")])
-    assert scheduler.excluded == [] and not executor.has_other_nodes(["n3", "n4"])
+    assert scheduler.excluded == [] and executor.num_nodes == 2
 
 
 def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsewhere(
@@ -384,7 +382,7 @@ def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsew
     assert {end.attempt_id: end.kind for end in ends} == dict.fromkeys(
         (first.attempt_id, second.attempt_id), "not_begun"
     )
-    assert RULES[FailureKind.NOT_BEGUN].retries >= 50 and not executor._nodes.starts_nowhere([])
+    assert RULES[FailureKind.NOT_BEGUN].retries >= 50 and not executor._start_failures.starts_nowhere([])
     executor.submit(jobs("f"))
     assert scheduler.excluded == ["n2"]
 
@@ -423,7 +421,7 @@ def test_setup_lines_that_fail_everywhere_are_given_up_at_once(
     scheduler.queue["2_0"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE)
     ends = ends_of(executor, until=lambda ends: len(ends) == 2)
     assert {end.kind for end in ends} == {"begins_nowhere"}
-    executor.cancel_waiting()
+    executor.stop(is_hopeless=True)
     assert scheduler.cancelled == ["2_1", "3_0"] and executor.poll(0) == []
 
 
@@ -438,7 +436,7 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     executor.submit([running, unseen, committed])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, running.attempt_id, "running", heartbeat_ago_s=50)
-    executor._next_poll = 0
+    executor._polls.next_at = 0
     assert executor.poll(0) == [] and list(executor.running()) == [running.attempt_id]
     for job in (unseen, running):
         record(folder, job.attempt_id, "done")
@@ -532,7 +530,7 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     ends_of(executor, 2)
     (line,) = [text for text in caplog.messages if text.startswith("2 jobs waiting: PartitionDown. ")]
     assert "set another partition" in line
-    assert executor.waiting_reasons() == {"PartitionDown": 2}
+    assert executor.waiting_reasons == {"PartitionDown": 2}
     scheduler.queue = {job: JobState("TIMEOUT", 0, "n1") for job in scheduler.queue}
     executor.profile = replace(executor.profile, grace_s=60)
     executor._queue._grace_s = 60
@@ -731,7 +729,7 @@ def test_a_launch_cancels_what_it_watches_without_taking_that_for_the_users_doin
     record(executor.store, silent.attempt_id, "running")
     ends_of(executor, 3)
     assert not executor.terminate(silent.attempt_id, "no heartbeat")
-    executor.cancel_waiting()
+    executor.stop(is_hopeless=True)
     assert scheduler.cancelled == ["1_0", "1_1"]
     scheduler.queue |= dict.fromkeys(scheduler.cancelled, JobState("CANCELLED", 0, "n1"))
     assert ends_of(executor, 20) == []
@@ -790,10 +788,10 @@ def test_time_in_the_controller_is_no_reason_to_rest(
 
     monkeypatch.setattr(watched_jobs, "squeue_states", squeue)
     monkeypatch.setattr(executor_module, "exclude_nodes", slow_exclude)
-    executor._unhealthy_nodes = ["n2"]
-    now[0] += executor_module.MIN_RECORD_POLL_INTERVAL_S
+    executor._nodes.unhealthy = ["n2"]
+    now[0] += request_rate.MIN_RECORD_POLL_INTERVAL_S
     executor.poll(0)
-    assert executor._excluded_from_waiting == ["n2"] and executor._next_poll - now[0] < 20 * 0.4
+    assert executor._nodes._applied == ["n2"] and executor._polls.next_at - now[0] < 20 * 0.4
 
 
 def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
@@ -802,7 +800,7 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     scheduler.queue["2_0"] = JobState("TIMEOUT", 0, "n1")
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
-    (held,) = other.submitted.values()
+    (held,) = other.submitted().values()
     assert (held.pack_id, held.trial_ids) == ("b", ["tb"]), "only what still waits or runs"
     other.close()
     assert [submission.job_ids for submission in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], (
@@ -821,7 +819,7 @@ def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
     record(folder, first.attempt_id, "done")
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=Clock())
     other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
-    assert list(other.submitted) == [second.attempt_id, third.attempt_id]
+    assert list(other.submitted()) == [second.attempt_id, third.attempt_id]
     record(folder, second.attempt_id, "done")
     assert [end.attempt_id for end in ends_of(other)] == [second.attempt_id], "its plan does not have the first"
 
@@ -837,7 +835,7 @@ def test_a_trial_submitted_twice_is_where_it_was_last(
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=Clock())
     submissions = sorted(read_submissions(folder, ["s"]), key=lambda submission: submission.job_ids)
     other.adopt(submissions, scheduler.queue)
-    assert list(other.submitted) == [again.attempt_id, job.attempt_id], "the plan takes the first pack with the trial"
+    assert list(other.submitted()) == [again.attempt_id, job.attempt_id], "the plan takes the first pack with the trial"
 
 
 def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
@@ -937,7 +935,7 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     scheduler.queue = {}
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), {})
-    assert other.submitted == {} and Path(submission.folder).exists(), "planning only reads"
+    assert other.submitted() == {} and Path(submission.folder).exists(), "planning only reads"
     other.close()
     assert not Path(submission.folder).exists() and not read_submissions(folder, ["s"])
 

@@ -29,7 +29,7 @@ class Follower:
     def __init__(self, store: Store) -> None:
         self.now, self.lines = 0.0, list[str]()
         self.calls = {"squeue": 3}
-        self.log = EventLog(store, "s", self.lines.append, clock=lambda: self.now, calls=lambda: self.calls)
+        self.log = EventLog(store, "s", self.lines.append, clock=lambda: self.now, calls=self.calls)
 
     def after(self, seconds: float) -> list[str]:
         """Advance the clock and return the lines published then."""
