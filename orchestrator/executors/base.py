@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
+from depthrate.orchestrator.attempts.record import SchedulerFacts
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.storage.tables.states import FailureKind
 from depthrate.tasks.interface import Engine
@@ -106,8 +107,8 @@ class AttemptEnd:
     """Record of that attempt, including its end, if the executor has already read it."""
     node: str = field(default="", compare=False)
     """Node of the attempt, as in `Executor.nodes_by_attempt`. Empty if unknown, or if there is only one node."""
-    scheduler_facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Fields of the record for which the executor has more precise values than this process: host, job_id, start and end."""
+    scheduler_facts: SchedulerFacts = field(default=SchedulerFacts(), compare=False)
+    """Facts about the attempt that the executor knows better than this process."""
 
     @property
     def last_attempt_id(self) -> str:

@@ -13,11 +13,25 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.attempts.node_health import NodeHealth
-from depthrate.orchestrator.attempts.record import Attempt, classify_failure, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.record import (
+    Attempt,
+    classify_failure,
+    lost_attempt,
+    nth_attempt_id,
+    read_attempt,
+    write_lost,
+)
 from depthrate.orchestrator.attempts.retry_policy import RULES
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.base import AttemptEnd, QueueFullError, SubmitError
-from depthrate.orchestrator.executors.slurm import excluded_nodes, outcomes, request_rate, submitter, watched_jobs
+from depthrate.orchestrator.executors.slurm import (
+    excluded_nodes,
+    job_reports,
+    outcomes,
+    request_rate,
+    submitter,
+    watched_jobs,
+)
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
@@ -334,7 +348,7 @@ def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: 
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("NODE_FAIL", 0, "n2")
         (end,) = ends_of(executor)
-        assert (end.kind, end.node, end.scheduler_facts["host"], end.scheduler_facts["job_id"]) == (
+        assert (end.kind, end.node, end.scheduler_facts.host, end.scheduler_facts.job_id) == (
             "node_lost",
             "n2",
             "n2",
@@ -447,8 +461,7 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     assert [ends[job.attempt_id].exit_message for job in (unseen, running, committed)] == [None] * 3
     assert ends[committed.attempt_id].kind == "not_started" and "node" not in caplog.text
     for job in (unseen, running):
-        known = {"attempt_id": job.attempt_id, "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
-        write_lost(folder, known, kind=FailureKind.WORKER_LOST, error="gone")
+        write_lost(folder, lost_attempt(job.attempt_id, "s", None, kind=FailureKind.WORKER_LOST, error="gone"))
         stored = read_attempt(folder, "s", job.attempt_id)
         assert stored is not None and stored["state"] == "done", "the end in its record is never overwritten"
 
@@ -511,12 +524,11 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
 
 
 def test_what_the_scheduler_knows_wins_over_what_a_dying_worker_wrote(folder: Store) -> None:
-    known = {"attempt_id": "a", "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
     record(folder, "a", "interrupted", error="asked to stop")
     expected = "job 1_0 reached its time limit of 1 min. Increase walltime_min."
     there = read_attempt(folder, "s", "a")
     assert classify_failure(FailureKind.TIMEOUT, expected, there, folder) == ("timeout", expected)
-    write_lost(folder, known, there or {}, kind=FailureKind.TIMEOUT, error=expected)
+    write_lost(folder, lost_attempt("a", "s", there, kind=FailureKind.TIMEOUT, error=expected))
     stored = read_attempt(folder, "s", "a")
     assert stored is not None and (stored["state"], stored["error"]) == ("lost", expected), "as logs and status show it"
 
@@ -565,7 +577,7 @@ def test_restarts_and_suspensions_are_reported(
     scheduler.queue |= {"1_0": JobState("RUNNING", 0, "n1"), "1_1": JobState("RUNNING", 0, "n2")}
     ends_of(executor, 3)
     starts = {"1_0": [JobState("PREEMPTED", node="n1")], "1_1": [JobState("NODE_FAIL", node="n2")]}
-    monkeypatch.setattr(executor_module, "earlier_starts", lambda job_ids: {name: starts[name] for name in job_ids})
+    monkeypatch.setattr(job_reports, "earlier_starts", lambda job_ids: {name: starts[name] for name in job_ids})
     scheduler.queue |= {"1_0": JobState("PENDING", 1, reason="BeginTime"), "1_1": JobState("PENDING", 1)}
     ends_of(executor, 8)
     restarts = [text for text in caplog.messages if "requeued" in text]
@@ -787,7 +799,7 @@ def test_time_in_the_controller_is_no_reason_to_rest(
         run_command(["sh", "-c", "sleep 0.4"])
 
     monkeypatch.setattr(watched_jobs, "squeue_states", squeue)
-    monkeypatch.setattr(executor_module, "exclude_nodes", slow_exclude)
+    monkeypatch.setattr(excluded_nodes, "exclude_nodes", slow_exclude)
     executor._nodes.unhealthy = ["n2"]
     now[0] += request_rate.MIN_RECORD_POLL_INTERVAL_S
     executor.poll(0)
@@ -812,7 +824,7 @@ def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
     first, second, third = jobs("a", "b", "c")
-    executor.profile = Profile(array_parallelism=1, job_min=60, grace_s=0)
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, grace_s=0), LIMITS, folder, "s", clock=Clock())
     executor.submit([replace(job, estimated_s=1.0) for job in (first, second, third)])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     commit(folder, first.attempt_id, first.trial_ids)
