@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from depthrate.slurm import answers
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.profile import Profile, parse_gpu_gres
 
 ACCOUNTING_TIMEOUT_S = 10.0

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from depthrate.slurm.answers import parse_local_time, parse_records, parse_time
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.script import REQUEUE_CODE, START_MARKER
 
 QUERY_TIMEOUT_S = 15.0

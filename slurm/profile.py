@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from depthrate.slurm.answers import parse_integer
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Variables from which S3 tools read keys before they read a file."""

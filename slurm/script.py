@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import SETUP_FAILED_CODE, JobState
 from depthrate.slurm.profile import KEY_VARIABLES, Profile, parse_gpu_gres
 

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError, SubmitLimitError, UnclearSubmissionError
 from depthrate.slurm.job_states import array_job_ids, live_job_ids
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
 from depthrate.slurm.script import FAILED_STARTS, batch_script, import_submitit, work_file
@@ -26,14 +27,6 @@ _NO_ANSWER = re.compile(
 )
 """Errors of sbatch after which it may nevertheless have accepted the jobs."""
 _FULL = re.compile(r"MaxSubmit|SubmitJob|job submit limit|MaxJobCount|unable to accept job", re.IGNORECASE)
-
-
-class SubmitLimitError(SlurmError):
-    """The cluster accepts no more jobs from this user, or fewer jobs per submission."""
-
-
-class UnclearSubmissionError(SlurmError):
-    """sbatch gave no clear answer, and the controller does not report whether it accepted the jobs."""
 
 
 def submit_array(

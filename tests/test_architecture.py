@@ -58,6 +58,7 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "orchestrator/analysis",
     "orchestrator/console",
     "orchestrator/attempts",
+    "orchestrator/executors/errors",
     "orchestrator/executors/base",
     "orchestrator/monitor",
     "orchestrator/code",

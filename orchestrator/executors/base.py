@@ -116,26 +116,6 @@ class AttemptEnd:
         return self.latest_id or self.attempt_id
 
 
-class SubmitError(ValueError):
-    """A scheduler refused jobs. `unsubmitted` contains the jobs that it did not accept."""
-
-    def __init__(self, message: str, unsubmitted: Sequence[AttemptSpec]):
-        super().__init__(message)
-        self.unsubmitted = unsubmitted
-
-
-class QueueFullError(SubmitError):
-    """A scheduler accepts no more jobs until some of its jobs end."""
-
-
-class SubmitRateError(QueueFullError):
-    """Submission is paused, although the scheduler would accept more jobs."""
-
-
-class ExecutorError(ValueError):
-    """The requested executor is unknown, or an option is not valid for it."""
-
-
 class Executor(ABC):
     """A backend that takes packs from the driver. Only the driver's thread calls its methods."""
 

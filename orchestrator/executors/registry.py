@@ -8,13 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
-from depthrate.orchestrator.executors.base import (
-    Executor,
-    ExecutorEntry,
-    ExecutorError,
-    ExecutorRequest,
-    Scheduler,
-)
+from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorRequest, Scheduler
+from depthrate.orchestrator.executors.errors import ExecutorError
 from depthrate.tasks.plugins import load_plugin, load_plugins
 
 if TYPE_CHECKING:  # --help imports this module

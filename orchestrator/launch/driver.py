@@ -12,7 +12,8 @@ from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry_policy import Backoff
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import AttemptEnd, Executor, QueueFullError, SubmitError, SubmitRateError
+from depthrate.orchestrator.executors.base import AttemptEnd, Executor
+from depthrate.orchestrator.executors.errors import QueueFullError, SubmitError, SubmitRateError
 from depthrate.orchestrator.launch.batching import QueuedPack, to_pack_trials
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome, Progress, Watcher

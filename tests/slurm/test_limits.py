@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, read_submit_limits
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.profile import Profile
 
 ASSOCIATIONS = """\

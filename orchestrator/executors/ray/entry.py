@@ -1,7 +1,8 @@
 """Declaration of the executor `ray`: its options and its `open` function, which imports Ray."""
 
 from depthrate.orchestrator.attempts.options import Option
-from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorError, ExecutorRequest
+from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorRequest
+from depthrate.orchestrator.executors.errors import ExecutorError
 from depthrate.orchestrator.executors.slurm.entry import PACKS_PER_GPU
 
 ADDRESS = Option("address", str, "Ray cluster: host:port or auto. Default: start a local Ray.")

@@ -24,7 +24,8 @@ from ray import tune
 
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.base import AttemptEnd, Estimate, Executor, RequeueReason
-from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
+from depthrate.orchestrator.executors.errors import MachineError
+from depthrate.orchestrator.executors.machine import USABLE_SHARE, choose_machine
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher, WorkerSource
 from depthrate.orchestrator.executors.ray.errors import RayLost, outlive_memory_kills, short_error
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe

@@ -13,12 +13,12 @@ from depthrate.orchestrator.executors.base import (
     CancelledJobs,
     Executor,
     ExecutorEntry,
-    ExecutorError,
     ExecutorRequest,
     JobCounts,
     Scheduler,
     SchedulerAnswer,
 )
+from depthrate.orchestrator.executors.errors import ExecutorError
 
 if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
@@ -130,7 +130,7 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
         return None
     from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
     from depthrate.orchestrator.executors.slurm.watched_jobs import accounted_states
-    from depthrate.slurm.command import SlurmError
+    from depthrate.slurm.errors import SlurmError
     from depthrate.slurm.job_states import wait_text
 
     try:

@@ -13,15 +13,8 @@ from typing import Any
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import (
-    AttemptEnd,
-    Estimate,
-    Executor,
-    QueueFullError,
-    SubmitError,
-    SubmitRateError,
-    SubmittedPack,
-)
+from depthrate.orchestrator.executors.base import AttemptEnd, Estimate, Executor, SubmittedPack
+from depthrate.orchestrator.executors.errors import QueueFullError, SubmitError, SubmitRateError
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm.excluded_nodes import ExcludedNodes
 from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
@@ -44,11 +37,12 @@ from depthrate.orchestrator.executors.slurm.submitter import (
 )
 from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue
 from depthrate.slurm.cluster_limits import Limits, SubmitLimits
-from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message, time_outside_slurm
+from depthrate.slurm.command import CALLS, ignored_variables_message, time_outside_slurm
+from depthrate.slurm.errors import SlurmError, SubmitLimitError
 from depthrate.slurm.job_states import JobState
 from depthrate.slurm.profile import Profile, expiring_keys_message
 from depthrate.slurm.script import batch_script
-from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
+from depthrate.slurm.submit import cancel_jobs
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import FailureKind
 from depthrate.sweeps.packing import Pack

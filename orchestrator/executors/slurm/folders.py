@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import unfinished_names
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import all_jobs_ended

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, earlier_starts, wait_text
 from depthrate.slurm.profile import Profile
 

@@ -28,7 +28,7 @@ from depthrate.orchestrator.attempts.record import (
 from depthrate.orchestrator.executors.base import AttemptEnd, RequeueReason, SubmittedPack
 from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.orchestrator.executors.slurm.watched_jobs import WatchedJob
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, earlier_starts
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S, Profile
 from depthrate.storage.attempts.records import Record, RecordReader

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from depthrate.orchestrator.executors.base import SubmittedPack
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, array_job_ids, live_job_ids, squeue_states
 from depthrate.slurm.profile import Profile
 from depthrate.storage.files.json_objects import read_object

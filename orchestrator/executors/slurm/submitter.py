@@ -20,15 +20,10 @@ from depthrate.orchestrator.executors.slurm.job import run_bundle
 from depthrate.orchestrator.executors.slurm.request_rate import MAX_SUBMISSIONS_PER_MIN, RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, jobs_folder
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
-from depthrate.slurm.command import CALLS, SlurmError
+from depthrate.slurm.command import CALLS
+from depthrate.slurm.errors import SlurmError, SubmitLimitError, UnclearSubmissionError
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.submit import (
-    SubmitLimitError,
-    UnclearSubmissionError,
-    cancel_jobs,
-    find_submitted,
-    submit_array,
-)
+from depthrate.slurm.submit import cancel_jobs, find_submitted, submit_array
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")

@@ -13,7 +13,7 @@ from pathlib import Path
 from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission, is_alive
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, parse_array_id, sacct_states, squeue_states
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S
 from depthrate.slurm.script import read_failed_starts

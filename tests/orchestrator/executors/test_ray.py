@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest
+from depthrate.orchestrator.executors.base import ExecutorRequest
+from depthrate.orchestrator.executors.errors import ExecutorError
 from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.storage.attempts.searches import SearchRecords

@@ -11,15 +11,16 @@ import pytest
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.attempts.spec import AttemptSpec
-from depthrate.orchestrator.executors.base import AttemptEnd, QueueFullError
+from depthrate.orchestrator.executors.base import AttemptEnd
+from depthrate.orchestrator.executors.errors import QueueFullError
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, SubmitLimits
+from depthrate.slurm.errors import SubmitLimitError
 from depthrate.slurm.job_states import JobState
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.submit import SubmitLimitError
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 from tests.support.launches import spec_of

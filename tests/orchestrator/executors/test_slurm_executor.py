@@ -23,7 +23,8 @@ from depthrate.orchestrator.attempts.record import (
 )
 from depthrate.orchestrator.attempts.retry_policy import RULES
 from depthrate.orchestrator.attempts.spec import AttemptSpec
-from depthrate.orchestrator.executors.base import AttemptEnd, QueueFullError, SubmitError
+from depthrate.orchestrator.executors.base import AttemptEnd
+from depthrate.orchestrator.executors.errors import QueueFullError, SubmitError
 from depthrate.orchestrator.executors.slurm import (
     excluded_nodes,
     job_reports,
@@ -42,7 +43,8 @@ from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.slurm.cluster_limits import Limits, Partition
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import SETUP_FAILED_CODE, JobState
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import FAILED_STARTS

@@ -18,9 +18,9 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     Submitter,
 )
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
-from depthrate.slurm.command import CALLS, SlurmError
+from depthrate.slurm.command import CALLS
+from depthrate.slurm.errors import SlurmError, SubmitLimitError, UnclearSubmissionError
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError
 from depthrate.storage.files.store import Store
 from tests.support.launches import spec_of
 
