@@ -109,7 +109,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
             raise UsageError("--pilot runs packs of a grid. Leave it out for a search.")
         plan = replace(plan, packs=one_of_each_shape(plan.packs, checked.task))
     run = _Run(
-        options=replace(options, data=data.url),
+        options=options,
         console=console,
         store=store,
         target=target,

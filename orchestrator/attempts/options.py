@@ -89,8 +89,6 @@ class LaunchOptions:
     notify: str | None = _option(str, "Command or URL to call on first failure and on completion.", in_plan=False)
     quiet: bool = _option(bool, "Print only errors, on stderr. Check the exit code.", False, in_plan=False)
     pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
-    data: str | None = None
-    """Folder of the data sets. None means DEPTHRATE_DATA of this process."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in LAUNCH_OPTIONS:
@@ -113,7 +111,8 @@ class JobOptions(LaunchOptions):
     """Options of all jobs of a launch: the resolved launch options, and values derived from them."""
 
     store: str = field()
-    data: str = field()
+    data: str
+    """Folder of the data sets."""
     device: str = field()
     """Device of the packs: cpu or cuda."""
     engine: str = Engine.AUTO

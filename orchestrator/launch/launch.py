@@ -150,7 +150,7 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
         log.warning("%s", reason)
     resolved = {
         "store": store.address,
-        "data": options.data or open_data_folder().url,
+        "data": open_data_folder().url,
         "device": executor.device,
         "engine": engine,
         "code_version": keep_source(store, plan.checked.task),

@@ -33,8 +33,8 @@ PACKS_PER_GPU = Option(
 )
 
 
-def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:
-    """Return the resources of each job, and the device of the packs.
+def _resolve_profile(request: ExecutorRequest, profile: Profile) -> tuple[Profile, str]:
+    """Return the resources of each job with the launch's options, and the device of the packs.
 
     Raises:
         ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the file or an option cannot be used.
@@ -42,10 +42,9 @@ def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Prof
     from depthrate.orchestrator.executors.machine import check_request
     from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
     from depthrate.slurm.command import run_command
-    from depthrate.slurm.profile import load_profile
     from depthrate.slurm.script import check_python
 
-    options, profile = request.options, load_profile(cluster)
+    options = request.options
     if hosts := ",".join(profile.exclude).replace(" ", ""):
         names = run_command(["scontrol", "show", "hostnames", hosts]).split() if "[" in hosts else hosts.split(",")
         profile = replace(profile, exclude=tuple(names))
@@ -95,8 +94,7 @@ def _open(request: ExecutorRequest) -> Executor:
     """Return the executor for the cluster, with the live jobs of earlier launches."""
     from depthrate.slurm.profile import load_profile
 
-    cluster = request.options.executor_options[CLUSTER.name]
-    load_profile(cluster)  # a wrong file is refused before SLURM is asked
+    requested = load_profile(request.options.executor_options[CLUSTER.name])  # refused before SLURM is queried
     from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
     from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
@@ -104,7 +102,7 @@ def _open(request: ExecutorRequest) -> Executor:
 
     limits = read_limits()
     import_submitit()  # before writing or submitting anything
-    profile, device = resolve_profile(request, cluster)
+    profile, device = _resolve_profile(request, requested)
     limits.check(profile, 0)
     if profile.max_submitted is None:
         submit_limits = read_submit_limits(profile, limits.cluster)
