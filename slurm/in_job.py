@@ -25,7 +25,7 @@ def job_id() -> str:
 
 def mark_started() -> None:
     """Record for the batch script that depthrate's program has started in this job."""
-    with contextlib.suppress(KeyError, OSError):  # a job of an earlier version has no marker
+    with contextlib.suppress(OSError):  # the disk is full: the job then counts as not started, until it has a record
         Path(os.environ[START_MARKER]).touch()
 
 

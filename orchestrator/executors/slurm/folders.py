@@ -65,7 +65,7 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
     watched = {submission.name for submission in read_submissions(store, [sweep])}
     trials: dict[str, list[str]] = {}
     for name in folders.keys() - watched:
-        with contextlib.suppress(OSError):  # a folder from an earlier version, which wrote no such file
+        with contextlib.suppress(OSError):  # another launch has just removed the folder
             trials[name] = (folders[name] / TRIALS_FILE).read_text().split()
     committed = take_snapshot(store).trial_ids() if any(trials.values()) else set()
     pending = {name for name, trial_ids in trials.items() if committed.issuperset(trial_ids)}
