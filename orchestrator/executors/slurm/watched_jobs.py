@@ -115,11 +115,9 @@ class JobQueue:
         """Return the jobs that are not over."""
         return [job_id for job_id, job in self.jobs.items() if not self.is_over(job)]
 
-    def watch(self, submission: Submission, states: Mapping[str, JobState] | None = None) -> None:
-        """Watch the jobs of a submission, which wait unless `states` has their states."""
-        for job_id, packs in submission.jobs():
-            state = (states or {}).get(job_id, JobState("PENDING"))
-            self.jobs[job_id] = WatchedJob(job_id, submission, list(packs), state)
+    def watch(self, submission: Submission) -> None:
+        """Watch the jobs of a new submission."""
+        self.jobs |= {job_id: WatchedJob(job_id, submission, list(packs)) for job_id, packs in submission.jobs()}
 
     def adopt(self, submissions: Sequence[Submission], states: Mapping[str, JobState]) -> None:
         """Watch the live jobs of other launches. Finished submissions are deleted by `delete_finished`.

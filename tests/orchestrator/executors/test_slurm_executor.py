@@ -50,7 +50,7 @@ from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import FAILED_STARTS
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.states import FailureKind
+from depthrate.storage.tables.states import AttemptState, FailureKind
 from tests.support.launches import spec_of
 from tests.support.tests_rows import commit
 
@@ -466,6 +466,17 @@ def test_a_file_system_that_lags_makes_nothing_lost(
         write_lost(folder, lost_attempt(job.attempt_id, "s", None, kind=FailureKind.WORKER_LOST, error="gone"))
         stored = read_attempt(folder, "s", job.attempt_id)
         assert stored is not None and stored["state"] == "done", "the end in its record is never overwritten"
+
+
+def test_end_written_since_the_last_poll_counts(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit_one(executor)
+    scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=500)
+    monkeypatch.setattr(outcomes, "read_attempt", lambda *_: {**(read_attempt(*_) or {}), "state": AttemptState.DONE})
+    (end,) = ends_of(executor)
+    assert end.exit_message is None and end.record is not None and end.record["state"] == "done"
 
 
 def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
