@@ -148,6 +148,6 @@ def test_what_does_not_fit_is_refused(folder: Store) -> None:
 
     refuse("local", "--address needs --executor ray, but --executor is local", address="auto")
     refuse("local", "--packs-per-gpu needs --executor ray or slurm, but --executor is local", packs_per_gpu=2)
-    refuse("ray", "Pass only one of them", cluster="x.toml", address="auto")
+    refuse("ray", "--cluster needs --executor slurm, but --executor is ray", cluster="x.toml")
     refuse("ray", "Run depthrate on a node of the cluster, with --address auto", address="ray://x:10001")
     assert issubclass(RayError, ValueError)
