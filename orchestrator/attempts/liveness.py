@@ -21,6 +21,8 @@ MAX_MISSED_NODE_HEARTBEATS = 2
 STALE_S = 60.0
 """Shortest heartbeat age in seconds at which a record alone makes an attempt stale."""
 
+POLL_BACKOFF_FACTOR = 20
+"""Poll backoff: after a poll of d seconds wait 20 d, so that polling takes at most 5 % of the time."""
 STALLED_AFTER_S = 900.0
 """Seconds without progress after which an attempt is listed as stalled."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.attempts.events import log_event
-from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.liveness import POLL_BACKOFF_FACTOR, heartbeat_s
 from depthrate.orchestrator.attempts.options import JobOptions
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry_policy import Backoff
@@ -17,7 +17,7 @@ from depthrate.orchestrator.executors.errors import QueueFullError, SubmitError,
 from depthrate.orchestrator.launch.batching import QueuedPack, to_pack_trials
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome, Progress, Watcher
-from depthrate.orchestrator.launch.pack_queue import POLL_BACKOFF_FACTOR, Feed, PackQueue
+from depthrate.orchestrator.launch.pack_queue import Feed, PackQueue
 from depthrate.orchestrator.launch.supervisor import AttemptSupervisor
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.store import Store

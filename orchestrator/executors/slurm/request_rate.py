@@ -7,6 +7,8 @@ sooner, `EXTRA_POLLS_PER_MIN` times per minute, so that no minute has more than 
 
 from collections.abc import Callable
 
+from depthrate.orchestrator.attempts.liveness import POLL_BACKOFF_FACTOR
+
 QUEUE_POLL_INTERVAL_S = 15.0
 """Default seconds between queries of the queue."""
 EXTRA_POLLS_PER_MIN = 2
@@ -48,8 +50,6 @@ class _Bucket:
 MIN_RECORD_POLL_INTERVAL_S = 2.0
 """Seconds after a change until records are read again. The interval grows while nothing changes. The request budget decides
 whether the queue is polled at the same time."""
-POLL_BACKOFF_FACTOR = 20
-"""Poll backoff: after reading records for d seconds, wait 20 d, so that reading takes at most 5 % of the time."""
 
 
 class RecordPolls:
