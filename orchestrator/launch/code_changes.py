@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from depthrate.orchestrator.attempts.liveness import is_live
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.code.diff import changed_files, short_diff
 from depthrate.orchestrator.code.store import code_hash
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import SubmittedPack
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, read_checkpoints
 from depthrate.storage.attempts.records import read_loose_records, records_of_attempts
 from depthrate.storage.catalog.code import read_code

@@ -12,7 +12,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
 from depthrate.orchestrator.attempts.retry_policy import Failure
-from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
+from depthrate.orchestrator.attempts.spec import BATCH_S, AttemptSpec
 from depthrate.orchestrator.launch.batching import Batching, QueuedPack, group_entries, split_failed, to_pack_trials
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Outcome

@@ -20,7 +20,7 @@ import yaml
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_table
 from depthrate.orchestrator.worker import live_curve_writer
 from depthrate.orchestrator.worker.attempt_runner import run_job

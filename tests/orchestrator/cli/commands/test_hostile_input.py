@@ -13,7 +13,7 @@ import yaml
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.profile import load_profile
 from depthrate.storage.catalog.code import hash_index, read_code
 from depthrate.storage.commits.commit import METADATA_KEY
