@@ -110,9 +110,6 @@ def _fill(pattern: str, names: Sequence[str]) -> str:
 FileKind("format", "format.json", _MARK, "versions that may read the store, and that may write")
 spec_path = FileKind("spec", "sweeps/<sweep>/<spec hash>.json", _OBJECT, "a launched spec in full")
 trial_ids_path = FileKind("trials list", "sweeps/<sweep>/<spec hash>.trials", _OBJECT, "its trial IDs")
-renaming_path = FileKind(
-    "renaming", "sweeps/<sweep>/renamed_from", _MARK, "the previous name, and whether the renaming is complete"
-)
 cancel_path = FileKind("cancellation", "sweeps/<sweep>/cancel", _MARK, "time of the last `depthrate cancel`")
 cleared_nodes_path = FileKind(
     "forgiven nodes", "sweeps/<sweep>/forgiven", _MARK, "nodes cleared by `depthrate nodes --clear`, and when"
@@ -185,9 +182,8 @@ library_path = FileKind("library", "libraries/<kernels>.so", _OBJECT, "kernels, 
 _DECISION = FileKind(
     "decision", "decisions/sweep=<sweep>/<number-digest>.json", _OBJECT, "accepted versions of a task's code"
 )
-removal_path = FileKind("removal", "removals/<removal>.json", _OBJECT, "soft-deleted rows")
-_SEAL = FileKind("purge record", "removals/<seal>.seal", _OBJECT, "rows to be purged, hidden from all sweeps")
-_GONE = FileKind("final purge record", "removals/<seal>.gone", _OBJECT, "purged rows")
+removal_path = FileKind("removal", "removals/<removal>.json", _OBJECT, "removed rows")
+purge_path = FileKind("purge record", "removals/<purge>.purge", _OBJECT, "rows being deleted, hidden from all sweeps")
 _REMOVED = FileKind("put away", "removed/<removal>/<path>", None, "other files of a removed sweep, until its purge")
 tag_path = FileKind("tags", "tags/<when>.json", _OBJECT, "tags that users gave to trials")
 quarantine_path = FileKind("quarantined", "quarantine/<when>/<path>", None, "files moved aside by `verify --repair`")
@@ -290,21 +286,6 @@ def number_of_decision(path: str) -> int:
     """Return a decision's position in the order of all, or 0 for a path not created by `decision_path`."""
     number = name_of_path(path).partition("-")[0]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else 0
-
-
-def purge_record_path(seal_id: str, *, is_final: bool) -> str:
-    """Return the path of a list of removed rows that are not visible to any sweep, even one that requests their trials."""
-    return (_GONE if is_final else _SEAL)(seal_id)
-
-
-def is_final_purge_record(path: str) -> bool:
-    """Return whether `purge_record_path` created this path for rows that a compaction may leave out."""
-    return path.endswith(".gone")
-
-
-def is_purge_record(path: str) -> bool:
-    """Return whether `purge_record_path` created this path."""
-    return path.endswith((".gone", ".seal"))
 
 
 def removed_path(removal_id: str, path: str = "") -> str:

@@ -26,7 +26,6 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.compact import ABANDONED_S
 from depthrate.storage.maintenance.findings import (
     NEWER,
     ORPHANED_KINDS,
@@ -38,6 +37,7 @@ from depthrate.storage.maintenance.findings import (
     wrong_columns,
 )
 from depthrate.storage.maintenance.merge import SETTLED_S
+from depthrate.storage.maintenance.replaced_files import ABANDONED_S
 from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, read_column_types
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_metadata_files
 from depthrate.storage.tables.schema import STATE_COLUMNS, TRIALS, Columns, as_trials, concat_rows, empty_trials

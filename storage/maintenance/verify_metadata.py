@@ -24,8 +24,8 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.compact import ABANDONED_S
 from depthrate.storage.maintenance.findings import Finding
+from depthrate.storage.maintenance.replaced_files import ABANDONED_S
 from depthrate.storage.tables.custom_columns import TYPE_WORDS, late_claims
 from depthrate.storage.tables.schema import FITS, MEASURED_TABLES
 

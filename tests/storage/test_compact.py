@@ -227,7 +227,7 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
         else:
             assert point > 6
     assert answers(folder) == before
-    monkeypatch.setattr("depthrate.storage.maintenance.compact.ABANDONED_S", -1.0)
+    monkeypatch.setattr("depthrate.storage.maintenance.replaced_files.ABANDONED_S", -1.0)
     compact(folder, grace_s=0)
     compact(folder, grace_s=0)
     assert answers(folder) == before

@@ -36,7 +36,6 @@ WRITERS = (
     ("verify", "--repair"),
     ("sweeps", "rm", "s", "--yes"),
     ("sweeps", "restore", "s"),
-    ("sweeps", "rename", "s", "t"),
     ("trials", "rm", "t1", "--yes"),
     ("trials", "restore", "--all"),
     ("trials", "tag", "odd", "t1"),

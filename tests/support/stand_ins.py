@@ -32,7 +32,7 @@ from depthrate.storage.catalog.removals import PurgeRecord
 from depthrate.storage.catalog.tags import write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import with_digest
-from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path, renaming_path
+from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import merge
 from tests.support import here
@@ -165,7 +165,7 @@ def _make_place(work: Path) -> Place:
     claim = {"launch_id": "l1", "sweep": "tiny", "host": "h", "pid": 1, "renewed_at": time.time() - 300, "trials": {}}
     store.write(claim_path("l1", 1), json.dumps(claim).encode())
     for is_final in (False, True):
-        PurgeRecord(f"s{is_final:d}", is_final, time.time(), (), frozenset({("nobody", A)}), frozenset()).write(store)
+        PurgeRecord(f"s{is_final:d}", is_final, time.time(), frozenset({("nobody", A)})).write(store)
     decide(store, take_snapshot(store).decisions, DecisionKind.ACCEPT, "other", "0" * 32, {None}, ["t7"])
     store.write(launch_path("tiny", "l1"), json.dumps({"launch_id": "l1", "started_at": 1e9, "events": []}).encode())
     store.write(launch_log_path("tiny", "l1"), b"it began")
@@ -173,7 +173,6 @@ def _make_place(work: Path) -> Place:
     write_tag(store, "odd", ids[:1], is_set=True)
     write_cancel_mark(store, "tiny")
     write_cleared(store, "tiny", node)
-    store.write(renaming_path("tiny"), with_digest({"from": "older", "is_over": True}))
     store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")
     store.write(f"removed/r1/sweeps/gone/{'0' * 16}.json", b"{}")
     (code,) = (work / "cache/depthrate/code").glob("[0-9a-f]*")
@@ -243,7 +242,7 @@ def commands(place: Place) -> dict[str, list[str]]:
         "export": ["export", "tiny", str(out)],
         "report": ["report", "tiny", "-o", f"{out}.html"],
         "verify": ["verify"],
-        "compact": ["compact", "--retain-hours", "0"],
+        "compact": ["compact", "--retain-hours", "0", "--purge"],
         "repair": ["verify", "--repair"],
         "fit": ["fit", "tiny"],
         "cancel": ["cancel", "tiny"],
@@ -254,7 +253,6 @@ def commands(place: Place) -> dict[str, list[str]]:
         "trials restore": ["trials", "restore", "--all"],
         "sweeps rm": ["sweeps", "rm", "tiny", "--yes"],
         "sweeps restore": ["sweeps", "restore", "gone"],
-        "sweeps rename": ["sweeps", "rename", "tiny", "newer"],
         "run": ["run", sweep, "--workers", "1"],
         "schema": ["schema"],
         "init": ["init", str(work / "new")],

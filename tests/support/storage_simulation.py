@@ -129,7 +129,7 @@ class Simulation:
 
         def work() -> None:
             for _ in range(2):
-                compact(self._store(), grace_s=self.grace_s, group_bytes=30_000)
+                compact(self._store(), grace_s=self.grace_s, purge=True, group_bytes=30_000)
 
         self._add("compaction", work)
 
@@ -409,7 +409,7 @@ def simulate_desk(seed: int) -> Desk:
     desk.check_sweeps()
     desk.check_removed()
     for _ in range(2):
-        compact(desk.store, grace_s=0.0)
+        compact(desk.store, grace_s=0.0, purge=True)
         desk.check_sweeps()
         desk.check_removed()
     found = verify(desk.store, builtin_columns(), deep=True)

@@ -134,16 +134,17 @@ def a_changed_task(place: Place) -> None:
 
 
 COMPACT = invoke("compact", "--retain-hours", "0")
+PURGE = invoke("compact", "--retain-hours", "0", "--purge")
 VERBS = {
     "run": Verb(a_sweep, run),
     "commit": Verb(two_sweeps, lambda place: commit(place.store, E, ["t5"], sweep="a")),
     "keep-results": Verb(a_changed_task, functools.partial(run, accept=True)),
-    "compact": Verb(two_sweeps, COMPACT, removes=frozenset({"t4"})),
-    "compact what was compacted": Verb(compacted_before, COMPACT, removes=frozenset({"t4"})),
-    "compact what was compacted and more": Verb(compacted_and_committed, COMPACT, removes=frozenset({"t4"})),
+    "compact": Verb(two_sweeps, COMPACT),
+    "compact --purge": Verb(two_sweeps, PURGE, removes=frozenset({"t4"})),
+    "compact what was compacted": Verb(compacted_before, PURGE, removes=frozenset({"t4"})),
+    "compact what was compacted and more": Verb(compacted_and_committed, COMPACT),
     "sweeps rm": Verb(two_sweeps, invoke("sweeps", "rm", "a", "--yes", codes=(0, 2)), removes=frozenset({"t1"})),
     "sweeps restore": Verb(removed, invoke("sweeps", "restore", "a", codes=(0, 2)), removes=frozenset({"t1"})),
-    "sweeps rename": Verb(two_sweeps, invoke("sweeps", "rename", "a", "new")),
     "trials rm": Verb(two_sweeps, invoke("trials", "rm", "t3", "--yes", codes=(0, 2)), removes=frozenset({"t3"})),
     "trials restore": Verb(two_sweeps, invoke("trials", "restore", "--all", codes=(0, 2)), removes=frozenset({"t4"})),
     "trials tag": Verb(two_sweeps, invoke("trials", "tag", "odd", "t1")),

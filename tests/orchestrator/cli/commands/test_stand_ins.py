@@ -41,7 +41,6 @@ def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Ma
         "claim_path": paths.claim_path("l", 1),
         "column_path": paths.column_path("metrics", "c", "double", "x"),
         "batch_path": paths.batch_path("s", "study", 1, "d"),
-        "purge_record_path": paths.purge_record_path("r", is_final=True),
         "removed_path": paths.removed_path("r", "x/y"),
         "decision_path": paths.decision_path("s", 1, "d"),
         "code_file_path": paths.code_file_path("c", "x/y"),
