@@ -107,14 +107,12 @@ class Exporter:
     """Exports a sweep to another program."""
 
     name: str
-    """Name of its flag: `mlflow` gives `--mlflow`."""
+    """Name of its flag: `wandb` gives `--wandb`."""
     doc: str
     """Help text of its flag."""
-    export: Callable[[ExportedSweep, str | None], str]
+    export: Callable[[ExportedSweep, str], str]
     """Function that exports a sweep to a folder or URL and returns the line to print. Raises UsageError if writing fails.
     """
-    needs_place: bool = True
-    """Whether a folder or URL must be named."""
     takes: Callable[[str], bool] = lambda place: False
     """Whether it handles the given folder or URL if no flag is set."""
     library: str = ""
@@ -128,7 +126,7 @@ class Exporter:
         Raises:
             UsageError: The place is missing or not writable, there is nothing to copy, or the library is not installed.
         """
-        if self.needs_place and place is None:
+        if place is None:
             raise UsageError(f"--{self.name} needs a folder or URL: depthrate export SWEEP PLACE --{self.name}")
         try:
             return self.export(sweep, place)
@@ -155,10 +153,7 @@ def select_exporter(names: Sequence[str], place: str | None) -> Exporter:
     for exporter in exporters().values():
         if place is not None and exporter.takes(place):
             return exporter
-    default_place = " or ".join(f"--{exporter.name}" for exporter in exporters().values() if not exporter.needs_place)
-    raise UsageError(
-        f"export needs a folder or URL, with an exporter (--{', --'.join(exporters())}), or {default_place} alone"
-    )
+    raise UsageError(f"export needs a folder or URL, with or without an exporter (--{', --'.join(exporters())})")
 
 
 def _scalars_of_trials(results: Results) -> Iterator[tuple[str, list[Scalars]]]:

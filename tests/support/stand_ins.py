@@ -235,7 +235,6 @@ def commands(place: Place) -> dict[str, list[str]]:
         "query features": ["query", "select trial_id, layer from features"],
         "nodes": ["nodes", "tiny"],
         "logs": ["logs", place.trial_id],
-        "diff": ["diff", place.trial_id, "t7"],
         "compare": ["compare", "tiny", "tiny"],
         "debug": ["debug", place.trial_id],
         "sweeps list": ["sweeps", "list"],
