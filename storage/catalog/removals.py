@@ -141,10 +141,6 @@ class Removals:
             return None
         return pa.array([key not in self.hidden for key in row_keys(trials)], pa.bool_())
 
-    def permanent_only(self) -> Removals:
-        """Return only permanent removals, so that rewriting keeps restorable rows."""
-        return Removals(hidden=self.gone, gone=self.gone)
-
 
 def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> Removal:
     """Hide rows from now on.

@@ -163,16 +163,21 @@ def list_stable(store: Store) -> tuple[dict[str, int], bool]:
     A listing is not atomic: if a compaction replaces files meanwhile, it may contain neither the old files nor the new ones.
     New commits do not require another scan.
     """
-    listing = store.list_many(FOLDERS)
+    listing = _list_files(store, FOLDERS)
     for delay_s in RESCAN_DELAYS_S:
-        second = store.list_many(("trials", "manifest"))
+        second = _list_files(store, ("trials", "manifest"))
         first = {path: size for path, size in listing.items() if path.startswith(("trials/", "manifest/"))}
         new = second.keys() - first.keys()
         if first.items() <= second.items() and not any(path.startswith("manifest/") for path in new):
             return listing, True
         time.sleep(delay_s)
-        listing = store.list_many(FOLDERS)
+        listing = _list_files(store, FOLDERS)
     return listing, False
+
+
+def _list_files(store: Store, folders: Sequence[str]) -> dict[str, int]:
+    """List files without the tables' Delta logs, which are for other programs."""
+    return {path: size for path, size in store.list_many(folders).items() if "/_delta_log/" not in path}
 
 
 def require_intact(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "removals/", "decisions/")) -> None:

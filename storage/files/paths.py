@@ -123,6 +123,12 @@ for _table, _max_bytes in (("trials", _TABLE), *((table, None) for table in DATA
     )
     _name, _content = ("commit", "trials of an attempt") if _table == "trials" else (_table, f"{_table} of an attempt")
     FileKind(_name, f"{_table}/sweep=<sweep>/<attempt[-part]>.parquet", _max_bytes, _content)
+    FileKind(
+        f"Delta log of {_table}",
+        f"{_table}/_delta_log/<version>.json",
+        _OBJECT,
+        "files of the table, for other programs",
+    )
 attempt_path = FileKind(
     "record", "attempts/sweep=<sweep>/<attempt>.json", _OBJECT, "state, heartbeat, host, job and error of an attempt"
 )
@@ -234,6 +240,16 @@ def data_path(commit: str, table: str) -> str:
 def compacted_path(table: str, sweep: str, compaction_id: str, part: int | None = None) -> str:
     """Return the path of a compaction's rows of a table."""
     return table_path(table, sweep, _COMPACTED + compaction_id, part)
+
+
+def delta_log_folder(table: str) -> str:
+    """Return the folder of a table's Delta log."""
+    return f"{table}/_delta_log"
+
+
+def delta_log_path(table: str, version: int) -> str:
+    """Return the path of one version of a table's Delta log."""
+    return f"{delta_log_folder(table)}/{version:020d}.json"
 
 
 def is_compacted(path: str) -> bool:

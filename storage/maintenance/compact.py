@@ -10,7 +10,7 @@ relied on this one at the same moment. If a compaction is killed at any point, t
 are already merged. Running it again continues.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from depthrate.storage.attempts.clocks import require_clock
@@ -18,13 +18,15 @@ from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.attempts.live_curves import LIVE_FORGOTTEN_S, delete_ended_live
 from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.commits.cache import SnapshotCache
-from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.paths import new_name
 from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.delta_log import has_delta_logs, named_by_delta_logs, update_delta_logs
 from depthrate.storage.maintenance.merge import GROUP_BYTES, CorruptCommitFile, plan_groups, write_group
 from depthrate.storage.maintenance.purge import delete_purge_records, purge_removals
 from depthrate.storage.maintenance.replaced_files import delete_replaced_files
-from depthrate.storage.maintenance.type_conflicts import is_mistyped, read_column_types
+from depthrate.storage.tables.custom_columns import conflicting_column, custom_columns
+from depthrate.storage.tables.schema import MEASURED_TABLES
 
 RETENTION_S = 3600.0
 """Retention in seconds of replaced files, for readers that listed them before the replacement."""
@@ -55,6 +57,7 @@ def compact(
     *,
     grace_s: float = RETENTION_S,
     purge: bool = False,
+    delta: bool = False,
     at_least: int = 2,
     group_bytes: float = GROUP_BYTES,
     on_progress: Callable[[CompactionResult, int], None] = lambda result, num_groups: None,
@@ -69,6 +72,7 @@ def compact(
     Args:
         grace_s: Retention of replaced files, and of removed rows, in seconds.
         purge: Whether to delete removed rows permanently.
+        delta: Whether to write Delta logs of the tables. If the store has them, they are updated in any case.
         at_least: Minimum number of loose commits. A sweep with fewer is left alone.
         group_bytes: Maximum size of a group of one table in memory.
         on_progress: Function called after each group with the result so far and the number of groups.
@@ -78,7 +82,7 @@ def compact(
         OSError: The store refused a read or a write. Nothing is lost. Run it again.
     """
     require_clock(store)
-    result, cache, types = CompactionResult(), SnapshotCache(), read_column_types(store)
+    result, cache = CompactionResult(), SnapshotCache()
     first = take_snapshot(store, cache=cache)
     refused = []
     try:
@@ -86,10 +90,11 @@ def compact(
             first = take_snapshot(store, cache=cache)
     except CorruptFileError as error:
         refused.append(f"nothing was purged: {error}")
-    corrupt = {source.path for source in (*first.sources, *first.superseded_commits) if is_mistyped(source, types)}
+    mistyped, delta = frozenset(_mistyped_commits(store, first)), delta or has_delta_logs(store)
+    corrupt = set(mistyped)
     for _ in range(MAX_PLANS):
         snapshot = take_snapshot(store, ignore=corrupt, cache=cache)
-        groups = list(plan_groups(store, snapshot, at_least, group_bytes))
+        groups = list(plan_groups(store, snapshot, at_least, group_bytes, splits=delta))
         try:
             for group in groups:
                 write_group(store, group, snapshot, new_name())
@@ -105,7 +110,9 @@ def compact(
             continue  # another compaction has replaced and deleted the file: plan again with the current files
     result.damaged = tuple(sorted(corrupt))
     try:
-        result.deleted, result.waiting = delete_replaced_files(store, grace_s)
+        if delta and not update_delta_logs(store, corrupt - mistyped, cache):
+            refused.append("the Delta logs were not updated, because rows were removed at the same time. Run it again")
+        result.deleted, result.waiting = delete_replaced_files(store, grace_s, named_by_delta_logs(store))
     except CorruptFileError as error:
         refused.append(f"nothing was deleted: {error}")
     result.refused = tuple(refused)
@@ -118,3 +125,14 @@ def compact(
     beats.delete_ended(())  # files of nodes whose launch did not notice their end
     delete_ended_live(store, first.trial_ids(), stale_s=LIVE_FORGOTTEN_S)
     return result
+
+
+def _mistyped_commits(store: Store, snapshot: Snapshot) -> Iterator[str]:
+    """Yield the commits and compactions with a column whose type or case differs from the store's. They cannot be merged."""
+    types = {table: custom_columns(store, table) for table in MEASURED_TABLES}
+    for source in (*snapshot.sources, *snapshot.superseded_commits):
+        columns = (
+            (t, *column) for t, of in types.items() for f in source.files.get(t, ()) for column in f.own_columns.items()
+        )
+        if any(conflicting_column(types[table], column, kind) for table, column, kind in columns):
+            yield source.path

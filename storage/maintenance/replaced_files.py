@@ -1,6 +1,7 @@
 """Delete the files that compactions replaced, and the files of killed compactions."""
 
 import time
+from collections.abc import Set
 
 import pyarrow as pa
 
@@ -16,11 +17,11 @@ ABANDONED_S = 3600.0
 """Age in seconds from which files of a compaction without a manifest are orphaned."""
 
 
-def delete_replaced_files(store: Store, grace_s: float) -> tuple[int, int]:
+def delete_replaced_files(store: Store, grace_s: float, retained: Set[str]) -> tuple[int, int]:
     """Delete files that compactions replaced more than `grace_s` seconds ago.
 
     Return the numbers of deleted and waiting files. Before a deletion the compaction's own files are read again, and the files
-    they replace are deleted only if its files are identical to what was written.
+    they replace are deleted only if its files are identical to what was written. `retained` files stay.
 
     Raises:
         CorruptFileError: A manifest cannot be read, which may name files of other commits.
@@ -39,6 +40,7 @@ def delete_replaced_files(store: Store, grace_s: float) -> tuple[int, int]:
     if ready:
         snapshot = take_snapshot(store)  # reading took a while: keep files that another compaction has named since
     expired = [path for m in snapshot.manifests if m.compaction_id in ready for path in _expired_paths(m, snapshot)]
+    expired = [path for path in expired if path not in retained]
     abandoned = _abandoned_files(store, snapshot)
     # manifests are deleted before their files, so a reader finds either a complete compaction or none
     for path in (path for path in expired if path.startswith("manifest/")):

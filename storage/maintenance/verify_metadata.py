@@ -26,8 +26,7 @@ from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Finding
 from depthrate.storage.maintenance.replaced_files import ABANDONED_S
-from depthrate.storage.tables.custom_columns import TYPE_WORDS, late_claims
-from depthrate.storage.tables.schema import FITS, MEASURED_TABLES
+from depthrate.storage.tables.schema import FITS
 
 HashOf = Callable[[Mapping[str, Any]], str | None]
 """Function: spec of a sweep -> the hash in its path, or None if it is unknown."""
@@ -54,12 +53,6 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
     yield from _check_folder(store, "jobs", _check_submission)
     yield from _check_folder(store, "searches", _check_search)
     yield from _check_folder(store, "fits", _check_fits)
-    for table in MEASURED_TABLES:
-        for path, (column, kind, valid, valid_kind) in late_claims(store, table).items():
-            fault = f"column {valid!r} of {table} is a {TYPE_WORDS.get(valid_kind, valid_kind)} in this store"
-            yield Finding(
-                path, "two types", f"{fault}, but {column!r} was claimed later as a {TYPE_WORDS.get(kind, kind)}"
-            )
     yield from _check_folder(store, "decisions", Decision.from_bytes)
     yield from _check_folder(store, "removals", parse_removal)
     yield from _check_folder(store, "tags", Tagging.from_bytes)

@@ -70,7 +70,7 @@ def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> No
     assert there(shared) == {"t2", "t3"}
     stored = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
     assert sorted(stored) == ["t2", "t3"], "the row itself is gone"
-    assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
+    assert not shared.list("removed") and verify(shared).findings == []
 
 
 def test_a_killed_removal_shows_a_sweep_or_none(folder: Store, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
     shared.write(path, shared.read(path)[:-20])
     snapshot = take_snapshot(shared)
     assert snapshot.trial_ids() == {"t1", "t2", "t3"} and path in {problem.path for problem in snapshot.problems}
-    assert path in {finding.path for finding in verify(shared, builtin_columns()).findings}
+    assert path in {finding.path for finding in verify(shared).findings}
 
 
 @pytest.mark.slow
@@ -211,12 +211,12 @@ def test_reports_of_trials_that_were_changed_do_not_count_and_are_named(store: S
     store.write(path, with_digest(REPORTS))
     records = SearchRecords(store, "s")
     records.refresh()
-    assert records.reports["t1"].pruned_at == 10 and not verify(store, builtin_columns()).findings
+    assert records.reports["t1"].pruned_at == 10 and not verify(store).findings
     store.write(path, with_digest(REPORTS).replace(b"0.25", b"0.75"))
     records = SearchRecords(store, "s")
     records.refresh()
     assert not records.reports
-    (finding,) = verify(store, builtin_columns()).findings
+    (finding,) = verify(store).findings
     assert finding.path == path and "was changed after it was written" in finding.what
 
 
@@ -229,7 +229,7 @@ def test_whose_checkpoint_it_is_counts_only_as_it_was_written(store: Store) -> N
     assert ids[:3] in [pack.trial_ids for pack in make_plan(checked, store).packs]
     store.write("checkpoints/p1/pack.json", content.replace(b"1.0", b"2.0"))
     assert ids[:3] not in [pack.trial_ids for pack in make_plan(checked, store).packs]
-    (finding,) = verify(store, builtin_columns()).findings
+    (finding,) = verify(store).findings
     assert "does not name the trials of its checkpoint (was changed after it was written)" in finding.what
 
 
@@ -461,9 +461,9 @@ def test_the_command_says_so_and_ends_with_1(relaunched: Store) -> None:
 
 def test_a_repair_leaves_a_damaged_list_to_what_mends_it(relaunched: Store) -> None:
     relaunched.write(LIST, b"")
-    (finding,) = verify(relaunched, builtin_columns()).findings
+    (finding,) = verify(relaunched).findings
     assert finding.path == LIST and "Launch the sweep again, or run depthrate upgrade" in finding.what
-    repair(relaunched, verify(relaunched, builtin_columns()))
+    repair(relaunched, verify(relaunched))
     compact(relaunched, grace_s=0, purge=True)
     assert held(relaunched) == {"t1", "t2"} and {LIST, SPEC} <= relaunched.list("sweeps").keys()
 
@@ -496,7 +496,7 @@ def test_what_a_worker_wrote_stays_while_its_record_cannot_be_read(
     commit(folder, A, ["t1"])
     folder.delete(f"trials/sweep=s/{A}.parquet")  # not written yet
     folder.write(f"attempts/sweep=s/{A}.json", b"")
-    verification = verify(folder, builtin_columns())
+    verification = verify(folder)
     assert [finding.path for finding in verification.findings] == [f"attempts/sweep=s/{A}.json"]
     assert repair(folder, verification).moved == [f"attempts/sweep=s/{A}.json"] and len(folder.list("metrics")) == 1
 

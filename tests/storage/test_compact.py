@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.attempts.records import compacted_log, read_records
 from depthrate.storage.commits.cache import SnapshotCache
@@ -300,4 +299,4 @@ def test_damaged_records_of_a_compaction_stop_no_other(folder: Store, damage: st
     result = compact(folder, grace_s=0)
     assert path in result.damaged or damage in ("cut", "empty"), "which the snapshot leaves out by its size"
     assert compacted_log(folder, take_snapshot(folder), f"20260102T000000_{'e' * 12}") is None
-    assert path in {finding.path for finding in verify(folder, builtin_columns()).findings}
+    assert path in {finding.path for finding in verify(folder).findings}

@@ -35,6 +35,7 @@ from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import merge
+from depthrate.storage.maintenance.delta_log import update_delta_logs
 from tests.support import here
 from tests.support.tests_rows import commit
 
@@ -153,6 +154,7 @@ def _make_place(work: Path) -> Place:
     commit(store, B, ["t8"], sweep="gone", hour=4)
     commit(store, C, ["t9"], sweep="other", hour=5)
     invoke("trials", "rm", "t9", "--yes", "--store", store.root, expect=0)
+    assert update_delta_logs(store, (), SnapshotCache())
     pack = [SubmittedPack(C, "p", ["t9"])]
     name = f"depthrate-tiny-{A}"
     Submission(name, "tiny", "lab", str(work.with_name("tiny") / name), [pack], ["7_0"]).write(store)

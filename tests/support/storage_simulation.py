@@ -362,7 +362,7 @@ class Desk(Simulation):
 
         def work() -> None:
             store = self._store()
-            repair(store, verify(store, builtin_columns(), deep=True))
+            repair(store, verify(store))
 
         self._add("verification", work)
 
@@ -412,7 +412,7 @@ def simulate_desk(seed: int) -> Desk:
         compact(desk.store, grace_s=0.0, purge=True)
         desk.check_sweeps()
         desk.check_removed()
-    found = verify(desk.store, builtin_columns(), deep=True)
+    found = verify(desk.store)
     halfway = tuple(f"sweeps/{sweep}/" for sweep in desk.removed)  # a removal that was killed, or met a launch
     wrong = [f for f in found.findings if f.kind not in ("leftover", "foreign") and not f.path.startswith(halfway)]
     assert not wrong, f"seed {seed}: {wrong}"

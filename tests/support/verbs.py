@@ -9,7 +9,6 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.cli.app import app
@@ -172,7 +171,7 @@ def state(store: Store) -> dict[str, Any]:
         if path.endswith(".json") and "x1" not in path
     }
     lists = {path: store.read(path) for path in store.list("sweeps") if path.endswith(".trials")}
-    findings = sorted(str(finding) for finding in verify(store, builtin_columns(), deep=True).findings)
+    findings = sorted(str(finding) for finding in verify(store).findings)
     store.read_format()
     return {
         "trials": counting_trials(store),

@@ -42,6 +42,7 @@ def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Ma
         "column_path": paths.column_path("metrics", "c", "double", "x"),
         "batch_path": paths.batch_path("s", "study", 1, "d"),
         "removed_path": paths.removed_path("r", "x/y"),
+        "delta_log_path": paths.delta_log_path("curves", 1),
         "decision_path": paths.decision_path("s", 1, "d"),
         "code_file_path": paths.code_file_path("c", "x/y"),
         "library_path": paths.library_path("a.so"),
