@@ -41,7 +41,6 @@ class CommittedRun:
     name: str
     """Varying parameters, as in `depth=3,seed=0`."""
     params: Mapping[str, Any]
-    began_at: float
     ended_at: float
     """Time of the commit, in seconds since 1970."""
     steps: list[Scalars]
@@ -73,22 +72,22 @@ class ExportedSweep:
         Raises:
             UsageError: No trial is committed.
         """
-        query = "select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials order by trial_id"
+        query = "select trial_id, attempt_id, epoch(committed_at) from trials order by trial_id"
         rows = self.results.sql(query).fetchall()
         if not rows:
             raise UsageError(f"sweep {self.name!r} has no committed trials. Run it first.")
         return self._with_steps(rows)
 
-    def _with_steps(self, rows: Sequence[tuple[str, str, float, float]]) -> Iterator[CommittedRun]:
+    def _with_steps(self, rows: Sequence[tuple[str, str, float]]) -> Iterator[CommittedRun]:
         trials, names = {trial.trial_id: trial for trial in self.checked.trials}, self._run_names()
         measured = _scalars_of_trials(self.results)
         measured_id, steps = next(measured, ("", []))
-        for trial_id, attempt_id, at, wall_s in rows:
+        for trial_id, attempt_id, at in rows:
             own: list[Scalars] = []
             if measured_id == trial_id:
                 own = steps
                 measured_id, steps = next(measured, ("", []))
-            yield CommittedRun(trial_id, attempt_id, names[trial_id], trials[trial_id].params, at - wall_s, at, own)
+            yield CommittedRun(trial_id, attempt_id, names[trial_id], trials[trial_id].params, at, own)
 
     def _run_names(self) -> dict[str, str]:
         trials = self.checked.trials

@@ -8,7 +8,6 @@ record names them (`storage.maintenance.purge`).
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -151,13 +150,6 @@ def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> 
     removal = Removal(new_name(), kind, sweep, time.time(), frozenset(rows))
     removal.write(store)
     return removal
-
-
-def archive_sweep(store: Store, removal: Removal, paths: Iterable[str]) -> None:
-    """Move a removed sweep's files other than results to the folder from which `restore` moves them back."""
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # live curves are deleted when their pack commits
-            store.move(path, removed_path(removal.removal_id, path))
 
 
 def restore(store: Store, removals: Iterable[Removal]) -> None:

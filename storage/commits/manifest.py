@@ -60,10 +60,6 @@ class Manifest:
         """Return every file it names."""
         return [file for files in self.files.values() for file in files]
 
-    def replaced_trials(self) -> set[str]:
-        """Return the trials files of the commits it replaces."""
-        return {table_path("trials", self.sweep, name, None) for name in self.commits}
-
     def replaced_paths(self) -> list[str]:
         """Return the files of the commits it replaces, starting with the commit itself, except for features it still names."""
         still_named = {file.path for file in self.all_files()}

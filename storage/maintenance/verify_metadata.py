@@ -1,6 +1,7 @@
 """Verify files other than results: specs, submissions, searches, fits, decisions, code and checkpoints."""
 
 from collections.abc import Callable, Iterator, Mapping, Set
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -39,10 +40,17 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
         committed: Trials that no longer need a checkpoint.
     """
 
-    def check_spec(path: str, content: bytes) -> None:
-        _check_spec(store, path, content, hash_of)
-
-    yield from _check_folder(store, "sweeps", check_spec)
+    checks: dict[str, Callable[[str, bytes], object]] = {
+        "sweeps": partial(_check_spec, hash_of),
+        "jobs": _check_submission,
+        "searches": _check_search,
+        "fits": _check_fits,
+        "decisions": Decision.from_bytes,
+        "removals": parse_removal,
+        "tags": Tagging.from_bytes,
+    }
+    for folder, check in checks.items():
+        yield from _check_folder(store, folder, check)
     for spec in read_specs(store):
         if spec.trials_sha256 is not None and spec.trial_ids(store) is None:
             fault = (
@@ -50,12 +58,6 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
             )
             fix = "Launch the sweep again, or run depthrate upgrade"
             yield Finding(trial_ids_path(spec.sweep, spec.spec_hash), "damaged", fault + fix)
-    yield from _check_folder(store, "jobs", _check_submission)
-    yield from _check_folder(store, "searches", _check_search)
-    yield from _check_folder(store, "fits", _check_fits)
-    yield from _check_folder(store, "decisions", Decision.from_bytes)
-    yield from _check_folder(store, "removals", parse_removal)
-    yield from _check_folder(store, "tags", Tagging.from_bytes)
     yield from (Finding(path, "damaged", fault) for path, fault in iter_corrupt_code(store))
     yield from _checkpoints(store, committed)
     for path in store.list_unsafe_paths():
@@ -76,7 +78,7 @@ def _check_folder(store: Store, folder: str, check: Callable[[str, bytes], objec
             yield Finding(path, "damaged", f"is invalid ({first_line(error)}). It is ignored")
 
 
-def _check_spec(store: Store, path: str, content: bytes, hash_of: HashOf) -> None:
+def _check_spec(hash_of: HashOf, path: str, content: bytes) -> None:
     if path.endswith(".json"):
         spec = parse_spec(path, content)
         if hash_of(spec.spec) not in (None, spec.spec_hash):

@@ -30,6 +30,7 @@ from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
 from depthrate.storage.catalog.removals import PurgeRecord
 from depthrate.storage.catalog.tags import write_tag
+from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path

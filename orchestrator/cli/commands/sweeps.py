@@ -18,29 +18,12 @@ from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import read_records
-from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
+from depthrate.storage.catalog.removals import RemovalKind, restore
 from depthrate.storage.catalog.specs import newest_specs
-from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep
 from depthrate.storage.query.membership import read_membership
-
-
-def _removed_json(removal: Removal) -> dict[str, object]:
-    return {"sweep": removal.sweep, "removed_at": removal.removed_at, "trials": len({t for t, _ in removal.rows})}
-
-
-def _require_ended(store: Store, snapshot: Snapshot, sweep: str) -> None:
-    now = time.time()
-    if live := [record for record in read_records(store, snapshot, sweep=sweep) if is_live(record, now)]:
-        stop = next_call("cancel", sweep, store.url)
-        raise UsageError(f"sweep {sweep!r} is running: {describe_attempt(live[0])}. Cancel it first: {stop}")
-
-
-def _unknown(store: Store, sweep: str, snapshot: Snapshot) -> str:
-    names = sorted(newest_specs(store).keys() | read_membership(store, snapshot).of_sweep.keys())
-    return f"no sweep {sweep!r} in {store.url}, which has: {', '.join(names) or 'none'}"
-
 
 command = declared_group(__doc__)
 
@@ -60,7 +43,11 @@ def show_list(store: str | None, json: bool) -> None:
     removed = [removal for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP]
     if json:
         entries = [dict(zip(("sweep", "trials", "committed", "launched_at"), row, strict=True)) for row in rows]
-        print_json({"sweeps": entries, "removed": [_removed_json(removal) for removal in removed]})
+        counts = [len({trial_id for trial_id, _ in removal.rows}) for removal in removed]
+        gone = [
+            {"sweep": r.sweep, "removed_at": r.removed_at, "trials": n} for r, n in zip(removed, counts, strict=True)
+        ]
+        print_json({"sweeps": entries, "removed": gone})
         return
     print_table(console, ["sweep", "trials", "committed", "last launch (UTC)"], rows)
     for removal in removed:
@@ -86,15 +73,19 @@ def rm(sweep: str, store: str | None, yes: bool) -> None:
     snapshot = take_snapshot(opened)
     plan = plan_removal(opened, snapshot, sweep)
     if not plan.paths and not plan.rows:
-        raise UsageError(_unknown(opened, sweep, snapshot))
-    _require_ended(opened, snapshot, sweep)
+        names = sorted(newest_specs(opened).keys() | read_membership(opened, snapshot).of_sweep.keys())
+        raise UsageError(f"no sweep {sweep!r} in {opened.url}, which has: {', '.join(names) or 'none'}")
+    now = time.time()
+    if live := [record for record in read_records(opened, snapshot, sweep=sweep) if is_live(record, now)]:
+        stop = next_call("cancel", sweep, opened.url)
+        raise UsageError(f"sweep {sweep!r} is running: {describe_attempt(live[0])}. Cancel it first: {stop}")
     removed = plan.trial_ids() & snapshot.trial_ids()
     console.print(f"sweep {sweep}: {counted(len(removed), 'committed trial')} to remove")
     if plan.kept:
         members = read_membership(opened, snapshot).of_sweep
         counts = {name: len(ids & plan.kept) for name, ids in members.items() if name != sweep}
-        names = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "earlier launches"
-        console.print(f"{counted(len(plan.kept), 'trial')} kept for other sweeps: {names}")
+        others = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "earlier launches"
+        console.print(f"{counted(len(plan.kept), 'trial')} kept for other sweeps: {others}")
     if not yes:
         command = next_call("sweeps", "rm", None, sweep, "--yes", "--store", opened.url)
         console.print(f"nothing was removed. To remove: {command}")
