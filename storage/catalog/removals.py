@@ -20,7 +20,6 @@ from depthrate.storage.files.paths import (
     identity,
     name_of_path,
     new_name,
-    purge_path,
     removal_path,
     removed_path,
 )
@@ -38,6 +37,10 @@ class RemovalKind(StrEnum):
     """Results. Their trials become pending for every sweep that requests them."""
     SWEEP = "sweep"
     """A sweep and its trials that no other sweep requests."""
+    PURGING = "purging"
+    """Removed rows that a compaction is about to purge, if it finds that no sweep relies on them."""
+    PURGED = "purged"
+    """Removed rows that compactions leave out: not visible to any sweep, even one that requests their trials."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Removal:
     removal_id: str
     kind: RemovalKind
     sweep: str
-    """Name of the removed sweep, or an empty string for trials."""
+    """Name of the removed sweep, or an empty string."""
     removed_at: float
     rows: frozenset[Row]
 
@@ -69,65 +72,30 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class PurgeRecord:
-    """Rows to delete permanently: not visible to any sweep, even one that requests their trials."""
-
-    purge_id: str
-    is_final: bool
-    """Whether requests were checked after the record was written: only then may a compaction leave its rows out."""
-    written_at: float
-    rows: frozenset[Row]
-
-    @property
-    def path(self) -> str:
-        """Path in the store."""
-        return purge_path(self.purge_id)
-
-    def write(self, store: Store) -> None:
-        """Write the record to the store. This hides its rows."""
-        # caches tell the final record from the other by its size
-        fields = {"is_final": self.is_final, "written_at": self.written_at, "rows": _by_attempt(self.rows)}
-        store.write(self.path, with_digest(fields), durable=True)
-
-    @staticmethod
-    def from_bytes(path: str, content: bytes) -> PurgeRecord:
-        """Parse the purge record in a file.
-
-        Raises:
-            ValueError, KeyError, TypeError, AttributeError: The content is invalid.
-        """
-        fields = read_with_digest(content)
-        is_final = fields["is_final"] is True
-        return PurgeRecord(identity(name_of_path(path)), is_final, float(fields["written_at"]), _rows(fields["rows"]))
-
-
-def parse_removal(path: str, content: bytes) -> Removal | PurgeRecord:
-    """Parse the removal or the purge record in a file. Invalid content raises the errors of their `from_bytes`."""
-    return (PurgeRecord if path.endswith(".purge") else Removal).from_bytes(path, content)
-
-
-@dataclass(frozen=True)
 class Removals:
-    """All removals of a store."""
+    """All removals of a store, and its purges."""
 
     removals: tuple[Removal, ...] = ()
-    purges: tuple[PurgeRecord, ...] = ()
+    purges: tuple[Removal, ...] = ()
+    """Records of purges."""
     hidden: frozenset[Row] = frozenset()
     """Rows that are not visible."""
     gone: frozenset[Row] = frozenset()
     """Rows that are purged: a compaction leaves them out."""
 
     @staticmethod
-    def from_entries(entries: Iterable[Removal | PurgeRecord], requested: frozenset[str]) -> Removals:
+    def from_entries(entries: Iterable[Removal], requested: frozenset[str]) -> Removals:
         """Combine the entries of a store. `requested` holds the trials that its sweeps request."""
         entries = sorted(entries, key=str)
-        removals = tuple(entry for entry in entries if isinstance(entry, Removal))
-        purges = tuple(entry for entry in entries if isinstance(entry, PurgeRecord))
-        gone = frozenset(row for purge in purges if purge.is_final for row in purge.rows)
-        hidden = {row for purge in purges for row in purge.rows}
-        hidden |= {row for removal in removals if removal.kind is RemovalKind.TRIALS for row in removal.rows}
-        of_sweeps = (row for removal in removals if removal.kind is RemovalKind.SWEEP for row in removal.rows)
-        hidden.update(row for row in of_sweeps if row[0] not in requested)
+        purges = tuple(entry for entry in entries if entry.kind in (RemovalKind.PURGING, RemovalKind.PURGED))
+        removals = tuple(entry for entry in entries if entry not in purges)
+        gone = frozenset(row for purge in purges if purge.kind is RemovalKind.PURGED for row in purge.rows)
+        hidden = {
+            row
+            for entry in entries
+            for row in entry.rows
+            if entry.kind is not RemovalKind.SWEEP or row[0] not in requested
+        }
         return Removals(removals, purges, frozenset(hidden), gone)
 
     def trial_ids(self) -> set[str]:

@@ -16,7 +16,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from depthrate.storage.catalog.code_decisions import Decision, Decisions
-from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, parse_removal
+from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals
 from depthrate.storage.catalog.requested_trials import CorruptFileError, requested_ids
 from depthrate.storage.commits.cache import Entry, SnapshotCache
 from depthrate.storage.commits.manifest import Manifest
@@ -240,9 +240,9 @@ class _StoreScan:
             self._read("decisions/", Decision.from_bytes, "is not a decision ({}). It is ignored")
         )
         entries = self._read(
-            "removals/", parse_removal, "is not a removal ({}). The rows it removed are visible again"
+            "removals/", Removal.from_bytes, "is not a removal ({}). The rows it removed are visible again"
         ).values()
-        of_sweeps = any(isinstance(entry, Removal) and entry.kind is RemovalKind.SWEEP for entry in entries)
+        of_sweeps = any(entry.kind is RemovalKind.SWEEP for entry in entries)
         requested = requested_ids(self.store, self.cache.requested) if of_sweeps else frozenset[str]()
         removals = Removals.from_entries(entries, requested)
         sources = resolve(commits, decisions, removals)

@@ -188,8 +188,9 @@ library_path = FileKind("library", "libraries/<kernels>.so", _OBJECT, "kernels, 
 _DECISION = FileKind(
     "decision", "decisions/sweep=<sweep>/<number-digest>.json", _OBJECT, "accepted versions of a task's code"
 )
-removal_path = FileKind("removal", "removals/<removal>.json", _OBJECT, "removed rows")
-purge_path = FileKind("purge record", "removals/<purge>.purge", _OBJECT, "rows being deleted, hidden from all sweeps")
+removal_path = FileKind(
+    "removal", "removals/<removal>.json", _OBJECT, "removed rows, hidden until they are restored or purged"
+)
 _REMOVED = FileKind("put away", "removed/<removal>/<path>", None, "other files of a removed sweep, until its purge")
 tag_path = FileKind("tags", "tags/<when>.json", _OBJECT, "tags that users gave to trials")
 quarantine_path = FileKind("quarantined", "quarantine/<when>/<path>", None, "files moved aside by `verify --repair`")

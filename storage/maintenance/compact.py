@@ -111,7 +111,9 @@ def compact(
     result.damaged = tuple(sorted(corrupt))
     try:
         if delta and not update_delta_logs(store, corrupt - mistyped, cache):
-            refused.append("the Delta logs were not updated, because other processes changed the store at the same time. Run it again")
+            refused.append(
+                "the Delta logs were not updated: other processes changed the store at the same time. Run it again"
+            )
         result.deleted, result.waiting = delete_replaced_files(store, grace_s, named_by_delta_logs(store))
     except CorruptFileError as error:
         refused.append(f"nothing was deleted: {error}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from depthrate.storage.attempts.clocks import age_s
-from depthrate.storage.catalog.removals import PurgeRecord, Removal, RemovalKind, Removals, Row
+from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, Row
 from depthrate.storage.catalog.requested_trials import verified_requested_ids
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.paths import new_name, removal_path, removed_path
@@ -45,13 +45,13 @@ def purge_removals(store: Store, removals: Removals, retention_s: float) -> bool
     of_sweeps = frozenset(row for row in of_sweeps if row[0] not in requested)
     rows = of_trials | of_sweeps
     if rows:
-        record = PurgeRecord(new_name(), False, time.time(), rows)
+        record = Removal(new_name(), RemovalKind.PURGING, "", time.time(), rows)
         record.write(store)
         is_requested = not verified_requested_ids(store).isdisjoint(trial_id for trial_id, _ in of_sweeps)
         if is_requested or any(store.size(removal_path(removal.removal_id)) is None for removal in expired):
-            store.delete(record.path)
+            store.delete(removal_path(record.removal_id))
             return False
-        replace(record, is_final=True).write(store)
+        replace(record, kind=RemovalKind.PURGED).write(store)  # with another size, which caches rely on
     for removal in expired:
         if not removal.rows & retained:
             store.delete(removal_path(removal.removal_id))
@@ -68,6 +68,7 @@ def delete_purge_records(store: Store, snapshot: Snapshot) -> None:
     sources = (*snapshot.sources, *snapshot.superseded_commits)
     stored = {key for source in sources for key in row_keys(source.all_trials)}
     for purge in snapshot.removals.purges:
-        is_needed = purge.is_final and purge.rows & stored
-        if not is_needed and age_s(store, purge.path, purge.written_at) >= (EMPTY_S if purge.is_final else UNDECIDED_S):
-            store.delete(purge.path)
+        path, is_final = removal_path(purge.removal_id), purge.kind is RemovalKind.PURGED
+        is_needed = is_final and purge.rows & stored
+        if not is_needed and age_s(store, path, purge.removed_at) >= (EMPTY_S if is_final else UNDECIDED_S):
+            store.delete(path)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code import iter_corrupt_code
 from depthrate.storage.catalog.code_decisions import Decision
-from depthrate.storage.catalog.removals import parse_removal
+from depthrate.storage.catalog.removals import Removal
 from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
@@ -46,7 +46,7 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
         "searches": _check_search,
         "fits": _check_fits,
         "decisions": Decision.from_bytes,
-        "removals": parse_removal,
+        "removals": Removal.from_bytes,
         "tags": Tagging.from_bytes,
     }
     for folder, check in checks.items():

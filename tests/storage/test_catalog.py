@@ -17,7 +17,7 @@ from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
 from depthrate.storage.catalog.fits import write_fits
-from depthrate.storage.catalog.removals import PurgeRecord, RemovalKind, remove, restore
+from depthrate.storage.catalog.removals import Removal, RemovalKind, remove, restore
 from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.catalog.specs import newest_specs, write_spec
 from depthrate.storage.catalog.tags import write_tag
@@ -147,7 +147,7 @@ def test_a_purge_yields(shared: Store, monkeypatch: pytest.MonkeyPatch, rival: s
 
 def test_an_undecided_purge_lapses(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
-    PurgeRecord("p", False, 0.0, frozenset({("t1", A)})).write(shared)
+    Removal("p", RemovalKind.PURGING, "", 0.0, frozenset({("t1", A)})).write(shared)
     launch(shared, "c", "t1")
     compact(shared, grace_s=0)
     assert there(shared) == {"t2", "t3"}

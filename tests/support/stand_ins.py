@@ -28,7 +28,6 @@ from depthrate.storage.attempts.heartbeats import write_heartbeats
 from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
-from depthrate.storage.catalog.removals import PurgeRecord
 from depthrate.storage.catalog.tags import write_tag
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -167,8 +166,6 @@ def _make_place(work: Path) -> Place:
     write_live(store, "tiny", "p9", C, {"x": {"depth": 9}}, [("x", {"step": 1, "loss": 0.5})])
     claim = {"launch_id": "l1", "sweep": "tiny", "host": "h", "pid": 1, "renewed_at": time.time() - 300, "trials": {}}
     store.write(claim_path("l1", 1), json.dumps(claim).encode())
-    for is_final in (False, True):
-        PurgeRecord(f"s{is_final:d}", is_final, time.time(), frozenset({("nobody", A)})).write(store)
     decide(store, take_snapshot(store).decisions, DecisionKind.ACCEPT, "other", "0" * 32, {None}, ["t7"])
     store.write(launch_path("tiny", "l1"), json.dumps({"launch_id": "l1", "started_at": 1e9, "events": []}).encode())
     store.write(launch_log_path("tiny", "l1"), b"it began")
