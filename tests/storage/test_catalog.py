@@ -36,6 +36,8 @@ from tests.support.crash_points import Killed, on_folder
 from tests.support.storage_simulation import simulate_desk
 from tests.support.tests_rows import A, B, C, commit
 
+D = "20260101T000000_dddddddddddd"
+
 INTERLEAVINGS = int(os.environ.get("DEPTHRATE_INTERLEAVINGS", "12"))
 
 
@@ -168,6 +170,24 @@ def test_the_results_of_a_trial_go_for_every_sweep_until_it_runs_again(shared: S
         attempt = dict(zip(*(snapshot.trials[n].to_pylist() for n in ("trial_id", "attempt_id")), strict=True))
         assert attempt == {"t1": A, "t2": C, "t3": B}
         compact(shared, grace_s=0, purge=True)
+
+
+def test_a_trial_run_again_survives(shared: Store) -> None:
+    """A compaction keeps both the removed commit, which can be restored, and the later one."""
+
+    def attempt() -> str:
+        trials = take_snapshot(shared).trials
+        return dict(zip(trials["trial_id"].to_pylist(), trials["attempt_id"].to_pylist(), strict=True))["t2"]
+
+    removal = remove(shared, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(shared), ["t2"]))
+    commit(shared, C, ["t2"], sweep="a", hour=3)
+    commit(shared, D, ["t1"], sweep="a", hour=4)
+    for _ in range(2):
+        compact(shared, grace_s=0)
+        assert attempt() == C and there(shared) == {"t1", "t2", "t3"}
+    restore(shared, [removal])
+    compact(shared, grace_s=0)
+    assert attempt() == A and there(shared) == {"t1", "t2", "t3"}
 
 
 def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
