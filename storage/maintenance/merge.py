@@ -109,18 +109,18 @@ def visible_files(source: VisibleCommit) -> dict[str, list[DataFile]] | None:
     """Return the files of a source with visible rows, by table, or None if one of them has other rows as well."""
     if source.is_fully_visible:
         return source.files
+    if source.manifest is None:
+        return None
     visible, keys = set(row_keys(source.trials)), iter(row_keys(source.all_trials))
-    for file in source.files["trials"] if source.manifest is not None else ():
+    for file in source.files.get("trials", ()):
         num_visible = sum(key in visible for key in itertools.islice(keys, file.rows))
         if num_visible != (0 if _is_hidden_part(file.path) else file.rows):
             return None
-    if source.manifest is None:
-        return None
     return {table: [file for file in named if not _is_hidden_part(file.path)] for table, named in source.files.items()}
 
 
 def _is_hidden_part(path: str) -> bool:
-    return is_compacted(path) and int(name_of_path(path).partition("-")[2] or 0) >= FIRST_HIDDEN_PART
+    return is_compacted(path) and name_of_path(path).partition("-")[2] >= f"{FIRST_HIDDEN_PART:04d}"
 
 
 def _cut(

@@ -40,13 +40,12 @@ def delete_replaced_files(store: Store, grace_s: float, retained: Set[str]) -> t
     if ready:
         snapshot = take_snapshot(store)  # reading took a while: keep files that another compaction has named since
     expired = [path for m in snapshot.manifests if m.compaction_id in ready for path in _expired_paths(m, snapshot)]
-    expired = [path for path in expired if path not in retained]
-    abandoned = _abandoned_files(store, snapshot)
+    deleted = [path for path in (*expired, *_abandoned_files(store, snapshot)) if path not in retained]
     # manifests are deleted before their files, so a reader finds either a complete compaction or none
-    for path in (path for path in expired if path.startswith("manifest/")):
+    for path in (path for path in deleted if path.startswith("manifest/")):
         store.delete(path)
-    store.delete_many([path for path in (*expired, *abandoned) if not path.startswith("manifest/")])
-    return len(expired) + len(abandoned), waiting
+    store.delete_many([path for path in deleted if not path.startswith("manifest/")])
+    return len(deleted), waiting
 
 
 def _expired_paths(manifest: Manifest, snapshot: Snapshot) -> list[str]:
