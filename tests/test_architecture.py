@@ -37,7 +37,6 @@ HOMES = {
     "optuna": ("orchestrator/search/", "orchestrator/export/optuna.py"),
     "pooch": "tasks/data/fetch.py",
     "matplotlib": "orchestrator/report/drawing/",
-    "deltalake": "orchestrator/export/delta.py",
     "tensorboardX": "orchestrator/export/tensorboard.py",
     "wandb": "orchestrator/export/wandb.py",
     "starlette": "orchestrator/serve/",

@@ -210,7 +210,7 @@ def _mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None
     versions = ", ".join(f"{count} by {version[:12]}" for version, count in codes.most_common(5))
     return (
         f"{checked.sweep.name}: trials were run by {len(codes)} versions of task {checked.task.name!r} ({versions}). "
-        'List them: depthrate query "select code_hash, trial_id from trials". Compare two: depthrate diff TRIAL TRIAL.'
+        'List them: depthrate query "select code_hash, trial_id from trials".'
     )
 
 
