@@ -11,14 +11,7 @@ PREFIX = "atlas/"
 """Prefix that turns a figure's key into the name of a sweep."""
 
 Verdict = Literal[
-    "agrees",
-    "agrees in trend",
-    "in part",
-    "disagrees",
-    "undecided",
-    "theorem, no figure",
-    "not comparable",
-    "not run",
+    "agrees", "agrees in trend", "in part", "disagrees", "undecided", "theorem, no figure", "not comparable", "not run"
 ]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 Outcome = Literal["holds", "fails", "open"]

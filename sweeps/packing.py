@@ -41,12 +41,7 @@ def make_pack(trials: Sequence[Trial]) -> Pack:
 
 
 def pack_trials(
-    trials: Iterable[Trial],
-    task: Task,
-    *,
-    device: str = "cpu",
-    workers: int = 1,
-    memory_bytes: float | None = None,
+    trials: Iterable[Trial], task: Task, *, device: str = "cpu", workers: int = 1, memory_bytes: float | None = None
 ) -> list[Pack]:
     """Group trials into packs, longest first.
 

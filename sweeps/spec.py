@@ -349,7 +349,6 @@ class StoredSweep(SweepSpec, frozen=True):
     """Path -> content of the code. None: built-in, or installed."""
 
     def spec(self) -> dict[str, Any]:
-        """Return the mapping as in a sweep file."""
         return {key: value for key, value in super().spec().items() if key in KEYS}
 
     def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:

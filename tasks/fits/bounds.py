@@ -35,11 +35,7 @@ class BoundCheck:
 
 
 def check_bound(
-    x_N: npt.ArrayLike,
-    y_N: npt.ArrayLike,
-    bound_N: npt.ArrayLike,
-    *,
-    seeds: Sequence[Hashable] | None = None,
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, bound_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None
 ) -> BoundCheck | None:
     """Fit a power law to y / bound.
 

@@ -55,7 +55,6 @@ class Power(LinearModel):
         return np.asarray(prefactor * x_N**-exponent)
 
     def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        """Solve the line for log x."""
         return never_unless(theta_PR[0] > 0, (level_R - log_target) / theta_PR[0])
 
 
@@ -228,7 +227,6 @@ class Exponential(LinearModel):
         return np.asarray(prefactor * np.exp(-exponent * x_N))
 
     def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        """Solve the line for x."""
         x_R = (level_R - log_target) / theta_PR[0]
         return never_unless((theta_PR[0] > 0) & (x_R > 0), np.log(x_R))
 
@@ -263,7 +261,6 @@ class LogLinear(Model):
         return np.asarray(prefactor * (1 - exponent * np.log(x_N)))
 
     def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        """Solve the line for log x."""
         return never_unless(theta_PR[0] > 0, (1 - np.exp(log_target - level_R)) / theta_PR[0])
 
 

@@ -163,11 +163,7 @@ def _is_intact(file_name: str, content: bytes) -> bool:
 
 
 def _library_from_store(
-    folder: Path,
-    name: str,
-    shared: SharedLibraries | None,
-    missing: NoCompilerError,
-    should_stop: Callable[[], bool],
+    folder: Path, name: str, shared: SharedLibraries | None, missing: NoCompilerError, should_stop: Callable[[], bool]
 ) -> Path:
     """Copy a library that another machine built into `folder`, so that the loaded file is the verified one.
 

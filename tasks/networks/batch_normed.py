@@ -123,7 +123,6 @@ class BatchNormed(Network):
         return linear(parameters, "L", h)
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
         specs, decay, width = [], self.decay_of_maps, self.read_width
         for normed in self.maps():
             specs.append(ParameterSpec(f"C_{normed.name}", normed.shape, normed.fan_in, decay))
@@ -184,12 +183,10 @@ class DenseResNet(BatchNormed):
 
     @property
     def min_batch_size(self) -> int:
-        """Minimal batch size."""
         return 2
 
     @property
     def read_width(self) -> int:
-        """Width of the last layer's input."""
         return self.width
 
     def maps(self) -> list[Normed]:
@@ -254,7 +251,6 @@ class StagedResNet(BatchNormed):
 
     @property
     def read_width(self) -> int:
-        """Width of the last layer's input."""
         return self.stages[-1].channels
 
     def maps(self) -> list[Normed]:
@@ -285,7 +281,6 @@ class StagedResNet(BatchNormed):
 
     @property
     def min_batch_size(self) -> int:
-        """Minimal batch size."""
         return 1 if min(self._pixels()) > 1 else 2
 
     @property

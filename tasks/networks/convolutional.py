@@ -54,7 +54,6 @@ class ResNetWithHead(BatchNormed):
 
     @property
     def read_width(self) -> int:
-        """Width of the last layer's input."""
         return self._head_widths[-1]
 
     @property

@@ -32,7 +32,6 @@ class Mlp(Network):
     holds_only_features = True
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
         specs, fan_in = [], self.input_dimensions
         for layer in range(1, self.depth + 1):
             specs.append(ParameterSpec(f"W_{layer}", (self.width, fan_in), fan_in, "hidden"))
@@ -47,7 +46,6 @@ class Mlp(Network):
 
     @property
     def input_layer(self) -> Layer:
-        """Layer 0."""
         return Layer(0, (self.input_dimensions,), "input")
 
     def step_cost(self) -> StepCost:
@@ -62,5 +60,4 @@ class Mlp(Network):
             yield h_TND
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the network's output [T, N, K]."""
         return linear(parameters, "L", last(self.features(parameters, x_TNI)))

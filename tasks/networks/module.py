@@ -87,7 +87,6 @@ class ModuleNetwork(Network):
         return None if self.report.head is None else f"{self.report.head}.weight"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the module's trained parameters in its order."""
         return [
             ParameterSpec(name, shape, max(1, math.prod(shape[1:])), self._decay(name, shape))
             for name, shape in self.report.training.trained.items()
@@ -115,7 +114,6 @@ class ModuleNetwork(Network):
 
     @property
     def input_layer(self) -> Layer | None:
-        """The input, if it is numbers."""
         return None if self.data.vocabulary_size is not None else Layer(0, (self.data.num_inputs,), "input")
 
     def step_cost(self) -> StepCost:
@@ -208,12 +206,10 @@ class ModuleNetwork(Network):
         return output, torch.cat([gradient.flatten() for gradient in gradients])
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K] in evaluation mode."""
         self._prepare(x_TNI, is_training=False)
         return self._over_trials(self._call, parameters, state, x_TNI)
 
     def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the output [T, N, K] in training mode, and the state after it."""
         import torch
 
         self._prepare(x_TNI, is_training=True)

@@ -53,16 +53,12 @@ class ResidualNetwork(Network):
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
         d, i = self.width, self.input_dimensions
         specs = [self.free.embedding("W_0", (d, i), i), self.free.embedding("b_0", (d,), i)]
         for block in range(1, self.depth):
             for number in range(1, self.linear_layers + 1):
                 suffix = f"{block}" if self.linear_layers == 1 else f"{block},{number}"
-                specs += [
-                    ParameterSpec(f"W_{suffix}", (d, d), d, "hidden"),
-                    self.free.bias(f"b_{suffix}", d, d),
-                ]
+                specs += [ParameterSpec(f"W_{suffix}", (d, d), d, "hidden"), self.free.bias(f"b_{suffix}", d, d)]
         specs.append(ParameterSpec("W_L", (self.num_classes, d), d, "last"))
         if self.last_bias:
             specs.append(self.free.bias("b_L", self.num_classes, d))
@@ -74,7 +70,6 @@ class ResidualNetwork(Network):
 
     @property
     def input_layer(self) -> Layer:
-        """Layer 0."""
         return Layer(0, (self.input_dimensions,), "input")
 
     def step_cost(self) -> StepCost:
@@ -111,7 +106,6 @@ class ResidualNetwork(Network):
             yield self._norm(h_TND) if self.pre_norm and layer > 1 else h_TND
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the network's output [T, N, K]."""
         h_TND = last(self._stream(parameters, x_TNI))
         return linear(parameters, "L", self._norm(h_TND) if self.pre_norm else h_TND)
 
@@ -128,7 +122,6 @@ class ResidualNetwork(Network):
             yield h_TND
 
     def with_relu(self, relu: Relu) -> ResidualNetwork:
-        """Return the network with another function in place of ReLU."""
         return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:

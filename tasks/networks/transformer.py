@@ -68,7 +68,6 @@ class Transformer(Network):
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
         d = self.width
         # Tokens and positions are one-hot columns: an output reads one entry of its row, for any number of them.
         if self.patch_dimensions is None:
@@ -165,7 +164,6 @@ class Transformer(Network):
             yield (h_TNSD if self.pre_norm else normal_TNSD) + self._attention(parameters, block, normal_TNSD)
 
     def with_relu(self, relu: Relu) -> Transformer:
-        """Return the network with another function in place of ReLU."""
         return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:

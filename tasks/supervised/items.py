@@ -80,7 +80,6 @@ class ArrayItems(Items):
 
     @property
     def labels(self) -> np.ndarray:
-        """All labels."""
         return self.y
 
     @property
@@ -111,7 +110,6 @@ class ArrayItems(Items):
         return cast(mmap.mmap, mapping)
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return both arrays unchanged."""
         check_size(self.name, self.x.nbytes + self.y.nbytes)
         return self.x, self.y
 
@@ -154,12 +152,10 @@ class DatasetItems(Items):
         return len(self.dataset)
 
     def read(self, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples and labels of these items."""
         x_B, y_B = self._pairs(indices_B.tolist())
         return self._stacked(x_B, indices_B), self._labels(y_B)
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples and labels of all items."""
         check_size(self.name, len(self) * self._first.nbytes)
         x, y = [], []
         for start in range(0, len(self), ITEMS_PER_READ):

@@ -195,9 +195,7 @@ NUMBERS = (
         "numbers per target (NRC)",
     ),
     Metric(
-        "nrc2",
-        "NRC2",
-        "the same outside the row space of the last layer's weight, if the layer has its width (NRC)",
+        "nrc2", "NRC2", "the same outside the row space of the last layer's weight, if the layer has its width (NRC)"
     ),
     fitted(
         "nrc3",

@@ -56,8 +56,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         0, minimum=0, is_random_seed=True, doc="seed of the samples, shared by all trials unless varied"
     )
     normalize: Literal["global", "per_feature", "none"] = parameter(
-        "global",
-        doc="standardisation of images over the whole training set, per pixel, or none",
+        "global", doc="standardisation of images over the whole training set, per pixel, or none"
     )
     patch_size: int | None = parameter(
         None,
@@ -101,8 +100,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         doc="lambda of the last layer, W_L or W_{L+1} in transformers (null: weight_decay)",
     )
     regularise: Literal["all", "head_and_features"] = later_parameter(
-        "all",
-        doc="regularised parts of resnet20_mlp: all weights, or the head's matrices and the backbone's output",
+        "all", doc="regularised parts of resnet20_mlp: all weights, or the head's matrices and the backbone's output"
     )
     weight_decay_features: float | None = later_parameter(
         None,
@@ -133,9 +131,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         doc="whether loss, accuracy and every metric are also measured on the test split of images (split = 'test')",
     )
     ln_eps: float = later_parameter(
-        LAYER_NORM_EPS,
-        minimum=0,
-        doc="constant that LayerNorm adds to the variance (0 in its definition)",
+        LAYER_NORM_EPS, minimum=0, doc="constant that LayerNorm adds to the variance (0 in its definition)"
     )
     train_embedding: bool = later_parameter(
         True,
@@ -150,9 +146,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         doc="seed of an untrained embedding, so that seeds are restarts on one problem",
     )
     weight_decay_embedding: float | None = later_parameter(
-        None,
-        minimum=0,
-        doc="lambda of W_0 and b_0, or W_e and W_p (null: none, as in P1)",
+        None, minimum=0, doc="lambda of W_0 and b_0, or W_e and W_p (null: none, as in P1)"
     )
     weight_decay_biases: float | None = later_parameter(
         None, minimum=0, doc="lambda of all other biases (null: none, as in P1)"
@@ -181,9 +175,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         "evaluations are used up (stationary 0)",
     )
     polish_tolerance: float = later_parameter(
-        1e-6,
-        minimum=0,
-        doc="gradient norm of the smoothed objective at which polish stops",
+        1e-6, minimum=0, doc="gradient norm of the smoothed objective at which polish stops"
     )
     polish_smoothing: list[float] = later_parameter(
         [0.1, 0.03, 0.01],
@@ -225,10 +217,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         1.0, minimum=0, maximum=3, doc="exponent z of the frequency i^-z of markov's i-th token (0: uniform)"
     )
     sharpness: float = parameter(
-        2.0,
-        minimum=0,
-        maximum=5,
-        doc="standard deviation of markov's transition logits (0: tokens are independent)",
+        2.0, minimum=0, maximum=5, doc="standard deviation of markov's transition logits (0: tokens are independent)"
     )
     positions: Literal["all", "last"] = parameter(
         "all", doc="positions where features are measured (the loss covers all positions)"

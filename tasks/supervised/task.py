@@ -94,11 +94,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         return None if self.data is None else self.data.read(trial.arguments, trial.stream)
 
     def complete(self, params: dict[str, Any]) -> None:
-        """Fill in the data's hash, whether they are streamed, and the sizes of the data that a network takes as arguments.
-
-        Raises:
-            ParameterError: The data cannot be read, so trials on them cannot be identified.
-        """
+        """Fill in the data's hash, whether they are streamed, and the sizes of the data that a network takes as arguments."""
         try:
             if self.data is not None:
                 trial = self.read(params)
@@ -139,7 +135,6 @@ class Supervised(NetworkTask[SupervisedParameters]):
             self.target.check_measurable(self.load(trial, source), trial)
 
     def data_shape(self, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of the training set."""
         data = self.read_custom_data(trial)
         if data is None:
             return self.target.published_shape(trial)
@@ -148,11 +143,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         return self.target.held_shape(data, trial)
 
     def network(self, trial: SupervisedParameters, data: DataShape) -> Network:
-        """Build the trial's network.
-
-        Raises:
-            ParameterError: The network cannot be built from these parameters, or does not accept the data.
-        """
+        """Build the trial's network."""
         if self.custom_network is None:
             architecture = ARCHITECTURES[trial.arch]
             if data.vocabulary_size is not None and not architecture.reads_tokens:
@@ -199,7 +190,6 @@ class Supervised(NetworkTask[SupervisedParameters]):
         return data.prepared(trial) if isinstance(data, Streamed) else self.target.prepare(data, trial)
 
     def training(self, trials: Sequence[SupervisedParameters], source: DataSource) -> NetworkTraining:
-        """Create the training of a pack of trials."""
         return self.training_on(trials, self.load(trials[0], source))
 
     def training_on(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> NetworkTraining:

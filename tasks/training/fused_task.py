@@ -77,11 +77,7 @@ class FusedTask(Task, Generic[Trial]):
         return self.parameters.from_params(params)
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Train and measure a pack of trials of one shape. Results are yielded after the whole pack has finished.
-
-        Raises:
-            Interrupted: A stop was requested, and a checkpoint has been saved.
-        """
+        """Train and measure a pack of trials of one shape. Results are yielded after the whole pack has finished."""
         if "torch" not in sys.modules:
             self.prepare(trials[0], context)
         with gc_paused():
@@ -93,19 +89,11 @@ class FusedTask(Task, Generic[Trial]):
         """Start in the background the preparations for a process's first pack, before torch is imported."""
 
     def check_trial(self, params: Params) -> None:
-        """Check that the parameters can be combined.
-
-        Raises:
-            ParameterError: They conflict.
-        """
+        """Check that the parameters can be combined."""
         self.check(self.read(params))
 
     def check_data(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Check that the trials' published data sets exist, with their test splits if they are measured.
-
-        Raises:
-            DatasetError: A data set or test split is missing.
-        """
+        """Check that the trials' published data sets exist, with their test splits if they are measured."""
         parameters = [self.read(params) for params in trials]
         for name in self._published_sets(parameters):
             check_dataset(name, source)
@@ -113,11 +101,7 @@ class FusedTask(Task, Generic[Trial]):
             check_test(name, source)
 
     def check_contents(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Check that the trials' published data sets are intact.
-
-        Raises:
-            DatasetError: A file is corrupt.
-        """
+        """Check that the trials' published data sets are intact."""
         for name in self._published_sets(self.read(params) for params in trials):
             published.check_contents(name, source)
 
@@ -140,11 +124,6 @@ class NetworkTask(FusedTask[Trial]):
         """Build the network of a trial for data of this shape."""
 
     def check_trial(self, params: Params) -> None:
-        """Check that the parameters can be combined.
-
-        Raises:
-            ParameterError: They conflict.
-        """
         super().check_trial(params)
         trial = self.read(params)
         data = self.data_shape(trial)
@@ -177,12 +156,10 @@ class NetworkTask(FusedTask[Trial]):
         return "depth" if self.read(params).continuation else None
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        """Return the maximum number of trials of this shape per pack."""
         shape = self.pack_shape(self.read(params))
         return 1 if shape.network.unfused_reason is not None else max_pack_size(shape, device)
 
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float | None:
-        """Estimate the peak memory of a pack with this many trials of this shape."""
         return memory_bytes(self.pack_shape(self.read(params)), num_trials, device)
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
@@ -190,11 +167,7 @@ class NetworkTask(FusedTask[Trial]):
         return sum(estimate_s(shape, engine) for shape in self._chain_shapes(self.read(params)))
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine | None:
-        """Choose the engine of a trial's steps. In a chain only the first depth has training steps.
-
-        Raises:
-            EngineError: The requested engine does not support the trial, or the device does not support its precision.
-        """
+        """Choose the engine of a trial's steps. In a chain only the first depth has training steps."""
         trial = self.read(params)
         check_precision(trial.matmul_precision, device)
         engine = select_engine(requested, self._chain_shapes(trial)[0], device)

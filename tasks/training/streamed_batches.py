@@ -17,11 +17,7 @@ class StreamedBatches:
     """Draws the batches of a pack's trials. Trials with equal seeds share their batches, which are read once."""
 
     def __init__(
-        self,
-        samples: SampleStream,
-        batch_size: int,
-        seeds: Sequence[int],
-        generators: Mapping[int, torch.Generator],
+        self, samples: SampleStream, batch_size: int, seeds: Sequence[int], generators: Mapping[int, torch.Generator]
     ):
         """Start before the first batch.
 

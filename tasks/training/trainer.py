@@ -18,10 +18,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.flat_parameters import (
-    gradients_of,
-    leaves_of,
-)
+from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.training.engines.eager import EagerSteps
 from depthrate.tasks.training.engines.first_step import check_first_step
@@ -68,7 +65,6 @@ class FusedTrainer(PackState):
             self._native_evaluation = NativeEvaluation(library, self.network, self.plan, self.x_NI, self.labels_N)
 
     def eager_steps(self) -> Steps:
-        """Create this trainer's eager steps."""
         return EagerSteps(self)
 
     def evaluate(self) -> Evaluation:

@@ -161,11 +161,9 @@ class NetworkTraining(Training):
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Load the kernels of the steps. Also return the seconds spent building or waiting."""
         return native_library(self.network, self.plan, should_stop, shared)
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
-        """Create the trainer of all trials on a device, before their first step."""
         arrays = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))
         x_NI, labels_N = (array.to(self.plan.dtype) if array.is_floating_point() else array for array in arrays)
         trainer = self.trainer(self.network, self.plan, self.hyperparameters, x_NI, labels_N)

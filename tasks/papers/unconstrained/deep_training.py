@@ -26,12 +26,7 @@ from depthrate.tasks.papers.unconstrained.deep_solutions import (
 )
 from depthrate.tasks.papers.unconstrained.metrics import RANK_TOLERANCES
 from depthrate.tasks.papers.unconstrained.network import FEATURES, UnconstrainedFeatures
-from depthrate.tasks.papers.unconstrained.parameters import (
-    DufmParameters,
-    has_closed_forms,
-    problem_of,
-    weight_decays,
-)
+from depthrate.tasks.papers.unconstrained.parameters import DufmParameters, has_closed_forms, problem_of, weight_decays
 from depthrate.tasks.papers.unconstrained.strongly_regular import graph_order
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem, best_known, dnc_loss, srg_loss
 from depthrate.tasks.training.engines.hand_gradient import HandGradientTrainer

@@ -50,7 +50,6 @@ class UnconstrainedLayers(Network):
         return [*features, ParameterSpec(WEIGHT, (self.num_classes, self.dimension), self.dimension, WEIGHT)]
 
     def state_specs(self) -> list[StateSpec]:
-        """Return X."""
         return [StateSpec(INPUTS, (self.num_samples, self.dimension), 0.0)]
 
     def layers(self) -> list[Layer]:
@@ -75,7 +74,6 @@ class UnconstrainedLayers(Network):
             yield parameters[name][:, rows_N]
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K]."""
         return parameters[self.feature_names()[-1]][:, x_TNI[0, :, 0]].bmm(parameters[WEIGHT].mT)
 
 
@@ -135,6 +133,5 @@ class UnconstrainedFeatures(Network):
             yield h_TND
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K]."""
         *_, (_, h_TND) = self.stages(parameters, x_TNI)
         return h_TND.bmm(parameters[self.weight_names()[-1]].mT)

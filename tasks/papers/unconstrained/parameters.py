@@ -57,8 +57,7 @@ class UnconstrainedParameters(TrainingParameters):
     schedule: Schedule = parameter("constant")
     steps: int | None = parameter(None, minimum=1, doc=f"steps of gradient descent. null: {DEFAULT_STEPS:,}")
     start: Literal["input", "normal"] = later_parameter(
-        INPUT,
-        doc="where gradient descent begins: H = X and W drawn from N(0, 1/d), or both from N(0, 1), as P3 has it",
+        INPUT, doc="where gradient descent begins: H = X and W drawn from N(0, 1/d), or both from N(0, 1), as P3 has it"
     )
     init_scale: float = parameter(
         1.0, above=0, fusible=True, doc="factor on what is drawn there: on W, and on a drawn H"
@@ -114,10 +113,7 @@ class DufmParameters(TrainingParameters):
         None, minimum=0, fusible=True, null="weight_decay", doc="lambda_H of H_1. null: weight_decay"
     )
     weight_decays: list[float] | None = parameter(
-        None,
-        minimum=0,
-        fusible=True,
-        doc="lambda_1 to lambda_L, one per weight matrix. null: weight_decay for all",
+        None, minimum=0, fusible=True, doc="lambda_1 to lambda_L, one per weight matrix. null: weight_decay for all"
     )
     lr: float = parameter(0.5, above=0, fusible=True, doc="learning rate of gradient descent")
     schedule: Schedule = parameter("constant")

@@ -106,7 +106,6 @@ class UnconstrainedDescent(HandGradientTrainer):
         return loss_T, logits_TNK.softmax(-1).sub_(self._targets_NK)
 
     def evaluate(self) -> Evaluation:
-        """Return loss, objective, accuracy and the objective's gradient norm."""
         named, (loss_T, gradients) = self.parameters(), self._gradients()
         logits_TNK = named[self.network.feature_names()[-1]].bmm(named[WEIGHT].mT)
         correct_T = (logits_TNK.argmax(-1) == self.labels_N).double().mean(1)

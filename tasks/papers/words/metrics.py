@@ -168,9 +168,7 @@ PANELS: tuple[Panel, ...] = (
         "their frequency rank.",
     ),
     SharePanel(
-        measurement="test_accuracy",
-        x="samples_per_sequence",
-        observations=("sequences", "test_samples_per_sequence"),
+        measurement="test_accuracy", x="samples_per_sequence", observations=("sequences", "test_samples_per_sequence")
     ),
     ScatterPanel(
         kind="word",

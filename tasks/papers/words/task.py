@@ -38,17 +38,12 @@ class Words(FusedTask[WordsParameters]):
     panels = PANELS
 
     def training(self, trials: Sequence[WordsParameters], source: DataSource) -> WordsTraining:
-        """Build the training of a pack of trials."""
         from depthrate.tasks.papers.words.training import training
 
         return training(trials)
 
     def check(self, trial: WordsParameters) -> None:
-        """Reject parameter combinations that cannot run.
-
-        Raises:
-            ParameterError: Parameters conflict. The message names them.
-        """
+        """Reject parameter combinations that cannot run."""
         check_training(trial, trial.num_sentences)
         words, concepts = trial.vocabulary_size, trial.concepts
         if words % concepts:
@@ -74,11 +69,7 @@ class Words(FusedTask[WordsParameters]):
                 )
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine:
-        """Return the engine that runs the steps of a trial.
-
-        Raises:
-            EngineError: Native steps were requested on a device other than a CPU.
-        """
+        """Return the engine that runs the steps of a trial."""
         return select_engine_by_hand(requested, device)
 
     def max_pack_size(self, params: Params, device: str) -> int:
@@ -88,7 +79,6 @@ class Words(FusedTask[WordsParameters]):
         return int(max(1, min(16, FUSED_MULTIPLY_ADDS // _step_multiply_adds(self.read(params)))))
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float:
-        """Estimate the seconds that a trial takes on one core."""
         trial = self.read(params)
         a_second, beside_s = (
             (NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S)

@@ -62,25 +62,20 @@ class WordsTraining(Training):
     trials: Sequence[WordsParameters]
 
     def engine(self, requested: Engine, device: str) -> Engine:
-        """Return the engine that runs the steps."""
         return select_engine_by_hand(requested, device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Return the kernel library of the steps and the seconds spent building it."""
         return words_library(self.trials[0], should_stop, shared)
 
     def begin(self, device: str = "cpu") -> WordsTrainer:
-        """Create the trainer of all trials on a device, before the first step."""
         return WordsTrainer(self.trials, [draw_sentences(trial) for trial in self.trials], device)
 
     def evaluate(self, trainer: WordsTrainer, positions: Sequence[int]) -> WordsEvaluation:
-        """Evaluate loss and accuracy of the trials at these positions."""
         return trainer.evaluate(positions)
 
     def test_split(self, device: str) -> TestSentences:
-        """Return the recorder of the test sentences' rows."""
         return TestSentences()
 
     def intermediate_features(

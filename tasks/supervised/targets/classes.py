@@ -43,17 +43,14 @@ class StreamedClasses(Streamed):
 
     @property
     def num_outputs(self) -> int:
-        """Number of classes."""
         return len(self._classes)
 
     @property
     def labels_held(self) -> int:
-        """Number of labels in memory."""
         return 0 if self._labels_N is None else len(self._labels_N)
 
     @property
     def default_measured(self) -> int:
-        """Default number of measured samples."""
         return max(DEFAULT_MEASURED_SAMPLES, MEASURED_PER_CLASS * self.num_outputs)
 
     def _learn_labels(self, y_B: np.ndarray) -> None:
@@ -176,7 +173,6 @@ class Classes(Target):
             raise DatasetError(f"{name}: class {unshared[0]} is in one split only. Add samples of it to the other.")
 
     def held_shape(self, whole: Dataset, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of a training set of custom data in memory."""
         shape, samples_per_class = whole.shape, trial.samples_per_class
         num_samples = shape.num_samples if samples_per_class is None else samples_per_class * shape.num_classes
         trained_bytes = num_samples * shape.num_inputs * np.dtype(trial.dtype).itemsize
@@ -196,7 +192,6 @@ class Classes(Target):
         )
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of a published training set."""
         return PUBLISHED[trial.dataset].shape(
             samples_per_class=trial.samples_per_class,
             context_length=trial.context_length or DEFAULT_CONTEXT_LENGTH,
@@ -205,7 +200,6 @@ class Classes(Target):
         )
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Load the published data set of a trial."""
         return load_dataset(
             trial.dataset,
             source,

@@ -47,7 +47,6 @@ class StreamedTokens(Streamed):
 
     @property
     def num_outputs(self) -> int:
-        """Number of tokens in the vocabulary."""
         assert self.splits.vocabulary_size is not None
         return self.splits.vocabulary_size
 
@@ -93,12 +92,12 @@ class NextToken(Target):
         "context_length": {
             "doc": "tokens per sequence, each trained on the next one (null: "
             + ", ".join(f"{length} for {name}" for name, (length, _) in TEXT_SIZES.items())
-            + ")",
+            + ")"
         },
         "vocabulary_size": {
             "doc": "number of tokens, for imdb the most frequent ones and one for all others (null: "
             + ", ".join(f"{size:,} for {name}" for name, (_, size) in TEXT_SIZES.items())
-            + ")",
+            + ")"
         },
         "test": {"added_later": False},
     }

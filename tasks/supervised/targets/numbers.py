@@ -38,7 +38,6 @@ class StreamedNumbers(Streamed):
 
     @property
     def num_outputs(self) -> int:
-        """Number of values per target."""
         return self._num_targets
 
     def _learn_labels(self, y_B: np.ndarray) -> None:
@@ -77,9 +76,7 @@ class Numbers(Target):
             "choices": tuple(name for name, info in PUBLISHED.items() if not info.is_text),
             "doc": "images, with the outputs of a fixed random network, the teacher, as targets",
         },
-        "data_seed": {
-            "doc": "seed of the samples and of the teacher, shared by all trials unless varied",
-        },
+        "data_seed": {"doc": "seed of the samples and of the teacher, shared by all trials unless varied"},
         "samples": {"minimum": 4},
         "last_bias": {
             "nullable": False,
@@ -152,7 +149,6 @@ class Numbers(Target):
         return layer_measurements(dataset.labels_N, parse_measure(trial.measure, self.custom), split=split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return the trainer."""
         from depthrate.tasks.supervised.targets.numbers_training import NumbersTrainer
 
         return {"trainer": NumbersTrainer}

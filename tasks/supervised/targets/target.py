@@ -292,10 +292,6 @@ class _CustomName(Parameter):
     """`arch`, `dataset` or `measure` with a custom value."""
 
     def check(self, value: Any) -> Any:
-        """Return the value with names without their folders.
-
-        Raises:
-            ParameterError: The name is another one.
-        """
+        """Return the value with names without their folders."""
         custom = is_custom(self.name, value)
         return super().check(replace_references(self.name, value, short_name) if custom else value)

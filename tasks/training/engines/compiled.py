@@ -75,7 +75,6 @@ class CompiledSteps(Steps):
         self._split(self._size or self._sizes[0])
 
     def release(self) -> None:
-        """Release the bound tensors."""
         super().release()
         self._state, self._parts = [], []
 

@@ -23,7 +23,6 @@ class TorchSteps(Steps):
         self._replayed = ReplayedStep() if self.trainer.device.type == "cuda" else None
 
     def step(self, max_steps: int, divergence: Divergence | None) -> Tensor:
-        """Take one step."""
         inputs = self.inputs()
         loss_T = self.take(*inputs) if self._replayed is None else self._replayed(self.take, inputs)
         self.trainer.step_count += 1
@@ -38,7 +37,6 @@ class TorchSteps(Steps):
         """Update the trainer's tensors in place by one step. Return the losses [T] before it."""
 
     def release(self) -> None:
-        """Release the buffers and the recording."""
         super().release()
         self._replayed = None
 

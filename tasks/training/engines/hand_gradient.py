@@ -41,16 +41,13 @@ class HandGradientTrainer(FusedTrainer):
         return state
 
     def select(self, trials: Sequence[int]) -> None:
-        """Continue with only these trials. Their state is unchanged to the bit."""
         self._start_TP = self._start_TP[list(trials)]
         super().select(trials)
 
     def eager_steps(self) -> Steps:
-        """Create the handwritten steps."""
         return _HandSteps(self)
 
     def options(self, trials: slice) -> dict[str, Any]:
-        """Return the start of these trials."""
         return {"start_TP": self._start_TP[trials]}
 
     def first_gradient(self) -> Tensor:
@@ -86,7 +83,6 @@ class _HandSteps(TorchSteps):
     trainer: HandGradientTrainer
 
     def prepare(self) -> None:
-        """Bind the parameters."""
         super().prepare()
         self.trainer.bind_parameters()
         self._rates: list[float] = []
@@ -100,5 +96,4 @@ class _HandSteps(TorchSteps):
         return self._factors
 
     def take(self, *inputs: Tensor) -> Tensor:
-        """Take the handwritten step."""
         return self.trainer.descend(*inputs)

@@ -87,7 +87,6 @@ class NativeSteps(Steps):
         )
 
     def release(self) -> None:
-        """Release the bound tensors."""
         super().release()
         self._call = None
 
