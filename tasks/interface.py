@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -261,12 +260,3 @@ class Task(ABC):
     def remarks(self, trials: Sequence[Params]) -> Sequence[str]:
         """Return remarks that `depthrate plan` prints about these trials."""
         return ()
-
-
-def __getattr__(name: str) -> Any:
-    if name != "task":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import depthrate
-
-    warnings.warn("depthrate.tasks.interface.task is deprecated. Use depthrate.task.", DeprecationWarning, stacklevel=2)
-    return depthrate.task

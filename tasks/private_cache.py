@@ -24,7 +24,7 @@ def private_cache(name: str) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        # Older versions and a umask of 002 left modes that let others write.
+        # A umask of 002 leaves modes that let others write.
         _restrict(folder.parent, ~0o022)
         _restrict(folder, 0o700)
         problems = distrust_of_paths([folder], {folder.resolve()})

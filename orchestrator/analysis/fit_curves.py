@@ -15,8 +15,7 @@ from depthrate.storage.query.results import Results
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.fits.bounds import check_bound
-from depthrate.tasks.fits.lack_of_fit import lack_of_fit, sensitivity
+from depthrate.tasks.fits.lack_of_fit import check_bound, lack_of_fit, sensitivity
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many
 from depthrate.tasks.interface import Task

@@ -10,8 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.finite_matrices import zero_unless_finite
-from depthrate.tasks.measures.neural_collapse import PINV_TOLERANCE, undefined_if_equal
+from depthrate.tasks.measures.neural_collapse import PINV_TOLERANCE, undefined_if_equal, zero_unless_finite
 
 PAIRS_PER_BLOCK = 2**20
 """Maximum number of class pairs compared at a time."""

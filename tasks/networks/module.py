@@ -312,7 +312,7 @@ def _seeded(draws_2: Tensor | None) -> Iterator[None]:
     if draws_2 is None:
         yield
         return
-    from depthrate.tasks.networks.random_draws import seeded
+    from depthrate.tasks.networks.module_layers import seeded
 
     digest = hashlib.sha256(repr(draws_2.tolist()).encode()).digest()
     with seeded(int.from_bytes(digest[:8], "big") >> 1, [draws_2.device] if draws_2.is_cuda else []):

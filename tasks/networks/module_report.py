@@ -25,9 +25,8 @@ from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, random_states, seeded
 from depthrate.tasks.networks.network import Network, Tensors
-from depthrate.tasks.networks.random_draws import random_states, seeded
 from depthrate.tasks.parameters import ParameterError, format_value
 
 FEW, MANY = 2, 16

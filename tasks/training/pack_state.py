@@ -20,10 +20,126 @@ from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, start_trials
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.learning_rates import Rates
 from depthrate.tasks.training.step import StepNumbers
-from depthrate.tasks.training.streamed_batches import StreamedBatches
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor, order_bytes
+
+
+class StreamedBatches:
+    """Draws the batches of a pack's trials. Trials with equal seeds share their batches, which are read once."""
+
+    def __init__(
+        self, samples: SampleStream, batch_size: int, seeds: Sequence[int], generators: Mapping[int, torch.Generator]
+    ):
+        """Start before the first batch.
+
+        Args:
+            samples: The stream to read.
+            batch_size: Samples per batch.
+            seeds: Seed of each trial.
+            generators: Generator of the order, by seed.
+        """
+        self._samples, self._batch_size, self._seeds, self._generators = samples, batch_size, list(seeds), generators
+        self._orders: dict[int, Tensor] = {}
+        """Sample indices [N] in the order of the current epoch, by seed."""
+        self._begun: dict[int, Tensor] = {}
+        """Generator state before drawing the order, by seed: checkpoints store it, and resuming draws the order again."""
+        self._position = 0
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Read the next batch of each trial, [T, B, I], and its labels [T, B]. An incomplete last batch is skipped.
+
+        Raises:
+            DatasetError: A sample cannot be read, or differs in form from the other samples.
+        """
+        if not self._orders or self._position + self._batch_size > self._samples.num_samples:
+            self._draw_orders()
+        rows = slice(self._position, self._position + self._batch_size)
+        self._position += self._batch_size
+        read = {seed: self._samples.read(order[rows].long().numpy()) for seed, order in self._orders.items()}
+        x_TBI, labels_TB = (
+            torch.stack([torch.from_numpy(read[seed][part]) for seed in self._seeds]) for part in (0, 1)
+        )
+        return x_TBI, labels_TB
+
+    def select(self, trials: Sequence[int]) -> None:
+        """Continue with these trials only."""
+        self._seeds = [self._seeds[trial] for trial in trials]
+        self._orders = {seed: order for seed, order in self._orders.items() if seed in self._seeds}
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for `load_state`."""
+        return {"position": self._position, "begun": dict(self._begun)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Resume from a `state`, which may belong to a pack with additional seeds."""
+        if not state["begun"]:
+            return
+        for seed in set(self._seeds):
+            self._generators[seed].set_state(state["begun"][seed])
+        self._draw_orders()
+        self._position = state["position"]
+
+    def _draw_orders(self) -> None:
+        count = self._samples.num_samples
+        dtype = torch.int32 if order_bytes(count) < 8 * count else torch.int64
+        self._begun, self._orders, self._position = {}, {}, 0
+        for seed in dict.fromkeys(self._seeds):
+            self._begun[seed] = self._generators[seed].get_state()
+            self._orders[seed] = torch.randperm(count, generator=self._generators[seed]).to(dtype)
+
+
+STEPS_PER_BLOCK = 1024
+"""Number of steps whose rates are computed at a time."""
+
+
+class Rates:
+    """Learning rates and bias corrections of a pack's trials at each step."""
+
+    def __init__(self, plan: TrainingPlan, hyperparameters: Sequence[Hyperparameters], device: torch.device):
+        self._plan, self._device = plan, device
+        self._lr_T = torch.tensor([h.lr for h in hyperparameters], dtype=torch.float64)
+        self._start, self._stop = 0, 0
+        self._lr_ST1 = self._rate_ST1 = self._correction_S = torch.empty(0)
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return each trial's rate [T, 1] at a step, and the square root of Adam's second bias correction.
+
+        For Adam the rate is already divided by the first bias correction.
+        """
+        if not self._start <= step < self._stop:
+            self._compute_block(step)
+        position = step - self._start
+        return self._rate_ST1[position], self._correction_S[position]
+
+    def learning_rates(self, step: int) -> Tensor:
+        """Return each trial's learning rate [T, 1] at a step."""
+        self.at(step)
+        return self._lr_ST1[step - self._start]
+
+    def block(self, start: int, max_steps: int) -> tuple[Tensor, Tensor]:
+        """Return rates [S, T, 1] and corrections [S] of between 1 and `max_steps` steps from `start` on."""
+        self.at(start)
+        steps = slice(start - self._start, min(start + max_steps, self._stop) - self._start)
+        return self._rate_ST1[steps], self._correction_S[steps]
+
+    def _compute_block(self, start: int) -> None:
+        plan, stop = self._plan, max(start + 1, min(start + STEPS_PER_BLOCK, self._plan.num_steps))
+        steps = range(start, stop)
+        factor_S1 = _column([learning_rate_factor(plan.schedule, s, plan.num_steps, plan.milestones) for s in steps])
+        rate_ST, correction_S = self._lr_T * factor_S1, torch.ones(len(steps), dtype=torch.float64)
+        self._lr_ST1 = rate_ST.to(plan.dtype).unsqueeze(2).to(self._device)
+        if plan.corrects_bias:
+            # in float32 the bias corrections drift by 1e-4 in 100 steps
+            beta1, beta2 = plan.adam_betas
+            rate_ST = rate_ST / _column([1 - beta1 ** (step + 1) for step in steps])
+            correction_S = _column([1 - beta2 ** (step + 1) for step in steps]).squeeze(1).sqrt()
+        self._rate_ST1 = rate_ST.to(plan.dtype).unsqueeze(2).to(self._device)
+        self._correction_S = correction_S.to(plan.dtype).to(self._device)
+        self._start, self._stop = start, stop
+
+
+def _column(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).unsqueeze(1)
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:
@@ -257,8 +373,7 @@ class PackState(ABC):
         self.step_count, self.position = state["step_count"], state["position"]
         self.theta_TP, self.moment_TP = theta_TP, moment_TP
         self.square_TP, self._order_TN = rows_of("square_TP"), rows_of("order_TN")
-        saved = state.get("untrained", {})  # checkpoints of older versions have none
-        self.untrained = {name: saved[name][index].to(self.device) for name in self.untrained}
+        self.untrained = {name: state["untrained"][name][index].to(self.device) for name in self.untrained}
         self._prepare()
         for generator, row in zip(self._generators, index.tolist(), strict=True):
             generator.set_state(generators[row])

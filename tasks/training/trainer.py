@@ -22,8 +22,7 @@ from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.training.engines.eager import EagerSteps
 from depthrate.tasks.training.engines.first_step import check_first_step
-from depthrate.tasks.training.engines.native import NativeSteps
-from depthrate.tasks.training.engines.native_evaluation import NativeEvaluation
+from depthrate.tasks.training.engines.native import NativeEvaluation, NativeSteps
 from depthrate.tasks.training.pack_state import MakeSteps, PackState, Steps
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.training_plan import evaluation_rows

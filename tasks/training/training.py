@@ -18,8 +18,7 @@ from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import select_engine
 from depthrate.tasks.training.engines.native import native_library
-from depthrate.tasks.training.held_out import HeldOut, Measure, Rows
-from depthrate.tasks.training.layers import stored_features
+from depthrate.tasks.training.layers import HeldOut, Measure, Rows, stored_features
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
 from depthrate.tasks.training.polish.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
@@ -28,6 +27,9 @@ from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, 
 Row = Mapping[str, Any]
 ExtraCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
 """Returns a task's extra columns of a curve row, from the trial's index in the pack, the row and the earlier rows."""
+RecordTest = Callable[[Any, int, Mapping[int, tuple[Rows, Rows]], Sequence[int]], None]
+"""Appends rows of the test split to the trials' tables, from the trainer, the step, position of a trial -> its (metrics,
+curves), and the positions of the trials whose layers are measured."""
 
 
 class Trainer(Protocol):
@@ -42,39 +44,21 @@ class Trainer(Protocol):
         Raises:
             EngineError: Native steps differ from eager ones by more than rounding.
         """
-        ...
 
     def advance(self, until: int, divergence: Divergence) -> bool:
         """Take one or more steps, at most up to step `until`. Return whether divergence was checked."""
-        ...
 
     def lr_at(self, step: int) -> list[float]:
         """Return the learning rate of each trial at a step."""
-        ...
 
     def select(self, trials: Sequence[int]) -> None:
         """Continue with these trials only."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return the state for `load_state`, as tensors and numbers."""
-        ...
 
     def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
         """Resume from the `state` of these trials, in this order."""
-        ...
-
-
-class Recorder(Protocol):
-    """Measures trials on a test split."""
-
-    def record(self, trainer: Any, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]) -> None:
-        """Append rows to the trials' tables at a step. `tables` maps a trial's position to its (metrics, curves)."""
-        ...
-
-
-def _no_columns(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
-    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +72,7 @@ class Training(ABC):
     curve_steps: Sequence[Collection[int]]
     """Steps at which each trial has a curve row, including the measured steps."""
     measure: Measure
-    extra_curves: ExtraCurves = _no_columns
+    extra_curves: ExtraCurves = lambda index, row, earlier: {}
     matmul_precision: str = "full"
     polish: PolishPlan | None = None
     """Plan of polish after training, or None without polish. Its evaluations count as steps."""
@@ -120,7 +104,7 @@ class Training(ABC):
     def evaluate(self, trainer: Any, positions: Sequence[int]) -> Any:
         """Evaluate the trials at these positions for their curves: a dataclass with one tensor per column, including `loss`."""
 
-    def test_split(self, device: str) -> Recorder | None:
+    def test_split(self, device: str) -> RecordTest | None:
         """Return the recorder of the test split, or None if it is not measured."""
         return None
 
@@ -182,7 +166,7 @@ class NetworkTraining(Training):
         assert len(positions) == trainer.num_trials
         return trainer.evaluate()
 
-    def test_split(self, device: str) -> Recorder | None:
+    def test_split(self, device: str) -> RecordTest | None:
         """Return the recorder of the data set's test split, or None if there is no test split or it is not measured."""
         if self.measure_test is None or self.dataset.test is None:
             return None

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.training.checkpoint import at_positions, load_previous, serialise
+from depthrate.tasks.training.checkpoint import load_previous, serialise
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.compiled import compile_steps
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.layers import null_if_not_finite
-from depthrate.tasks.training.polish.native_objective import NativeObjective
 from depthrate.tasks.training.polish.polisher import Polisher
+from depthrate.tasks.training.polish.smoothed_objective import NativeObjective
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import Training
 
@@ -249,42 +249,30 @@ class TrainingPack:
         if previous is None:
             return None
         saved, positions = previous
-        # a checkpoint of the task `words` in an older format: restarting costs time, not results
-        if "diverged_at" not in saved:
-            return None
         self.metrics = [saved["metrics"][position] for position in positions]
         self.curves = [saved["curves"][position] for position in positions]
-        self.diverged_at = at_positions(saved["diverged_at"], positions)
-        self.pruned_at = at_positions(saved.get("pruned_at", {}), positions)
-        self.finished_at = at_positions(saved.get("finished_at", {}), positions)  # older versions have none
-        self.features = [saved["features"][position] if "features" in saved else [] for position in positions]
+        self.features = [saved["features"][position] for position in positions]
+        for name in ("diverged_at", "pruned_at", "finished_at"):
+            setattr(
+                self,
+                name,
+                {p: saved[name][previous] for p, previous in enumerate(positions) if previous in saved[name]},
+            )
         ended = self.diverged_at.keys() | self.pruned_at.keys() | self.finished_at.keys()
         alive = [index for index in range(len(positions)) if index not in ended]
         self._select([self.alive.index(index) for index in alive])
         rows = [saved["alive"].index(positions[index]) for index in alive]
-        polished = saved.get("polisher")  # checkpoints of older versions have none
-        if polished is not None:
-            self._start_polish().load_state(polished, rows)
+        if saved["polisher"] is not None:
+            self._start_polish().load_state(saved["polisher"], rows)
         self.trainer.load_state(saved["trainer"], rows)
-        return Engine(saved.get("engine", Engine.EAGER))  # absent in checkpoints of older versions
+        return Engine(saved["engine"])
 
     def dump_checkpoint(self) -> bytes:
         """Serialise the state that `resume` reads, with a leading checksum."""
-        return serialise(
-            {
-                "engine": self.engine.value,
-                "trial_ids": list(self.context.trial_ids),
-                "trainer": self.trainer.state(),
-                "polisher": None if self.polisher is None else self.polisher.state(),
-                "alive": self.alive,
-                "diverged_at": self.diverged_at,
-                "pruned_at": self.pruned_at,
-                "finished_at": self.finished_at,
-                "metrics": self.metrics,
-                "curves": self.curves,
-                "features": self.features,
-            }
-        )
+        names = ("alive", "diverged_at", "pruned_at", "finished_at", "metrics", "curves", "features")
+        polisher = None if self.polisher is None else self.polisher.state()
+        state = {name: getattr(self, name) for name in names} | {"trainer": self.trainer.state(), "polisher": polisher}
+        return serialise({"engine": self.engine.value, "trial_ids": list(self.context.trial_ids), **state})
 
     def _select(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
@@ -365,7 +353,7 @@ class TrainingPack:
                 self.features[index].append(features)
         if self.test_split is not None:
             tables = {p: (self.metrics[self.alive[p]], self.curves[self.alive[p]]) for p in positions}
-            self.test_split.record(self.trainer, step, tables, measured)
+            self.test_split(self.trainer, step, tables, measured)
 
 
 def _rows(evaluation: Any) -> list[dict[str, Any]]:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import numbered_samples
-from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
-from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments, spectrum
 from depthrate.tasks.papers.unconstrained.deep_solutions import (
     GEOMETRY_TOLERANCE,
     Solution,

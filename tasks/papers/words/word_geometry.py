@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.finite_matrices import zero_unless_finite
+from depthrate.tasks.measures.neural_collapse import zero_unless_finite
 
 COLLAPSE_MAX_DISTANCE = 0.2
 """Largest distance, in any condition of a type of collapse, at which a trial counts as collapsed."""

@@ -297,8 +297,7 @@ class WordsTrainer:
         self._words_TVD, self._linear_TKM = (state[name][index].to(self.device) for name in ("words_TVD", "linear_TKM"))
         for name in ("word_scales", "linear_scales", "positions", "orders"):
             setattr(self, f"_{name}", [state[name][trial] for trial in trials])
-        if "epoch_T3" in state:  # missing in older checkpoints: the epoch's mean then starts at the checkpoint
-            self._epoch_T3 = state["epoch_T3"][index].to(self.device)
+        self._epoch_T3 = state["epoch_T3"][index].to(self.device)
         for generator, trial in zip(self._generators, trials, strict=True):
             generator.set_state(state["generators"][trial])
         self._shuffled = [None] * len(self._orders)

@@ -32,7 +32,7 @@ from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target
 
 if TYPE_CHECKING:
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
 
 
 class StreamedClasses(Streamed):

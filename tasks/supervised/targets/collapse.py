@@ -23,7 +23,7 @@ from depthrate.tasks.supervised.theory import UnconstrainedOptimum, gufm_optimum
 from depthrate.tasks.training.polish.polish_parameters import check_polish
 
 if TYPE_CHECKING:
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
     from depthrate.tasks.training.training import Row
 
 MIN_SIDE = 8

@@ -26,7 +26,7 @@ from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target, check_drawn
 
 if TYPE_CHECKING:
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
 
 TEXT_SIZES = {MARKOV: (16, 32), "imdb": (32, 1000)}
 """Data set -> default context length and vocabulary size."""

@@ -24,7 +24,7 @@ from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target, check_drawn
 
 if TYPE_CHECKING:
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
 
 HIDDEN = 32
 _NO_CLASSES = np.zeros(0, np.int64)

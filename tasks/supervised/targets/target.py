@@ -38,7 +38,7 @@ from depthrate.tasks.supervised.streaming import Streamed
 
 if TYPE_CHECKING:
     from depthrate.tasks.supervised.custom_metric import CustomMetric
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
     from depthrate.tasks.training.training import NetworkTraining
 
 Fields = Mapping[str, Any]

@@ -173,8 +173,7 @@ class Polisher:
             else:
                 trial.search = self._lbfgs(trial.search.iterate_P)
                 trial.search.load_state(search_state)
-            trial.best_P, trial.lowest, trial.best_gradient_norm, *flags = best
-            trial.is_stationary = any(flags)  # absent in checkpoints of older versions
+            trial.best_P, trial.lowest, trial.best_gradient_norm, trial.is_stationary = best
             trial.best_P = trial.best_P.to(trial.search.iterate_P.device)
 
 

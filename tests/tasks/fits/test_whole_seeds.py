@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from depthrate.tasks.fits.bounds import check_bound
 from depthrate.tasks.fits.common_exponent import common_exponent
-from depthrate.tasks.fits.lack_of_fit import change_over_x, lack_of_fit
+from depthrate.tasks.fits.lack_of_fit import change_over_x, check_bound, lack_of_fit
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many, fit_rates
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from depthrate.tasks.training import learning_rates
-from depthrate.tasks.training.learning_rates import Rates
+from depthrate.tasks.training.pack_state import Rates
 from depthrate.tasks.training.training_plan import Hyperparameters, learning_rate_factor
 from tests.support import native_trials
 
