@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.explain import unforeseen_import
 from depthrate.tasks.code.load import IS_LOADING
 from depthrate.tasks.interface import (
@@ -17,6 +16,7 @@ from depthrate.tasks.interface import (
     Pruned,
     ResultStatus,
     Task,
+    TaskCode,
     TaskContext,
     TaskError,
     TrialResult,

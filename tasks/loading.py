@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import code_of_file, code_of_installed, load_user_module, task_file
 from depthrate.tasks.function_task import FunctionTask
-from depthrate.tasks.interface import Task, TaskError
+from depthrate.tasks.interface import Task, TaskCode, TaskError
 from depthrate.tasks.parameters import nearest
 from depthrate.tasks.registry import registered_task, task_names
 from depthrate.tasks.supervised.references import is_custom_task_text, parse_references

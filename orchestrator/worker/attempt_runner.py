@@ -38,7 +38,7 @@ from depthrate.storage.tables.from_task import layer_parts, pick_columns, skip_p
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.interface import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
-from depthrate.tasks.training.engines.choice import NoCompilerError
+from depthrate.tasks.native.compiler import NoCompilerError
 from depthrate.tasks.training.torch_errors import torch_errors
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from depthrate.tasks.code.collect import TaskCode, TooManyFilesError, code_of_module, collect_code, real_path
+from depthrate.tasks.code.collect import TooManyFilesError, code_of_module, collect_code, real_path
 from depthrate.tasks.code.explain import explain_import_error
+from depthrate.tasks.code.private_cache import is_of_process
 from depthrate.tasks.code.trust import STRICT_MODES, is_accepted, untrusted_reason
 from depthrate.tasks.code.unpack import unpack
-from depthrate.tasks.interface import TaskError
+from depthrate.tasks.interface import TaskCode, TaskError
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.private_cache import is_of_process
 
 _MAIN = "depthrate_task_"
 """Prefix of the module name of a task's file."""

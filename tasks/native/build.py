@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from depthrate.tasks.code.private_cache import is_private_file, private_cache
 from depthrate.tasks.interface import Interrupted, SharedLibraries
+from depthrate.tasks.native.compiler import EngineError, NoCompilerError, compiler
 from depthrate.tasks.native.library import AnyCall, Call, CallMismatchError, Library
-from depthrate.tasks.private_cache import is_private_file, private_cache
 from depthrate.tasks.regular_file import read_regular
-from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError, compiler
 
 SOURCES = Path(__file__).parent
 NUMBERS = {"float32": "float", "float64": "double"}

@@ -10,13 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import require_trust
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.interface import Params, TaskContext, TaskError, TrialResult
+from depthrate.tasks.interface import Params, TaskCode, TaskContext, TaskError, TrialResult
 from depthrate.tasks.measures.named_columns import split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
@@ -64,7 +63,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self.target, self.custom_network, self.data, self.code = target, network, data, code
         self.name, self.version, self.doc = target.name, target.version, target.doc
         self.measurements, self.panels = target.metrics, target.panels
-        self.has_engines = target.has_engines  # type: ignore[misc]
+        self.has_engines = target.has_engines
         network_arguments = () if network is None else network.arguments
         data_arguments = () if data is None else data.arguments
         names = (None if network is None else network.name, None if data is None else data.name)

@@ -13,7 +13,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from depthrate.tasks.data import published
 from depthrate.tasks.data.dataset import DataShape
@@ -21,10 +21,11 @@ from depthrate.tasks.data.published import check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.importing import gc_paused
 from depthrate.tasks.interface import Engine, Interrupted, Params, Task, TaskContext, TrialResult
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError, changed
 from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
-from depthrate.tasks.training.engines.choice import EngineError, check_precision, select_engine
+from depthrate.tasks.training.engines.choice import check_precision, select_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish.polish_parameters import (
@@ -112,7 +113,7 @@ class FusedTask(Task, Generic[Trial]):
 class NetworkTask(FusedTask[Trial]):
     """A task whose trials are networks on a data set, with equal numbers of steps."""
 
-    has_engines: ClassVar[bool] = False
+    has_engines = False
     """Whether `FusedTrainer` makes the steps, so that an engine can be chosen."""
 
     @abstractmethod

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.training.checkpoint import load_previous, serialise
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.compiled import compile_steps
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.layers import null_if_not_finite
@@ -56,7 +56,8 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     resumed = pack.resume()
     if resumed is not None and context.device != "cpu" and pack.needs_library(resumed):
         log.warning("training restarts on the GPU, because the checkpoint's %s steps run on CPUs only", resumed)
-        pack, resumed = TrainingPack(training, context), None
+        resumed = None
+        pack.restart()
     engine = resumed or training.engine(context.engine, context.device)
     if resumed is not None and context.engine not in (resumed, Engine.AUTO):
         log.warning(
@@ -67,13 +68,14 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
         pack.engine = engine
         return pack
     try:
-        compile_s = pack.use(engine)
+        compile_s: float | None = pack.use(engine)
     except EngineError as error:
         if Engine.NATIVE in (engine, context.engine) or context.engine is Engine.COMPILED:
             raise
         log.warning("training %s, because %s", "restarts eagerly" if resumed else "runs eagerly", error)
-        context.report_engine(Engine.EAGER)
-        return pack if resumed is None else TrainingPack(training, context)
+        engine, compile_s = Engine.EAGER, None
+        if resumed:
+            pack.restart()
     context.report_engine(engine, compile_s)
     return pack
 
@@ -83,17 +85,21 @@ class TrainingPack:
 
     def __init__(self, training: Training, context: TaskContext):
         self.training, self.context = training, context
-        self.trainer = training.begin(context.device)
-        self.polisher: Polisher | None = None
-        self._polish_library: Library | None = None
-        """Kernels of native polish."""
         self.test_split = training.test_split(context.device)
-        self.engine = Engine.EAGER
         self.num_steps = max(training.num_steps)
         self._ends = set(training.num_steps)
         self.curve_steps: set[int] = set().union(*training.curve_steps)
         self._stops = sorted(self.curve_steps | self._ends)
-        num_trials = len(training.num_steps)
+        self.restart()
+
+    def restart(self) -> None:
+        """Start with all trials before their first step, with eager steps."""
+        num_trials = len(self.training.num_steps)
+        self.trainer = self.training.begin(self.context.device)
+        self.polisher: Polisher | None = None
+        self._polish_library: Library | None = None
+        """Kernels of native polish."""
+        self.engine = Engine.EAGER
         self.alive = list(range(num_trials))
         """Index in the pack of each trial in the trainer, by position."""
         self._divergence = Divergence(num_trials, self.trainer.device)

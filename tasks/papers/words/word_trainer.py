@@ -19,12 +19,12 @@ from torch import Tensor
 
 from depthrate.tasks.interface import SharedLibraries
 from depthrate.tasks.native.build import NUMBERS, load_library
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library, WordsCall
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import Sentences
 from depthrate.tasks.parameters import changed
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native_call import BoundCall, Pace
 from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.training_plan import learning_rate_factor

@@ -25,17 +25,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthrate.tasks.code.private_cache import is_private_file, private_cache
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.native.build import hold_lock, processor
+from depthrate.tasks.native.compiler import EngineError, compiler
 from depthrate.tasks.networks import flat_parameters, operations
 from depthrate.tasks.networks.flat_parameters import split_parameters
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.private_cache import is_private_file, private_cache
 from depthrate.tasks.python_process import start_python
 from depthrate.tasks.training import step
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines import step_program
-from depthrate.tasks.training.engines.choice import EngineError, compiler
 from depthrate.tasks.training.engines.step_program import StepProgram
 from depthrate.tasks.training.pack_state import MakeSteps, PackState, Steps
 

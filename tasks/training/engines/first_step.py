@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.training.pack_state import MakeSteps, PackState
 
 STEP_RTOL = 1e-3

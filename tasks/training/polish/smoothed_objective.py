@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.networks.smooth_relu import parabola, root
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native_call import NativeCall
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer

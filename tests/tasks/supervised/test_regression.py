@@ -11,9 +11,9 @@ from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.loading import load_task
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import NEXT_TOKEN, REGRESSION
-from depthrate.tasks.training.engines.choice import EngineError
 from tests.support.own_data import Folder
 from tests.support.training_context import assert_same, run_pack, run_resumed
 
