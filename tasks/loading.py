@@ -46,12 +46,9 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     if isinstance(loaded, Exception):
         raise loaded if isinstance(loaded, ValueError) else TaskError(f"{location}: {type(loaded).__name__}: {loaded}")
     assert isinstance(loaded, FunctionTask)
-    if (
-        inspect.isgeneratorfunction(function)
-        or inspect.iscoroutinefunction(function)
-        or inspect.isasyncgenfunction(function)
-    ):
-        form = "a generator" if inspect.isgeneratorfunction(function) else "an async function"
+    is_generator = inspect.isgeneratorfunction(function)
+    if is_generator or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        form = "a generator" if is_generator else "an async function"
         raise TaskError(f"task {name} ({loaded.defined_at}) is {form}, expected a function that returns its tables.")
     return replace(loaded, code=code)
 

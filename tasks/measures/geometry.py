@@ -189,13 +189,8 @@ def _gram_distance(gram_mm: Tensor, y_Nm: Tensor) -> float | None:
     root_mm = (vectors * variances.sqrt()) @ vectors.mT
     unit_mm, identity_mm = gram_mm / gram_mm.norm(), torch.eye(len(gram_mm), dtype=gram_mm.dtype, device=gram_mm.device)
     along, trace = float((unit_mm * root_mm).sum()), float(unit_mm.trace())
-    squares, sum_of_roots, num, max_s = (
-        float(variances.sum()),
-        float(root_mm.trace()),
-        len(gram_mm),
-        float(variances[0].sqrt()),
-    )
-    curvature = along * num - trace * sum_of_roots
+    squares, sum_of_roots, max_s = float(variances.sum()), float(root_mm.trace()), float(variances[0].sqrt())
+    curvature = along * len(gram_mm) - trace * sum_of_roots
     inner = (along * sum_of_roots - trace * squares) / curvature if curvature else 0.0
     distances = []
     for s in {0.0, max_s, min(max(inner, 0.0), max_s)}:

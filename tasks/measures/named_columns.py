@@ -28,8 +28,8 @@ NAMED_MEASURES = (
     _named(
         "linear_probe",
         "Linear probe",
-        "held-out accuracy of a ridge regression fitted on every second sample of each class, R^2 for targets (Alain & Bengio"
-        " 2016)",
+        "held-out accuracy of a ridge regression fitted on every second sample of each class, R^2 for targets (Alain & Bengio "
+        "2016)",
         axis="linear",
     ),
     _named(

@@ -138,9 +138,7 @@ def _ncc_accuracy(along_TNK: Tensor, gram_TKK: Tensor, class_counts_K: Tensor) -
     """
     class_scores_TKK = gram_TKK - gram_TKK.diagonal(dim1=1, dim2=2).unsqueeze(1) / 2
     along, of_classes = by_class(along_TNK, class_counts_K, class_scores_TKK)
-    classes_TK1 = (
-        torch.arange(gram_TKK.shape[1], device=gram_TKK.device).view(1, -1, 1).expand(gram_TKK.shape[0], -1, 1)
-    )
+    classes_TK1 = torch.arange(gram_TKK.shape[1], device=gram_TKK.device).expand(len(gram_TKK), -1).unsqueeze(2)
     _, own = by_class(along_TNK, class_counts_K, classes_TK1)
     # argmax takes twice as long
     return ((along + of_classes).max(-1, keepdim=True).indices == own).double().flatten(1).mean(1)

@@ -88,8 +88,8 @@ GEODESIC = (
     linear(
         "means_cosine",
         "Cosine of first and last means",
-        "cosine of the centred class means of the path's first and last layers. With a collapsed end, nc1 falls all along the"
-        " line between them if and only if the cosine is not negative, which holds for an optimal transport (P3, Theorem 1)",
+        "cosine of the centred class means of the path's first and last layers. With a collapsed end, nc1 falls all along the "
+        "line between them if and only if the cosine is not negative, which holds for an optimal transport (P3, Theorem 1)",
     ),
     linear(
         "effective_depth",
@@ -97,12 +97,10 @@ GEODESIC = (
         "first layer of the path from which the nearest-mean accuracy stays at or above 1 - epsilon, null if there is none",
     ),
 )
+_SHOWN = ("nc1", "pfc2", "ncc_accuracy")
 PATH_PANELS: tuple[Panel, ...] = (
     MONOTONE_PANEL,
-    *(
-        PathPanel(measurement=name, predicted=f"{name}_geodesic", x="relative_position")
-        for name in ("nc1", "pfc2", "ncc_accuracy")
-    ),
-    *(LayerMapPanel(measurement=name, needs="nc1_geodesic") for name in ("nc1", "pfc2", "ncc_accuracy")),
+    *(PathPanel(measurement=name, predicted=f"{name}_geodesic", x="relative_position") for name in _SHOWN),
+    *(LayerMapPanel(measurement=name, needs="nc1_geodesic") for name in _SHOWN),
 )
 """Panels for a task that measures all of GEODESIC."""

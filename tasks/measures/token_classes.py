@@ -25,12 +25,8 @@ class ClassMoments:
 
     def __init__(self, counts_K: Tensor, width: int):
         self._counts_K = counts_K.double()
-        zeros = self._counts_K.new_zeros
-        self._sums_KD, self._within_K, self._scatter_DD = (
-            zeros(len(counts_K), width),
-            zeros(len(counts_K)),
-            zeros(width, width),
-        )
+        shapes = (len(counts_K), width), (len(counts_K),), (width, width)
+        self._sums_KD, self._within_K, self._scatter_DD = map(self._counts_K.new_zeros, shapes)
         self._nearest_own, self._nearest_predicted = 0, 0
 
     def add(self, h_MD: Tensor, classes_M: Tensor) -> None:

@@ -202,9 +202,8 @@ def _embedding_hint(module: nn.Module, x: Tensor) -> str:
 
 def _check_output(output: Any, data: DataShape, name: str) -> None:
     shape = (2, data.num_inputs, data.num_classes) if data.labels_tokens else (2, data.num_classes)
-    expected = (
-        f"a tensor [N, {data.num_classes}], one number per sample for each of the data's {data.num_classes} classes"
-    )
+    number = data.num_classes
+    expected = f"a tensor [N, {number}], one number per sample for each of the data's {number} classes"
     if data.labels_tokens:
         expected = f"a tensor [N, {', '.join(map(str, shape[1:]))}], outputs for the next token at each token"
     if not isinstance(output, Tensor):

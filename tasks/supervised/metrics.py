@@ -98,8 +98,8 @@ _PER_LAYER = (
     fitted(
         "smallest_deviation",
         "Smallest deviation before LayerNorm",
-        "smallest standard deviation over coordinates in the input of a LayerNorm, over samples and layers (near 0, LayerNorm"
-        " is singular), at the last layer only",
+        "smallest standard deviation over coordinates in the input of a LayerNorm, over samples and layers (near 0, LayerNorm "
+        "is singular), at the last layer only",
     ),
     fitted(
         "deviations",
@@ -185,8 +185,8 @@ NUMBERS = (
     Metric(
         "nrc1",
         "NRC1",
-        "mean squared share of a centred feature's direction outside the first m principal components of the features, with m"
-        " numbers per target (NRC)",
+        "mean squared share of a centred feature's direction outside the first m principal components of the features, with m "
+        "numbers per target (NRC)",
     ),
     Metric(
         "nrc2", "NRC2", "the same outside the row space of the last layer's weight, if the layer has its width (NRC)"
@@ -194,8 +194,8 @@ NUMBERS = (
     fitted(
         "nrc3",
         "NRC3",
-        "distance of W W^T, over its norm, from the nearest S - s I, with S the square root of the targets' covariance, for m"
-        " > 1 (NRC)",
+        "distance of W W^T, over its norm, from the nearest S - s I, with S the square root of the targets' covariance, for m "
+        "> 1 (NRC)",
     ),
     *NAMED_MEASURES,
     _OF_CLASSES["relative_position"],
@@ -237,8 +237,8 @@ NEXT_TOKENS = (
     fitted(
         "gnc2",
         "GNC2",
-        "standard deviation over pairs of classes of the logarithm of their directions' inverse distance (WP's hyperspherical"
-        " uniformity)",
+        "standard deviation over pairs of classes of the logarithm of their directions' inverse distance (WP's hyperspherical "
+        "uniformity)",
     ),
     fitted(
         "nc3_means",

@@ -270,9 +270,8 @@ _CLASSES = (
     *("measure", "geodesic", "epsilon", "polish_to", "polish_solver", "maps", "flat_inputs"),
 )
 _NUMBERS = ("normalize", "measure", "targets", "samples", "standardize", "maps", "flat_inputs")
-_NEXT_TOKENS = (
-    *("context_length", "vocabulary_size", "samples", "order", "zipf", "sharpness", "positions", "min_class_count"),
-)
+_CHAIN = ("order", "zipf", "sharpness")
+_NEXT_TOKENS = ("context_length", "vocabulary_size", "samples", *_CHAIN, "positions", "min_class_count")
 _THEORY = (
     *("seed_scope", "polish", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier"),
     "continuation",

@@ -18,13 +18,13 @@ from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.interface import Params, TaskCode, TaskContext, TaskError, TrialResult
 from depthrate.tasks.measures.named_columns import split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
-from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.registry import CUSTOM
 from depthrate.tasks.supervised import theory
 from depthrate.tasks.supervised.data import CustomData
 from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS, SupervisedParameters
-from depthrate.tasks.supervised.references import CUSTOM, parse_references
+from depthrate.tasks.supervised.references import parse_references
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.classes import Classes
 from depthrate.tasks.supervised.targets.collapse import Collapse
@@ -158,6 +158,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
         key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
         key += repr([trial.layers, trial.maps, trial.layer_axes, trial.flat_inputs, trial.decayed, trial.dtype])
         if key not in self._networks:
+            from depthrate.tasks.networks.module import ModuleNetwork  # imports torch
+
             self._networks[key] = ModuleNetwork(
                 make=self.custom_network.make,
                 name=trial.arch,

@@ -11,7 +11,7 @@ import torch
 from depthrate.tasks.interface import TaskContext
 
 log = logging.getLogger(__name__)
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 
 
 def serialise(content: Mapping[str, Any]) -> bytes:

@@ -56,9 +56,7 @@ class StreamedBatches:
         rows = slice(self._position, self._position + self._batch_size)
         self._position += self._batch_size
         read = {seed: self._samples.read(order[rows].long().numpy()) for seed, order in self._orders.items()}
-        x_TBI, labels_TB = (
-            torch.stack([torch.from_numpy(read[seed][part]) for seed in self._seeds]) for part in (0, 1)
-        )
+        x_TBI, labels_TB = (torch.stack([torch.from_numpy(read[s][part]) for s in self._seeds]) for part in (0, 1))
         return x_TBI, labels_TB
 
     def select(self, trials: Sequence[int]) -> None:
@@ -140,6 +138,10 @@ class Rates:
 
 def _column(values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64).unsqueeze(1)
+
+
+_TENSORS = ("theta_TP", "moment_TP", "square_TP", "_order_TN")
+"""State with one row per trial."""
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:
@@ -335,10 +337,8 @@ class PackState(ABC):
     def select(self, trials: Sequence[int]) -> None:
         """Continue with only these trials. Their state is unchanged to the bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
-        self.theta_TP = self.theta_TP[index]
-        self.moment_TP = self.moment_TP[index]
-        self.square_TP = None if self.square_TP is None else self.square_TP[index]
-        self._order_TN = None if self._order_TN is None else self._order_TN[index]
+        for name in _TENSORS:
+            setattr(self, name, None if (tensor := getattr(self, name)) is None else tensor[index])
         self.untrained = {name: tensor[index] for name, tensor in self.untrained.items()}
         self._generators = [self._generators[trial] for trial in trials]
         if self._streamed is not None:
@@ -348,13 +348,7 @@ class PackState(ABC):
 
     def state(self) -> dict[str, Any]:
         """Return the state for `load_state`, as tensors and numbers."""
-        return {
-            "step_count": self.step_count,
-            "position": self.position,
-            "theta_TP": self.theta_TP,
-            "moment_TP": self.moment_TP,
-            "square_TP": self.square_TP,
-            "order_TN": self._order_TN,
+        return {name: getattr(self, name) for name in (*_TENSORS, "step_count", "position")} | {
             "untrained": dict(self.untrained),
             "generators": [generator.get_state() for generator in self._generators],
             "streamed": None if self._streamed is None else self._streamed.state(),
@@ -364,15 +358,10 @@ class PackState(ABC):
         """Resume from the `state` of these trials, in this order. Default: all trials."""
         generators = state["generators"]
         index = torch.tensor(range(len(generators)) if trials is None else list(trials), dtype=torch.int64)
-
-        def rows_of(name: str) -> Tensor | None:
-            return None if state[name] is None else state[name][index].to(self.device)
-
-        theta_TP, moment_TP = rows_of("theta_TP"), rows_of("moment_TP")
-        assert theta_TP is not None and moment_TP is not None and theta_TP.shape == self.theta_TP.shape
+        assert len(index) == self.num_trials and state["theta_TP"].shape[1] == self.theta_TP.shape[1]
         self.step_count, self.position = state["step_count"], state["position"]
-        self.theta_TP, self.moment_TP = theta_TP, moment_TP
-        self.square_TP, self._order_TN = rows_of("square_TP"), rows_of("order_TN")
+        for name in _TENSORS:
+            setattr(self, name, None if state[name] is None else state[name][index].to(self.device))
         self.untrained = {name: state["untrained"][name][index].to(self.device) for name in self.untrained}
         self._prepare()
         for generator, row in zip(self._generators, index.tolist(), strict=True):

@@ -79,22 +79,23 @@ class FusedTrainer(PackState):
     def _losses_and_gradients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Compute loss [T], correct samples [T] and the loss's gradient [T, P] over the whole training set."""
         leaves = leaves_of(self.parameters(), self.network.fixed_parameters)
-        num_samples = len(self.x_NI)
-        chunk_size = self.samples_per_evaluation()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         gradient_TP = torch.zeros_like(self.theta_TP, dtype=torch.float64)
-        for start in range(0, num_samples, chunk_size):
-            rows = slice(start, start + chunk_size)
-            x_TBI, labels_TB = self.expand(self.x_NI[rows], self.labels_N[rows])
+        for x_TBI, labels_TB in self._chunks():
             logits_TBK = self.network.logits(leaves, x_TBI, self.untrained)
-            weight = x_TBI.shape[1] / num_samples
+            weight = x_TBI.shape[1] / len(self.x_NI)
             chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
             pieces = gradients_of(chunk_loss_T.sum(), leaves, some_unused=self.network.may_skip_parameters)
             gradient_TP += torch.cat([piece.flatten(1) for piece in pieces], dim=1)
             loss_T += chunk_loss_T.detach().double()
             correct_T += self.num_correct(logits_TBK.detach(), labels_TB)
         return loss_T, correct_T, gradient_TP
+
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        size = self.samples_per_evaluation()
+        for x_NI, labels_N in zip(torch.split(self.x_NI, size), torch.split(self.labels_N, size), strict=True):
+            yield self.expand(x_NI, labels_N)
 
     def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         return losses(self.plan.loss, logits_TBK, labels_TB, self.plan.label_smoothing)
@@ -111,13 +112,11 @@ class FusedTrainer(PackState):
 
     def scores(self) -> dict[str, Tensor]:
         """Compute loss and accuracy over all samples without gradients, [T] in float64 each."""
-        parameters, chunk_size = self.parameters(), self.samples_per_evaluation()
+        parameters = self.parameters()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         with torch.no_grad():
-            for start in range(0, len(self.x_NI), chunk_size):
-                rows = slice(start, start + chunk_size)
-                x_TBI, labels_TB = self.expand(self.x_NI[rows], self.labels_N[rows])
+            for x_TBI, labels_TB in self._chunks():
                 logits_TBK = self.network.logits(parameters, x_TBI, self.untrained)
                 loss_T += self._losses(logits_TBK, labels_TB).double() * x_TBI.shape[1]
                 correct_T += self.num_correct(logits_TBK, labels_TB)
@@ -158,11 +157,8 @@ class FusedTrainer(PackState):
 
     def smallest_variance(self, trial: int) -> float | None:
         """Return the smallest variance of any LayerNorm input row in one trial, or None if the kernels cannot compute it."""
-        return (
-            None
-            if self._native_evaluation is None
-            else self._native_evaluation.smallest_variance(self.theta_TP[trial : trial + 1])
-        )
+        native = self._native_evaluation
+        return None if native is None else native.smallest_variance(self.theta_TP[trial : trial + 1])
 
     def samples_per_evaluation(self) -> int:
         """Return the number of samples evaluated at a time. It is the same for every pack, so that sums round identically."""

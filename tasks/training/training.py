@@ -140,7 +140,15 @@ class NetworkTraining(Training):
         """Choose the engine of the steps. It is eager if there are neither steps nor polish."""
         if self.plan.num_steps == 0 and self.polish is None:
             return Engine.EAGER
-        return select_engine(requested, self.shape(), device)
+        names = ("batch_size", "num_steps", "optimizer", "label_smoothing", "matmul_precision")
+        shape = PackShape(
+            network=self.network,
+            data=self.dataset.shape,
+            num_measured_steps=len(self.measured_steps[0]),
+            dtype=str(self.plan.dtype).removeprefix("torch."),
+            **{name: getattr(self.plan, name) for name in names},
+        )
+        return select_engine(requested, shape, device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
@@ -156,10 +164,6 @@ class NetworkTraining(Training):
         if self.start_TP is not None:
             trainer.theta_TP = self.start_TP.to(trainer.theta_TP)
         return trainer
-
-    def shape(self) -> PackShape:
-        """Return the shape that determines the steps' time."""
-        return PackShape.from_plan(self.plan, self.network, self.dataset.shape, len(self.measured_steps[0]))
 
     def evaluate(self, trainer: FusedTrainer, positions: Sequence[int]) -> Evaluation:
         """Evaluate all trials, whose curve rows are due at the same steps."""

@@ -127,27 +127,20 @@ class TrainingPack:
             EngineError: The engine is not available on this machine.
             Interrupted: A stop was requested meanwhile.
         """
-        if engine is Engine.NATIVE:
-            compile_s = self._use_native()
-        else:
-            assert isinstance(self.trainer, FusedTrainer)
-            make_steps, compile_s = compile_steps(self.trainer, self.context.should_stop)
-            self.trainer.use(make_steps)
-        self.engine = engine
-        return compile_s
-
-    def _use_native(self) -> float:
-        compile_s, trainer = 0.0, self.trainer
-        if not self.is_trained:
-            library, compile_s = self.training.native_library(self.context.should_stop, self.context.libraries)
+        compile_s, trainer, polish = 0.0, self.trainer, self.training.polish
+        build = self.context.should_stop, self.context.libraries
+        if engine is not Engine.NATIVE:
+            assert isinstance(trainer, FusedTrainer)
+            make_steps, compile_s = compile_steps(trainer, self.context.should_stop)
+            trainer.use(make_steps)
+        elif not self.is_trained:
+            library, compile_s = self.training.native_library(*build)
             trainer.use_native(library)
-        if self.polishes_natively(Engine.NATIVE):
-            assert self.training.polish is not None and isinstance(trainer, FusedTrainer)
-            polish = self.training.polish
-            self._polish_library, polish_s = smoothed_library(
-                trainer.network, polish, self.context.should_stop, self.context.libraries
-            )
+        if self.polishes_natively(engine):
+            assert polish is not None and isinstance(trainer, FusedTrainer)
+            self._polish_library, polish_s = smoothed_library(trainer.network, polish, *build)
             compile_s += polish_s
+        self.engine = engine
         return compile_s
 
     def needs_library(self, engine: Engine) -> bool:
@@ -176,7 +169,8 @@ class TrainingPack:
             if step in self.curve_steps:
                 self._record(step)
             if step in self._ends and step < self.num_steps:
-                self._drop_finished(step)
+                ends = {index: step for index in self.alive if self.training.num_steps[index] == step}
+                self._drop(self.finished_at, ends)
             if step == self.num_steps or not self.alive:
                 return
             was_checked = trainer.advance(self._stops[bisect.bisect_right(self._stops, step)], self._divergence)
@@ -243,7 +237,10 @@ class TrainingPack:
         tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
         features: Mapping[str, Any] | None = None
         if self.features[index]:
-            features = _join_tables(self.features[index])
+            columns = {
+                name: [np.asarray(table[name]) for table in self.features[index]] for name in self.features[index][0]
+            }
+            features = {name: np.concatenate(parts) for name, parts in columns.items()}
         elif index in self.alive:
             position, last = self.alive.index(index), self._steps_taken(index)
             features = self.training.final_features(self.trainer, position, index, last)
@@ -286,22 +283,14 @@ class TrainingPack:
             self._divergence.select(positions)
             self.alive = [self.alive[position] for position in positions]
 
-    def _drop_pruned(self, step: int, reported: dict[int, dict[str, float | None]]) -> None:
-        """Report the trials' curves to their search, and drop the trials that it prunes."""
-        pruned = self.context.report(step, reported)
-        self.pruned_at |= {index: step for index in pruned}
-        self._select([position for position, index in enumerate(self.alive) if index not in pruned])
+    def _drop(self, ended_at: dict[int, int], ends: Mapping[int, int]) -> None:
+        """Drop trials, and add their last steps to `ended_at`."""
+        ended_at |= ends
+        self._select([position for position, index in enumerate(self.alive) if index not in ends])
 
     def _drop_diverged(self) -> None:
-        diverged = self._divergence.diverged_steps()
-        self.diverged_at |= {self.alive[position]: step for position, step in diverged.items()}
-        self._select([position for position in range(len(self.alive)) if position not in diverged])
-
-    def _drop_finished(self, step: int) -> None:
-        """Drop the trials whose last step this is."""
-        finished = [index for index in self.alive if self.training.num_steps[index] == step]
-        self.finished_at |= {index: step for index in finished}
-        self._select([position for position, index in enumerate(self.alive) if index not in finished])
+        steps = self._divergence.diverged_steps()
+        self._drop(self.diverged_at, {self.alive[position]: step for position, step in steps.items()})
 
     def _record(self, step: int) -> None:
         """Append the curve rows and the metrics that are due at this step."""
@@ -330,7 +319,7 @@ class TrainingPack:
                 reported[index] = values
         self._measure(step, positions)
         if reported:
-            self._drop_pruned(step, reported)
+            self._drop(self.pruned_at, dict.fromkeys(self.context.report(step, reported), step))
 
     def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
         """Append these trials' curve rows, with the true ReLU, and the metrics due at this step or at a trial's end."""
@@ -367,8 +356,3 @@ def _rows(evaluation: Any) -> list[dict[str, Any]]:
     columns = {field.name: getattr(evaluation, field.name) for field in dataclasses.fields(evaluation)}
     values_TC = torch.stack([column.to(evaluation.loss.device) for column in columns.values()], dim=1).tolist()
     return [dict(zip(columns, values, strict=True)) for values in values_TC]
-
-
-def _join_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Concatenate tables, whose columns are tensors or lists, into one table of arrays."""
-    return {name: np.concatenate([np.asarray(table[name]) for table in tables]) for name in tables[0]}

@@ -4,7 +4,7 @@ from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorEntry, 
 from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.slurm.entry import CLUSTER, PACKS_PER_GPU
 
-ADDRESS = Option("address", str, "Ray cluster: host:port or auto. Default: start a local Ray.")
+ADDRESS = Option(name="address", kind="str", doc="Ray cluster: host:port or auto. Default: start a local Ray.")
 
 
 def _open(request: ExecutorRequest) -> ComputeTarget:

@@ -13,11 +13,9 @@ from depthrate.tasks.supervised.metrics import CLASSES
 _COLLAPSE = by_name(CLASSES)
 _SHARED_PER_STEP = tuple(_COLLAPSE[name] for name in ("loss", "accuracy", "grad_norm", "lr"))
 
+_PER_LAYER = ("nc1", "nc1_pinv", "nc2a", "nc2b", "nc3", "ncc_accuracy", "pfc2", "relative_position")
 UFM_METRICS = (
-    *(
-        _COLLAPSE[name]
-        for name in ("nc1", "nc1_pinv", "nc2a", "nc2b", "nc3", "ncc_accuracy", "pfc2", "relative_position")
-    ),
+    *map(_COLLAPSE.__getitem__, _PER_LAYER),
     Metric(
         "alignment",
         "Distance from the input",

@@ -34,6 +34,9 @@ SMALLEST_SCALE = 2.0**-20
 STEP_RTOL = 1e-3
 """Relative tolerance of the first native step against the eager one: far above rounding, far below a fault."""
 ROWS_AT_ONCE = 4096
+_TENSORS = ("_words_TVD", "_linear_TKM", "_epoch_T3")
+_LISTS = ("_word_scales", "_linear_scales", "_positions", "_orders")
+"""State with one entry per trial, in tensors and lists."""
 EVALUATED_PER_SEQUENCE = 10
 """Training sentences per sequence used for losses and accuracies. Evaluating 500 costs about 1,000 steps."""
 
@@ -259,45 +262,27 @@ class WordsTrainer:
     def select(self, trials: Sequence[int]) -> None:
         """Keep only these trials, unchanged to the bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
-        self._words_TVD, self._linear_TKM = self._words_TVD[index], self._linear_TKM[index]
-        self._epoch_T3 = self._epoch_T3[index]
-        for name in (
-            "trials",
-            "sentences",
-            "_num_steps",
-            "_word_scales",
-            "_linear_scales",
-            "_generators",
-            "_positions",
-            "_orders",
-            "_shuffled",
-        ):
+        for name in _TENSORS:
+            setattr(self, name, getattr(self, name)[index])
+        for name in ("trials", "sentences", "_num_steps", "_generators", "_shuffled", *_LISTS):
             values = getattr(self, name)
             setattr(self, name, [values[trial] for trial in trials])
         self._prepare()
 
     def state(self) -> dict[str, Any]:
         """Return the state needed to resume training, as tensors and numbers."""
-        return {
-            "step_count": self.step_count,
-            "words_TVD": self._words_TVD,
-            "linear_TKM": self._linear_TKM,
-            "word_scales": list(self._word_scales),
-            "linear_scales": list(self._linear_scales),
-            "positions": list(self._positions),
-            "orders": list(self._orders),
-            "epoch_T3": self._epoch_T3,
-            "generators": [generator.get_state() for generator in self._generators],
-        }
+        values = {name: getattr(self, name) for name in _TENSORS} | {name: [*getattr(self, name)] for name in _LISTS}
+        generators = [generator.get_state() for generator in self._generators]
+        return {**values, "step_count": self.step_count, "generators": generators}
 
     def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
         """Resume from the result of `state`: these of its trials, in this order."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self.step_count = state["step_count"]
-        self._words_TVD, self._linear_TKM = (state[name][index].to(self.device) for name in ("words_TVD", "linear_TKM"))
-        for name in ("word_scales", "linear_scales", "positions", "orders"):
-            setattr(self, f"_{name}", [state[name][trial] for trial in trials])
-        self._epoch_T3 = state["epoch_T3"][index].to(self.device)
+        for name in _TENSORS:
+            setattr(self, name, state[name][index].to(self.device))
+        for name in _LISTS:
+            setattr(self, name, [state[name][trial] for trial in trials])
         for generator, trial in zip(self._generators, trials, strict=True):
             generator.set_state(state["generators"][trial])
         self._shuffled = [None] * len(self._orders)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -192,24 +192,16 @@ class Classes(Target):
         )
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
-        return PUBLISHED[trial.dataset].shape(
-            samples_per_class=trial.samples_per_class,
-            context_length=trial.context_length or DEFAULT_CONTEXT_LENGTH,
-            vocabulary_size=trial.vocabulary_size or DEFAULT_VOCABULARY_SIZE,
-            dtype=trial.dtype,
-        )
+        return PUBLISHED[trial.dataset].shape(**_published_sizes(trial))
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
         return load_dataset(
             trial.dataset,
             source,
-            samples_per_class=trial.samples_per_class,
             data_seed=trial.data_seed,
             normalize=trial.normalize,
-            context_length=trial.context_length or DEFAULT_CONTEXT_LENGTH,
-            vocabulary_size=trial.vocabulary_size or DEFAULT_VOCABULARY_SIZE,
-            dtype=trial.dtype,
             test=trial.test,
+            **_published_sizes(trial),
         )
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
@@ -230,6 +222,15 @@ class Classes(Target):
 
         names = parse_measure(trial.measure, self.custom)
         return layer_measurements(dataset.class_counts_K, trial.rank_tol, split=split, names=names)
+
+
+def _published_sizes(trial: SupervisedParameters) -> dict[str, Any]:
+    return {
+        "samples_per_class": trial.samples_per_class,
+        "context_length": trial.context_length or DEFAULT_CONTEXT_LENGTH,
+        "vocabulary_size": trial.vocabulary_size or DEFAULT_VOCABULARY_SIZE,
+        "dtype": trial.dtype,
+    }
 
 
 def _check_class_count(classes: np.ndarray, name: str) -> None:

@@ -34,9 +34,8 @@ class Collapse(Classes):
     """Classes with a known optimum at infinite depth. Trials are compared with the optimum and can be trained to reach it."""
 
     name = "collapse"
-    version = (
-        3  # Version 2 weighted class means by sample counts, and gave nc2 and nc3 of raw inputs as wide as the layers.
-    )
+    # Version 2 weighted class means by sample counts, and gave nc2 and nc3 of raw inputs as wide as the layers.
+    version = 3
     doc = "Train deep residual networks or transformers and measure neural collapse layer by layer."
     panels = PATH_PANELS
     has_engines = True

@@ -48,26 +48,22 @@ def select_engine(requested: Engine, shape: PackShape, device: str) -> Engine:
     if shape.network.has_step_by_hand:
         return Engine.EAGER
     if (reason := _eager_only_reason(shape)) is not None:
-        if requested is Engine.COMPILED:
-            raise EngineError(f"{reason}, which compiled steps do not support. Train with --engine auto.")
+        problem = f"{reason}, which compiled steps do not support. Train with --engine auto."
+    elif not shape.network.is_compilable:
+        problem = f"the step of {type(shape.network).__name__} is not compiled. Train with --engine auto."
+    elif shape.matmul_precision == "bf16":
         return Engine.EAGER
-    if not shape.network.is_compilable:
-        if requested is Engine.COMPILED:
-            raise EngineError(f"the step of {type(shape.network).__name__} is not compiled. Train with --engine auto.")
-        return Engine.EAGER
-    if shape.matmul_precision == "bf16":
-        return Engine.EAGER
-    if device != "cpu":
-        if requested is Engine.COMPILED:
-            raise EngineError(
-                f"compiled steps run on CPUs only, and the device is {device}. Train with --engine auto, which replays eager "
-                "steps on a GPU."
-            )
-        return Engine.EAGER
-    if requested is not Engine.AUTO:
+    elif device != "cpu":
+        problem = f"compiled steps run on CPUs only, and the device is {device}. Train with --engine auto, which replays eager "
+        problem += "steps on a GPU."
+    elif requested is not Engine.AUTO:
         return requested
-    saved_s = steps_s(shape) * (1 - 1 / SPEED_UP)  # polish and measurements are not compiled
-    return Engine.COMPILED if saved_s > compile_s(shape.network) else Engine.EAGER
+    else:
+        saved_s = steps_s(shape) * (1 - 1 / SPEED_UP)  # polish and measurements are not compiled
+        return Engine.COMPILED if saved_s > compile_s(shape.network) else Engine.EAGER
+    if requested is Engine.COMPILED:
+        raise EngineError(problem)
+    return Engine.EAGER
 
 
 def select_engine_by_hand(requested: Engine, device: str) -> Engine:

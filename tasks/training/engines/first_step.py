@@ -29,13 +29,10 @@ def check_first_step(trainer: PackState, make_steps: MakeSteps) -> None:
     for start in range(MAX_CHECKED_STARTS):
         eager, other = (_first_trial(trainer, start) for _ in range(2))
         steps = make_steps(other)
-        losses_T, gradients = (
-            torch.stack([eager.step(), steps.advance(1, None)]),
-            (eager.first_gradient(), steps.gradient()),
-        )
-        if _agree(losses_T, *gradients):
-            return
-        if _is_as_exact(_first_trial(trainer, start).to_float64(), losses_T, *gradients):
+        losses_T = torch.stack([eager.step(), steps.advance(1, None)])
+        gradients = eager.first_gradient(), steps.gradient()
+        exact = _first_trial(trainer, start).to_float64
+        if _agree(losses_T, *gradients) or _is_as_exact(exact(), losses_T, *gradients):
             return
     raise EngineError(
         f"the {steps.engine} step of {type(trainer.network).__name__} has loss {losses_T[1].item():.6g} and the eager step "

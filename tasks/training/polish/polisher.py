@@ -127,12 +127,8 @@ class Polisher:
             has_converged = search.gradient_norm <= plan.tolerance
             is_over = self.num_evaluations * stages >= (trial.stage + 1) * plan.num_evaluations
         if not (has_converged or search.is_stalled or is_over):
-            if (
-                plan.newton
-                and is_last
-                and isinstance(search, Lbfgs)
-                and search.gradient_norm <= loose * abs(search.value)
-            ):
+            is_near = plan.newton and is_last and search.gradient_norm <= loose * abs(search.value)
+            if is_near and isinstance(search, Lbfgs):
                 trial.search = NewtonCg(search.iterate_P, search.value, search.gradient_P, rounding=self._rounding)
             return
         if not is_last and isinstance(search, Lbfgs) and self.num_evaluations < plan.num_evaluations:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from depthrate.tasks.training.engines import native as engine
 from tests.support.native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 FAMILIES = [(1, False), (1, True), (2, False), (2, True)]
@@ -65,7 +66,7 @@ def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, p
     assert eager.smallest_variance(0) is None
     alone = native.smallest_variance(0)
     assert len(list(native.features(0))) == len(list(native.features(1))) == 4
-    monkeypatch.setattr(native.NativeEvaluation, "_run", None)
+    monkeypatch.setattr(engine.NativeEvaluation, "_run", None)
     assert native.smallest_variance(0) == alone  # known from the pass that gave the layers
     monkeypatch.undo()
     assert len(list(native.features(0))) == 4
@@ -90,7 +91,7 @@ def test_other_samples_and_networks_with_more_layers_than_are_held_are_left_to_t
         for one, other in zip(*(list(trainer.features(0)) for trainer in elsewhere), strict=True)
     )
     assert torch.equal(elsewhere[0].evaluate().grad_norm, elsewhere[1].evaluate().grad_norm)
-    monkeypatch.setattr(native, "MAX_BUFFER_BYTES", 1000)
+    monkeypatch.setattr(engine, "MAX_BUFFER_BYTES", 1000)
     assert all(
         torch.equal(one, other) for one, other in zip(list(native.features(0)), list(eager.features(0)), strict=True)
     )
