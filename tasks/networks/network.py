@@ -129,9 +129,6 @@ class FreeParameters:
         return ParameterSpec(name, (size,), fan_in, "biases" if self.decays_biases else None)
 
 
-P1_PARAMETERS = FreeParameters()
-
-
 @dataclass(frozen=True)
 class Kernels:
     """Kernels of `tasks/native` for a network's training steps."""

@@ -6,31 +6,19 @@ Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Tran
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.network import (
-    NO_STATE,
-    P1_PARAMETERS,
-    FreeParameters,
-    Kernels,
-    Layer,
-    Network,
-    ParameterSpec,
-    Relu,
-    StepCost,
-    Tensors,
-)
-from depthrate.tasks.networks.operations import LAYER_NORM_EPS, NEUTRAL_BIAS, last, layer_norm, linear, relu
+from depthrate.tasks.networks.network import NO_STATE, Kernels, Layer, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.operations import NEUTRAL_BIAS, NormedNetwork, last, linear, relu
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualNetwork(Network):
+class ResidualNetwork(NormedNetwork):
     """L-RN1 or L-RN2, post-LN or pre-LN: the embedding W_0, depth - 1 residual blocks, the last layer W_L.
 
     Post-LN: X_{l+1} = LN(X_l + block(X_l)). Pre-LN: X_{l+1} = X_l + block(LN(X_l)), and the output reads LN(X_L).
@@ -40,17 +28,7 @@ class ResidualNetwork(Network):
 
     linear_layers: int
     """Linear layers per block: 1 (RN1: relu(W x + b)) or 2 (RN2: W_2 relu(W_1 x + b_1) + b_2)."""
-    pre_norm: bool
-    depth: int
-    width: int
     input_dimensions: int
-    num_classes: int
-    last_bias: bool
-    ln_eps: float = LAYER_NORM_EPS
-    relu: Relu | None = None
-    """Replacement of ReLU, or None."""
-    free: FreeParameters = P1_PARAMETERS
-    last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
         d, i = self.width, self.input_dimensions
@@ -121,9 +99,6 @@ class ResidualNetwork(Network):
             h_TND = normal_TND + self._block(parameters, block, normal_TND)
             yield h_TND
 
-    def with_relu(self, relu: Relu) -> ResidualNetwork:
-        return dataclasses.replace(self, relu=relu)
-
     def neutral_block(self) -> Mapping[str, float] | None:
         """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes, or None for RN2.
 
@@ -141,9 +116,6 @@ class ResidualNetwork(Network):
             else:
                 h_TND = self._norm(h_TND + self._block(parameters, block, h_TND))
             yield h_TND
-
-    def _norm(self, h_TND: Tensor) -> Tensor:
-        return layer_norm(h_TND, self.ln_eps)
 
     def _block(self, parameters: Tensors, block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:

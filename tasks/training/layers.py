@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.measures.geodesic import path_start, relative_positions, step_length
 from depthrate.tasks.measures.neural_collapse import class_means
-from depthrate.tasks.measures.progressive import path_start, relative_positions, step_length
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.training.memory import feature_numbers_in_memory
 from depthrate.tasks.training.trainer import FusedTrainer

@@ -15,10 +15,10 @@ from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import PackShape
-from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import select_engine
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.layers import HeldOut, Measure, Rows, stored_features
+from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
 from depthrate.tasks.training.polish.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer

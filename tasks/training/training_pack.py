@@ -21,10 +21,10 @@ from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.training.checkpoint import load_previous, serialise
 from depthrate.tasks.training.computing import computing
-from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.compiled import compile_steps
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.layers import null_if_not_finite
+from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.polish.polisher import Polisher
 from depthrate.tasks.training.polish.smoothed_objective import NativeObjective
 from depthrate.tasks.training.trainer import FusedTrainer

@@ -16,8 +16,8 @@ from depthrate.tasks.data.dataset import numbered_samples
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
+from depthrate.tasks.measures.geodesic import monotonicity
 from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
-from depthrate.tasks.measures.progressive import monotonicity
 from depthrate.tasks.papers.unconstrained.held_optimum import (
     Array,
     ExactSolution,

@@ -24,9 +24,8 @@ from depthrate.tasks.native.library import Library, WordsCall
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import Sentences
 from depthrate.tasks.parameters import changed
-from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.native_call import BoundCall, Pace
-from depthrate.tasks.training.pack_state import random_stream
+from depthrate.tasks.training.pack_state import CHECK_STEPS, NEVER, Divergence, random_stream
 from depthrate.tasks.training.training_plan import learning_rate_factor
 
 SMALLEST_SCALE = 2.0**-20

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.interface import Engine
-from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.pack_state import Steps
+from depthrate.tasks.training.pack_state import Divergence, Steps
 from depthrate.tasks.training.step import Moments, StepNumbers, clip_factor, gradients, optimise
 
 log = logging.getLogger(__name__)

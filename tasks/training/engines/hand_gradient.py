@@ -11,29 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.training.engines.eager import TorchSteps
 from depthrate.tasks.training.pack_state import Steps
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 
 class HandGradientTrainer(FusedTrainer):
     """Plain gradient descent from fixed starts. Subclasses allocate their tensors once and compute the step in them."""
 
-    def __init__(
-        self,
-        network: Network,
-        plan: TrainingPlan,
-        hyperparameters: Sequence[Hyperparameters],
-        x_NI: Tensor,
-        labels_N: Tensor,
-        *,
-        start_TP: Tensor,
-    ):
+    def __init__(self, *arguments: Any, start_TP: Tensor):
         self._laid_out: Tensor | None = None
         self._start_TP = start_TP
-        super().__init__(network, plan, hyperparameters, x_NI, labels_N)
+        super().__init__(*arguments)
 
     def _start(self) -> Tensors:
         state = super()._start()

@@ -14,9 +14,8 @@ from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.build import NUMBERS, load_library
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.native_call import NativeCall, Pace
-from depthrate.tasks.training.pack_state import PackState, Steps
+from depthrate.tasks.training.pack_state import CHECK_STEPS, NEVER, Divergence, PackState, Steps
 from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan
 
 

@@ -13,8 +13,7 @@ from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
-from depthrate.tasks.training.polish.polisher import Polisher
-from depthrate.tasks.training.polish.subgradient import min_subgradient_norm
+from depthrate.tasks.training.polish.polisher import Polisher, min_subgradient_norm
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 
