@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from depthrate.sweeps.errors import MemoryLimitError
 from depthrate.sweeps.trial import CanonicalWriter, Trial
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.parameters import Parameter
@@ -15,10 +16,6 @@ MAX_TRIALS_IN_UNKNOWN_MEMORY = 128
 """Maximum number of trials per pack if a worker's memory is unknown."""
 MEMORY_TOLERANCE = 1.25
 """Tolerated ratio of predicted to available memory. Predictions are accurate to 25 %."""
-
-
-class MemoryLimitError(ValueError):
-    """A trial needs more memory than a worker has, even if it runs alone."""
 
 
 @dataclass(frozen=True, slots=True)

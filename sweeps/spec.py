@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 from msgspec.structs import asdict, force_setattr
 
-from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted, kind_of, require_keys
-from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.errors import MAX_TRIALS, ExpressionError, SweepError, counted, kind_of, require_keys
+from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.interface import Engine, Task

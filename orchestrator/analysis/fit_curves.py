@@ -12,7 +12,8 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
 from depthrate.orchestrator.analysis.replicates import interval_text, replicate_keys, replicate_of
 from depthrate.storage.query.results import Results
-from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.errors import ExpressionError
+from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.lack_of_fit import check_bound, lack_of_fit, sensitivity

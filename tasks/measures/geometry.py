@@ -67,7 +67,9 @@ def weight_collapse(h_ND: Tensor, y_Nm: Tensor, weight_mD: Tensor) -> dict[str, 
         FeaturesError: All features are equal.
     """
     nrc3 = None if len(weight_mD) == 1 else _gram_distance(weight_mD @ weight_mD.mT, y_Nm)
-    return {"nrc2": _outside(_directions(h_ND), _row_space(weight_mD)), "nrc3": nrc3}
+    _, values, basis = torch.linalg.svd(weight_mD, full_matrices=False)
+    row_space_rD = basis[values > values.max() * max(weight_mD.shape) * torch.finfo(values.dtype).eps]
+    return {"nrc2": _outside(_directions(h_ND), row_space_rD), "nrc3": nrc3}
 
 
 def linear_cka(first: Any, second: Any) -> float:
@@ -172,12 +174,6 @@ def _directions(h_ND: Tensor) -> Tensor:
 def _outside(unit_ND: Tensor, basis_rD: Tensor) -> float:
     """Compute the mean squared distance of unit vectors from the span of orthonormal rows."""
     return float((unit_ND - unit_ND @ basis_rD.mT @ basis_rD).square().sum(1).mean())
-
-
-def _row_space(weight_mD: Tensor) -> Tensor:
-    """Compute an orthonormal basis [r, D] of a matrix's rows."""
-    _, values, basis = torch.linalg.svd(weight_mD, full_matrices=False)
-    return basis[values > values.max() * max(weight_mD.shape) * torch.finfo(values.dtype).eps]
 
 
 def _gram_distance(gram_mm: Tensor, y_Nm: Tensor) -> float | None:

@@ -292,6 +292,13 @@ TEXT_PARAMETERS = ("context_length", "vocabulary_size")
 """Parameters of text data. A network argument of the same name is the same parameter."""
 
 
+def absent_parameters(task: str, *, network: bool, data: bool) -> set[str]:
+    """Return the parameters that trials of a task with a built-in or custom network and data do not have."""
+    absent = {name for names in TARGET_PARAMETERS.values() for name in names}.difference(TARGET_PARAMETERS[task])
+    absent.update(BUILTIN_NETWORK_PARAMETERS if network else CUSTOM_NETWORK_PARAMETERS)
+    return absent.union(() if data else CUSTOM_DATA_PARAMETERS)
+
+
 def weight_decays(trial: SupervisedParameters) -> dict[str, float]:
     """Return the weight decay of each group: `hidden`, `last`, and `embedding` and `biases` if they decay."""
     last = trial.weight_decay_last

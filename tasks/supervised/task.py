@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -275,9 +276,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
             return []
         networks = {id(network): network for network in (self.network(t, self.data_shape(t)) for t in trials)}
         name = trials[0].arch
-        reasons: dict[str | None, int] = {}
-        for network in networks.values():
-            reasons[network.unfused_reason] = reasons.get(network.unfused_reason, 0) + 1
+        reasons = Counter(network.unfused_reason for network in networks.values())
         remarks = [
             f"{name}: {'trains fused' if reason is None else f'trials train one by one, because {reason}'}"
             + (f" ({count} of {len(networks)} shapes)" if len(reasons) > 1 else "")
