@@ -1,10 +1,9 @@
-"""Tests of a power law (bend, omitted smallest x, a theorem's bound), and the change from the first to the last x.
+"""Tests of a power law (bend, omitted smallest x, a theorem's bound).
 
 Shapes: N points, G groups (the distinct x, rising), S seeds.
 Source: Draper and Smith, Applied Regression Analysis (1998), 2.1 (lack of fit).
 """
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -12,7 +11,7 @@ from itertools import compress
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantile
+from depthrate.tasks.fits.bootstrap_and_profile import f_tail
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, as_curve, gather
 from depthrate.tasks.fits.rates import fit_rates
@@ -51,35 +50,6 @@ def lack_of_fit(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hasha
         return None
     variance = within / pure * float((bend_G**2 / points.count_G).sum())
     return float(f_tail(float(bend_G @ points.mean_GC[:, 0]) ** 2 / variance, 1, pure))
-
-
-def change_over_x(
-    x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable]
-) -> tuple[float, float, float] | None:
-    """Estimate the change of log y from the smallest to the largest x, without a model of the curve between them.
-
-    Args:
-        x_N: Positive x values, shape [N].
-        y_N: Positive y values, shape [N].
-        seeds: Seed of each value, length N, as for `fit_rates`.
-
-    Returns:
-        The mean over seeds and its 95 % interval (Student's t), or None with fewer than three seeds at both ends.
-
-    Raises:
-        FitError: See `fit_many`.
-    """
-    x_N, y_N = as_curve("x", x_N), as_curve("y", y_N)
-    ends = (x_N == x_N.min()) | (x_N == x_N.max())
-    left = list(compress(seeds, ends))
-    _, log_y_SG = table_of_seeds(gather(x_N[ends], y_N[ends][None], left), left)
-    num_seeds = len(log_y_SG)
-    if num_seeds < MIN_SEEDS:
-        return None
-    change_S = log_y_SG[:, -1] - log_y_SG[:, 0]
-    half = t_quantile(num_seeds - 1) * float(change_S.std(ddof=1)) / math.sqrt(num_seeds)
-    change = float(change_S.mean())
-    return change, change - half, change + half
 
 
 def sensitivity(
