@@ -211,7 +211,6 @@ class Combinations:
 
     @property
     def count(self) -> int:
-        """Number of combinations."""
         return sum(outer.count * (inner.count if inner else 1) for outer, _, inner in self._parts) + len(self._include)
 
     def __iter__(self) -> Iterator[Combination]:

@@ -27,7 +27,6 @@ class Pack:
 
     @property
     def trial_ids(self) -> list[str]:
-        """Trial ids, in order."""
         return [trial.trial_id for trial in self.trials]
 
 

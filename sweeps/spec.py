@@ -182,7 +182,6 @@ class FitRequest(SpecSection, frozen=True):
 
     @property
     def x_names(self) -> list[str]:
-        """Return the parameters in `x`."""
         return sorted(Expression(self.x).names)
 
     @property
@@ -352,12 +351,10 @@ class StoredSweep(SweepSpec, frozen=True):
         return {key: value for key, value in super().spec().items() if key in KEYS}
 
     def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:
-        """Load the task, from `files` if they are given and otherwise from the checked code."""
         return super().load_task(self.files if files is None else files)
 
 
 def with_code(sweep: SweepSpec, files: Mapping[str, bytes] | None) -> StoredSweep:
-    """Return a sweep that executes this code."""
     return StoredSweep(**asdict(sweep) | {"files": files})
 
 

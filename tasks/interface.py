@@ -71,7 +71,6 @@ class TaskCode:
 
     @property
     def contents(self) -> Mapping[str, bytes]:
-        """Path -> content."""
         return dict(self.files)
 
     @functools.cached_property

@@ -21,7 +21,6 @@ def task_names() -> tuple[str, ...]:
 
 
 def builtin_task_names() -> tuple[str, ...]:
-    """Return the names of the built-in tasks."""
     return registered_names(GROUP, builtin=True)
 
 

@@ -52,7 +52,6 @@ class PublishedDataset:
 
     @property
     def is_text(self) -> bool:
-        """Return whether samples are text."""
         return self.image_shape is None
 
     def shape(

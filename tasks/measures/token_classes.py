@@ -118,7 +118,6 @@ class _Spread:
         self.mean = self._squares = torch.zeros((), dtype=torch.float64)
 
     def add(self, values: Tensor) -> None:
-        """Add values."""
         count, mean = self._count + len(values), values.mean()
         shift = mean - self.mean
         self._squares = self._squares + (values - mean).square().sum() + shift**2 * self._count * len(values) / count

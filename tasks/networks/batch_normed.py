@@ -56,7 +56,6 @@ class ForwardPass:
     """Running statistics after the pass, filled in as it proceeds. They change only in training."""
 
     def of_trial(self, trial: int) -> ForwardPass:
-        """Return the pass of one of the trials alone."""
         only, tensors = slice(trial, trial + 1), (self.parameters, self.state)
         weights, running = ({name: values[only] for name, values in named.items()} for named in tensors)
         return ForwardPass(weights, running, self.training)
@@ -134,7 +133,6 @@ class BatchNormed(Network):
         return specs
 
     def state_specs(self) -> list[StateSpec]:
-        """Return BatchNorm's running means and variances."""
         return [
             StateSpec(f"{name}_{normed.name}", normed.shape[:1], initial)
             for normed in self.maps()
@@ -142,11 +140,9 @@ class BatchNormed(Network):
         ]
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield the features of the measured layers, [T, N, *shape], with the running statistics."""
         yield from self._layers(ForwardPass(parameters, state, training=False), x_TNI)
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K] with the running statistics."""
         return self._output(parameters, last(self._layers(ForwardPass(parameters, state, training=False), x_TNI)))
 
     def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
@@ -190,13 +186,11 @@ class DenseResNet(BatchNormed):
         return self.width
 
     def maps(self) -> list[Normed]:
-        """Return the embedding, and two linear layers per block."""
         square = (self.width, self.width)
         blocks = [Normed(f"{block}.{number}", square) for block in range(1, self.depth + 1) for number in (1, 2)]
         return [Normed("0", (self.width, self.input_dimensions)), *blocks]
 
     def layers(self) -> list[Layer]:
-        """Return layer 0 to layer depth."""
         return [Layer(number, (self.width,)) for number in range(self.depth + 1)]
 
     def step_cost(self) -> StepCost:
@@ -246,7 +240,6 @@ class StagedResNet(BatchNormed):
 
     @property
     def depth(self) -> int:
-        """Number of blocks in all stages."""
         return sum(stage.blocks for stage in self.stages)
 
     @property
@@ -285,7 +278,6 @@ class StagedResNet(BatchNormed):
 
     @property
     def rows_per_sample(self) -> int:
-        """Pixels of the last stage."""
         return self._pixels()[-1]
 
     def step_cost(self) -> StepCost:

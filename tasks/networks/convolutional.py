@@ -58,7 +58,6 @@ class ResNetWithHead(BatchNormed):
 
     @property
     def decay_of_maps(self) -> str | None:
-        """Decay group of the backbone."""
         return "hidden" if self.regularised_backbone else None
 
     def maps(self) -> list[Normed]:
@@ -73,17 +72,14 @@ class ResNetWithHead(BatchNormed):
         return convolutions
 
     def head_specs(self) -> list[ParameterSpec]:
-        """Return the parameters between the backbone and the last layer."""
         inputs = enumerate(self._head_widths[:-1], 1)
         return [ParameterSpec(f"W_{layer}", (self.width, size), size, "hidden") for layer, size in inputs]
 
     def layers(self) -> list[Layer]:
-        """Return layer 1 (the backbone's output) to layer depth."""
         return [Layer(number, (width,)) for number, width in enumerate(self._head_widths, 1)]
 
     @property
     def rows_per_sample(self) -> int:
-        """Pixels of the last stage."""
         _, rows, columns = self.image_shape
         return -(-rows // 4) * -(-columns // 4)
 

@@ -41,7 +41,6 @@ class Mlp(Network):
         return [*specs, ParameterSpec("b_L", (self.num_classes,), self.width, None)] if self.last_bias else specs
 
     def layers(self) -> list[Layer]:
-        """Return layer 1 to layer depth."""
         return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
 
     @property
@@ -53,7 +52,6 @@ class Mlp(Network):
         return StepCost(self.depth + 1, self.num_parameters, kept=2 * self.depth * self.width)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield h_1 to h_depth, each [T, N, D]."""
         h_TND = x_TNI
         for layer in range(1, self.depth + 1):
             h_TND = linear(parameters, f"{layer}", h_TND).relu()

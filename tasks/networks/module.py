@@ -111,7 +111,6 @@ class ModuleNetwork(Network):
         return [*specs, StateSpec(DRAWS, (2,), 0.0)] if self.report.training.is_random else specs
 
     def layers(self) -> list[Layer]:
-        """Return the measured modules, and the input of the head."""
         layers = zip(self.report.measured, self.report.shapes, self.report.outputs, strict=True)
         return [
             Layer(number, shape, name, is_output=name == self.report.head, output=output)
@@ -123,14 +122,12 @@ class ModuleNetwork(Network):
         return None if self.data.vocabulary_size is not None else Layer(0, (self.data.num_inputs,), "input")
 
     def step_cost(self) -> StepCost:
-        """Return the cost of a step per row, counted on two samples."""
         report = self.report
         return StepCost(
             report.products, report.multiply_adds / report.positions, kept=2 * report.kept / report.positions
         )
 
     def step_s(self, num_samples: int) -> float:
-        """Return the seconds of a step, extrapolated from measurements on few samples."""
         fixed_s, per_sample_s = self._step_seconds
         return fixed_s + num_samples * per_sample_s
 
@@ -141,7 +138,6 @@ class ModuleNetwork(Network):
 
     @property
     def rows_per_sample(self) -> int:
-        """Tokens or pixels per sample in the widest linear map."""
         return self.report.positions
 
     @cached_property

@@ -52,7 +52,6 @@ class ParameterSpec:
 
     @property
     def size(self) -> int:
-        """Count of numbers."""
         return math.prod(self.shape)
 
 
@@ -66,7 +65,6 @@ class StateSpec:
 
     @property
     def size(self) -> int:
-        """Count of numbers."""
         return math.prod(self.shape)
 
 

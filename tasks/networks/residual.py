@@ -43,7 +43,6 @@ class ResidualNetwork(NormedNetwork):
         return specs
 
     def layers(self) -> list[Layer]:
-        """Return layer 1 (the first block's input) to layer depth."""
         return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
 
     @property

@@ -69,13 +69,11 @@ class Transformer(NormedNetwork):
         return specs
 
     def layers(self) -> list[Layer]:
-        """Return layer 0 (the embedding) to layer depth."""
         shape = (self.positions, self.width) if self.every_position else (self.width,)
         return [Layer(number, shape) for number in range(self.depth + 1)]
 
     @property
     def rows_per_sample(self) -> int:
-        """Number of positions S."""
         return self.positions
 
     def step_cost(self) -> StepCost:
@@ -125,7 +123,6 @@ class Transformer(NormedNetwork):
             yield self._norm(self._read(h_TNSD))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the network's output [T, N, K] or, at every position, [T, N, S, K]."""
         h = self._norm(self._read(last(self._stream(parameters, x_TNI))))
         return linear(parameters, "L", h.flatten(1, -2)).view(*h.shape[:-1], self.num_classes)
 

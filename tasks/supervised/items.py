@@ -28,7 +28,6 @@ _TRUNCATED = re.compile(r"(L|RGB|CMYK).*;16|(L|RGB)A?a?X")
 
 
 def is_image(value: Any) -> bool:
-    """Return whether a value is a Pillow image."""
     return hasattr(value, "getbands") and hasattr(value, "convert")
 
 
@@ -131,7 +130,6 @@ class ArrayItems(Items):
 
     @property
     def is_large(self) -> bool:
-        """Whether the samples exceed `STREAMED_BYTES`."""
         return self.x.nbytes > STREAMED_BYTES
 
     def __len__(self) -> int:

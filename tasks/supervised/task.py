@@ -78,7 +78,6 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self._networks: dict[str, Network] = {}
 
     def read(self, params: Params) -> SupervisedParameters:
-        """Return a trial's parameters as attributes, with the arguments of the user's callables in `arguments`."""
         if self.custom_network is None and self.data is None:
             return self.parameters.from_params({**self.target.fixed, **params})
         others = self._arguments.difference(TEXT_PARAMETERS)
@@ -114,17 +113,14 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 params[name] = sizes.get(name)
 
     def published_sets(self, trial: SupervisedParameters) -> Sequence[str]:
-        """Return the published data set of the trial. Custom and generated data have none."""
         return () if self.data is not None or trial.dataset == MARKOV else (trial.dataset,)
 
     def check_data(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Reject trials whose data set or separate test files do not exist."""
         if not self.target.has_test_files:
             trials = [{**params, "test": False} for params in trials]
         super().check_data(trials, source)
 
     def check_contents(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Reject trials whose data set is corrupt or has nothing to measure."""
         super().check_contents(trials, source)
         if not self.target.measurable_by:
             return
@@ -143,7 +139,6 @@ class Supervised(NetworkTask[SupervisedParameters]):
         return self.target.held_shape(data, trial)
 
     def network(self, trial: SupervisedParameters, data: DataShape) -> Network:
-        """Build the trial's network."""
         if self.custom_network is None:
             architecture = ARCHITECTURES[trial.arch]
             if data.vocabulary_size is not None and not architecture.reads_tokens:

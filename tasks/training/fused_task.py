@@ -78,7 +78,6 @@ class FusedTask(Task, Generic[Trial]):
         return self.parameters.from_params(params)
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Train and measure a pack of trials of one shape. Results are yielded after the whole pack has finished."""
         if "torch" not in sys.modules:
             self.prepare(trials[0], context)
         with gc_paused():
@@ -90,11 +89,9 @@ class FusedTask(Task, Generic[Trial]):
         """Start in the background the preparations for a process's first pack, before torch is imported."""
 
     def check_trial(self, params: Params) -> None:
-        """Check that the parameters can be combined."""
         self.check(self.read(params))
 
     def check_data(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Check that the trials' published data sets exist, with their test splits if they are measured."""
         parameters = [self.read(params) for params in trials]
         for name in self._published_sets(parameters):
             check_dataset(name, source)
@@ -102,7 +99,6 @@ class FusedTask(Task, Generic[Trial]):
             check_test(name, source)
 
     def check_contents(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Check that the trials' published data sets are intact."""
         for name in self._published_sets(self.read(params) for params in trials):
             published.check_contents(name, source)
 
@@ -196,7 +192,6 @@ class NetworkTask(FusedTask[Trial]):
         return [self.pack_shape(changed(trial, depth=depth)) for depth in depths] or [self.pack_shape(trial)]
 
     def measured(self, params: Params, steps: int) -> tuple[Sequence[int], Sequence[int]] | None:
-        """Return the (steps, layers) at which a trial that ended at step `steps` was measured."""
         trial = self.read(params)
         data = self.data_shape(trial)
         layers = self.network(trial, data).measured_layers()

@@ -96,7 +96,6 @@ class StreamedBatches:
         self._orders = {seed: order for seed, order in self._orders.items() if seed in self._seeds}
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `load_state`."""
         return {"position": self._position, "begun": dict(self._begun)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -288,7 +287,6 @@ class PackState(ABC):
 
     @property
     def num_trials(self) -> int:
-        """Number of trials in the trainer."""
         return len(self.hyperparameters)
 
     @property

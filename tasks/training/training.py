@@ -171,13 +171,11 @@ class NetworkTraining(Training):
         return trainer.evaluate()
 
     def test_split(self, device: str) -> RecordTest | None:
-        """Return the recorder of the data set's test split, or None if there is no test split or it is not measured."""
         if self.measure_test is None or self.dataset.test is None:
             return None
         return HeldOut(self.dataset.test, self.measure_test, device, self.plan.dtype)
 
     def final_features(self, trainer: FusedTrainer, position: int, index: int, step: int) -> Mapping[str, Any] | None:
-        """Return the features that a trial stores, computed when they are read, or None."""
         selection, dtype = self.kept[index] if self.kept else ("none", "")
         if selection == "none":
             return None

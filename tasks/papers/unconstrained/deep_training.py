@@ -73,7 +73,6 @@ class DufmDescent(HandGradientTrainer):
         return [column_T.view(-1, 1, 1).to(self.theta_TP) for column_T in columns]
 
     def descend(self, *factors: Tensor) -> Tensor:
-        """Update all matrices at once."""
         error_TNK = self._forward()
         loss_T = error_TNK.square().sum(-1).mean(1) / 2
         self._backward(error_TNK, *factors)

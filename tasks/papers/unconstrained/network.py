@@ -53,7 +53,6 @@ class UnconstrainedLayers(Network):
         return [StateSpec(INPUTS, (self.num_samples, self.dimension), 0.0)]
 
     def layers(self) -> list[Layer]:
-        """Return layer 0 to layer depth."""
         return [Layer(number, (self.dimension,)) for number in range(self.depth + 1)]
 
     def step_cost(self) -> StepCost:
@@ -96,7 +95,6 @@ class UnconstrainedFeatures(Network):
         return [f"W_{layer}" for layer in range(1, self.depth + 1)]
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return H_1 [N, D] and the weights, in the order of sampling and storage."""
         sizes = [self.width] * (self.depth - 1) + [self.num_classes]
         weights = [
             ParameterSpec(name, (rows, self.width), self.width, name)
@@ -105,7 +103,6 @@ class UnconstrainedFeatures(Network):
         return [ParameterSpec(FEATURES, (self.num_samples, self.width), 1, FEATURES), *weights]
 
     def layers(self) -> list[Layer]:
-        """Return layer 1 to layer depth."""
         return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
 
     def step_cost(self) -> StepCost:

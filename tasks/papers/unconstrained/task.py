@@ -62,7 +62,6 @@ class Unconstrained(_FreeFeatures[UnconstrainedParameters]):
         self.name, self.parameters, self.schema, self.doc = name, parameters, parameters.schema, doc
 
     def published_sets(self, trial: UnconstrainedParameters) -> Sequence[str]:
-        """Return the data set that X is computed from, if any."""
         return () if trial.data == GAUSSIAN else (trial.data,)
 
     def network(self, trial: UnconstrainedParameters, data: DataShape) -> UnconstrainedLayers:
@@ -79,7 +78,6 @@ class Unconstrained(_FreeFeatures[UnconstrainedParameters]):
         return dataclasses.replace(shape, num_steps=shape.num_steps or _EXACT_STEPS)
 
     def check(self, trial: UnconstrainedParameters) -> None:
-        """Reject parameter combinations that cannot run."""
         if trial.solver == EXACT:
             for name in _OF_DESCENT:
                 value, default = getattr(trial, name), trial.schema[name].default
@@ -128,7 +126,6 @@ class Dufm(_FreeFeatures[DufmParameters]):
         )
 
     def check(self, trial: DufmParameters) -> None:
-        """Reject parameter combinations that cannot run."""
         decays, depth, classes, init = trial.weight_decays, trial.depth, trial.num_classes, trial.init
         if decays is not None and len(decays) != depth:
             raise ParameterError(f"weight_decays has {len(decays)} numbers, depth is {depth}. Give one per matrix.")

@@ -49,7 +49,6 @@ class UnconstrainedDescent(HandGradientTrainer):
         self.untrained = {INPUTS: inputs_TND.to(self.theta_TP)}
 
     def options(self, trials: slice) -> dict[str, Any]:
-        """Return a trial, and inputs and start of these trials."""
         return {**super().options(trials), "trial": self._trial, "inputs_TND": self.untrained[INPUTS][trials]}
 
     def _lay_out(self, parameters: dict[str, Tensor]) -> None:

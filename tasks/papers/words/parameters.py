@@ -76,7 +76,6 @@ class WordsParameters(training.TrainingParameters):
 
     @property
     def words_per_concept(self) -> int:
-        """Number s of words per concept."""
         return self.vocabulary_size // self.concepts
 
     @property
@@ -86,7 +85,6 @@ class WordsParameters(training.TrainingParameters):
 
     @property
     def num_steps(self) -> int:
-        """Number of training steps."""
         return training.num_steps(self, self.num_sentences)
 
     @property

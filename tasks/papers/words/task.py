@@ -43,7 +43,6 @@ class Words(FusedTask[WordsParameters]):
         return training(trials)
 
     def check(self, trial: WordsParameters) -> None:
-        """Reject parameter combinations that cannot run."""
         check_training(trial, trial.num_sentences)
         words, concepts = trial.vocabulary_size, trial.concepts
         if words % concepts:
@@ -69,11 +68,9 @@ class Words(FusedTask[WordsParameters]):
                 )
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine:
-        """Return the engine that runs the steps of a trial."""
         return select_engine_by_hand(requested, device)
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        """Return the number of trials of one shape to fuse for speed."""
         if device == "cuda":
             return 64
         return int(max(1, min(16, FUSED_MULTIPLY_ADDS // _step_multiply_adds(self.read(params)))))
@@ -104,9 +101,6 @@ class Words(FusedTask[WordsParameters]):
         return float((0 if device == "cuda" else PROCESS_BYTES) + pack + table)
 
     def measured(self, params: Params, steps: int) -> tuple[list[int], list[int]]:
-        """Return the (steps, layers) measured in a trial of `steps` steps.
-
-        Layer 0 is the embedding. With LayerNorm, layer 1 is the normalised embedding, which the linear layer reads."""
         trial = self.read(params)
         return taken_steps(trial, trial.num_sentences, steps), [0, 1] if trial.layer_norm else [0]
 

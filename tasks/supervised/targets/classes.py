@@ -167,7 +167,6 @@ class Classes(Target):
         return Dataset(x_NI, labels_N[order], counts_K, sample_shape, vocabulary, class_names=names), classes
 
     def check_alike(self, answers: np.ndarray, test_answers: np.ndarray, name: str) -> None:
-        """Reject a class without samples in one of the splits."""
         if len(answers) != len(test_answers) or (answers != test_answers).any():
             unshared = sorted(set(map(str, answers)) ^ set(map(str, test_answers)))
             raise DatasetError(f"{name}: class {unshared[0]} is in one split only. Add samples of it to the other.")
@@ -181,7 +180,6 @@ class Classes(Target):
         )
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Select samples of each class, and normalise them and the test split with the same moments."""
         return prepare_classes(
             whole if trial.test else dataclasses.replace(whole, test=None),
             trial.dataset,
@@ -205,7 +203,6 @@ class Classes(Target):
         )
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject unknown metrics, and more samples per class than the smallest class has."""
         parse_measure(trial.measure, self.custom)
         if isinstance(whole, Streamed) or trial.samples_per_class is None:
             return
@@ -217,7 +214,6 @@ class Classes(Target):
             )
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
-        """Return the function that measures the geometry of classes in each layer."""
         from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 
         names = parse_measure(trial.measure, self.custom)

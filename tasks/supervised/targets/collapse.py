@@ -42,7 +42,6 @@ class Collapse(Classes):
     declares: ClassVar[Mapping[str, Fields]] = {}
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject combinations that cannot run, and parameters that have no effect for a network."""
         super().check(trial, whole)
         _check_patches(trial)
         _check_free(trial)
@@ -50,11 +49,9 @@ class Collapse(Classes):
         _check_stages(trial)
 
     def check_network(self, trial: SupervisedParameters, network: Network, data: DataShape) -> None:
-        """Reject parameters of polish that are mutually exclusive."""
         check_polish(trial, is_deepenable=not trial.continuation or network.neutral_block() is not None)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
-        """Return the function that measures layers and, on the training split, the network's weights."""
         from depthrate.tasks.supervised.targets.classes_training import layer_and_weight_measurements
 
         def find_optimum(weight_decay_last: float) -> UnconstrainedOptimum | None:

@@ -34,7 +34,6 @@ class NextTokenTrainer(FusedTrainer):
         self._vocabulary_size, self._floor = vocabulary_size, floor
 
     def options(self, trials: slice) -> dict[str, Any]:
-        """Return the vocabulary size and the floor."""
         return {"vocabulary_size": self._vocabulary_size, "floor": self._floor}
 
     def num_correct(self, logits_TBSV: Tensor, labels_TBS: Tensor) -> Tensor:
@@ -42,12 +41,10 @@ class NextTokenTrainer(FusedTrainer):
         return (logits_TBSV.argmax(-1) == labels_TBS).double().mean(-1).sum(1)
 
     def evaluate(self) -> NextTokenEvaluation:
-        """Return loss, objective, accuracy, gradient norm, perplexity and loss gap over the training set."""
         evaluation = super().evaluate()
         return NextTokenEvaluation(**vars(evaluation), **self._derive(evaluation.loss))
 
     def scores(self) -> dict[str, Tensor]:
-        """Return loss, accuracy, perplexity and loss gap over all sequences, by column, each [T], without a gradient."""
         scores = super().scores()
         return scores | self._derive(scores["loss"])
 

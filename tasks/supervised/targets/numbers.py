@@ -110,7 +110,6 @@ class Numbers(Target):
         return Dataset(flat_NI, y_Nm, _NO_CLASSES, sample_shape), y_Nm.shape[1]
 
     def check_alike(self, answers: int, test_answers: int, name: str) -> None:
-        """Reject a test split with targets of another length."""
         if answers != test_answers:
             raise DatasetError(f"{name}: targets have {answers} numbers, but the test split has {test_answers}")
 
@@ -119,13 +118,11 @@ class Numbers(Target):
         return _select_and_scale(whole, trial, trial.normalize)
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of images with a teacher's targets."""
         shape = PUBLISHED[trial.dataset].shape(dtype=trial.dtype)
         num_samples = trial.samples or shape.num_samples
         return dataclasses.replace(shape, num_samples=num_samples, num_classes=trial.targets, has_targets=True)
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Load images with a teacher's targets."""
         images = load_dataset(
             trial.dataset,
             source,
@@ -138,12 +135,10 @@ class Numbers(Target):
         return _select_and_scale(_with_teacher_targets(images, trial.targets, trial.data_seed), trial, "none")
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject unknown metrics, and more samples than the data have."""
         parse_measure(trial.measure, self.custom)
         check_drawn(trial, PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
-        """Return the function that measures NRC1, NRC2 and NRC3 of each layer."""
         from depthrate.tasks.supervised.targets.numbers_training import layer_measurements
 
         return layer_measurements(dataset.labels_N, parse_measure(trial.measure, self.custom), split=split)

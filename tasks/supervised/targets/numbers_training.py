@@ -31,12 +31,10 @@ class NumbersTrainer(FusedTrainer):
         return torch.full((len(logits_TBK),), torch.nan, dtype=torch.float64, device=logits_TBK.device)
 
     def evaluate(self) -> NumbersEvaluation:
-        """Return loss, objective, R^2 and the objective's gradient norm over the whole training set."""
         evaluation = super().evaluate()
         return NumbersEvaluation(**vars(evaluation), r_squared=self._r_squared(evaluation.loss))
 
     def scores(self) -> dict[str, Tensor]:
-        """Return loss and R^2 over all samples, by column, each [T] in float64, without a gradient."""
         loss_T = super().scores()["loss"]
         return {"loss": loss_T, "r_squared": self._r_squared(loss_T)}
 

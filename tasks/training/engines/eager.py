@@ -96,7 +96,6 @@ class TorchSteps(Steps):
     engine = Engine.EAGER
 
     def prepare(self) -> None:
-        """Allocate the step's buffers, and forget the recording of an earlier state."""
         self._replayed = ReplayedStep() if self.trainer.device.type == "cuda" else None
 
     def step(self, max_steps: int, divergence: Divergence | None) -> Tensor:
@@ -133,7 +132,6 @@ class EagerSteps(TorchSteps):
         return numbers if trainer.shares_batches else (*numbers, *trainer.next_batch())
 
     def take(self, *inputs: Tensor) -> Tensor:
-        """Update parameters, moments and untrained state."""
         trainer, plan = self.trainer, self.trainer.plan
         learning_rate_T1, rate_T1, correction, *batch = inputs
         x_TBI, labels_TB = batch if batch else trainer.expand(trainer.x_NI, trainer.labels_N)

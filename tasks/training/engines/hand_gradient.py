@@ -79,7 +79,6 @@ class _HandSteps(TorchSteps):
         self._factors: Sequence[Tensor] = ()
 
     def inputs(self) -> Sequence[Tensor]:
-        """Return the factors that contain the learning rates."""
         rates = self.trainer.lr_at(self.trainer.step_count)
         if rates != self._rates:
             self._rates, self._factors = rates, self.trainer.rate_factors(rates)

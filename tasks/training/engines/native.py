@@ -59,7 +59,6 @@ class NativeSteps(Steps):
         self._call: NativeCall | None = None
 
     def prepare(self) -> None:
-        """Bind the tensors that steps read and update."""
         trainer, plan = self.trainer, self.trainer.plan
         self.pace = Pace()
         self.loss_T = trainer.momentum_T1.new_empty(trainer.num_trials)
@@ -92,7 +91,6 @@ class NativeSteps(Steps):
         self._call = None
 
     def step(self, max_steps: int, divergence: Divergence | None) -> Tensor:
-        """Take between 1 and `max_steps` steps, and record divergence. Return the losses [T] of the last."""
         assert self._call is not None
         trainer, order_TN = self.trainer, None
         max_steps = min(max_steps, self.pace.steps_per_call)
