@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 ATLAS_FILE = Path(__file__).parent / "papers" / "atlas.toml"
 PREFIX = "atlas/"
@@ -12,7 +12,6 @@ PREFIX = "atlas/"
 Verdict = Literal[
     "agrees", "agrees in trend", "in part", "disagrees", "undecided", "theorem, no figure", "not comparable", "not run"
 ]
-VERDICTS: tuple[str, ...] = get_args(Verdict)
 Source = Literal["printed", "ours"]
 
 

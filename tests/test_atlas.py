@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from scipy import stats
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.sweeps.atlas import VERDICTS, Check, atlas_figures
+from depthrate.sweeps.atlas import Check, Verdict, atlas_figures
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import find_sweep_file, load_sweep
 from depthrate.tasks.citations import PAPERS
@@ -48,7 +49,11 @@ def call(*arguments: str) -> str:
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
 def test_a_figure_has_a_verdict_and_says_why(figure):
-    assert figure.paper in PAPERS and figure.key.startswith(f"{figure.paper.lower()}-") and figure.verdict in VERDICTS
+    assert (
+        figure.paper in PAPERS
+        and figure.key.startswith(f"{figure.paper.lower()}-")
+        and figure.verdict in get_args(Verdict)
+    )
     assert len(figure.claim) > 20 and len(figure.why) > 20
     assert bool(figure.run) == (figure.verdict != "not run") == bool(figure.pictures)
     assert not figure.run or figure.run == figure.sweep or figure.size, "a smaller run names its size"

@@ -83,6 +83,7 @@ class ForwardPass:
         return out
 
 
+@dataclass(frozen=True, kw_only=True)
 class BatchNormed(Network):
     """Base of networks with BatchNorm: parameters, training and evaluation mode, and separate trials on a CPU.
 
@@ -174,8 +175,6 @@ class DenseResNet(BatchNormed):
     depth: int
     width: int
     input_dimensions: int
-    num_classes: int
-    last_bias: bool
 
     @property
     def min_batch_size(self) -> int:
@@ -235,8 +234,6 @@ class StagedResNet(BatchNormed):
 
     stages: tuple[Stage, ...]
     image_shape: tuple[int, int, int]
-    num_classes: int
-    last_bias: bool
 
     @property
     def depth(self) -> int:

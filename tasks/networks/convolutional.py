@@ -41,8 +41,6 @@ class ResNetWithHead(BatchNormed):
     image_shape: tuple[int, int, int]
     num_samples: int
     """Size of the training set, which scales the decay of a batch's features."""
-    num_classes: int
-    last_bias: bool
     regularised_backbone: bool
     feature_decay: float
     holds_only_features = False
