@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -26,16 +25,6 @@ from depthrate.tasks.training.engines.native import NativeEvaluation, NativeStep
 from depthrate.tasks.training.pack_state import MakeSteps, PackState, Steps
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.training_plan import evaluation_rows
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics over the training set, or the measured part of a streamed one, as float64 tensors [T]."""
-
-    loss: Tensor
-    objective: Tensor
-    accuracy: Tensor
-    grad_norm: Tensor
 
 
 class FusedTrainer(PackState):
@@ -66,15 +55,16 @@ class FusedTrainer(PackState):
     def eager_steps(self) -> Steps:
         return EagerSteps(self)
 
-    def evaluate(self) -> Evaluation:
-        """Compute loss, objective, accuracy and the objective's gradient norm over the whole training set."""
+    def evaluate(self) -> dict[str, Tensor]:
+        """Compute loss, objective, accuracy and the objective's gradient norm over the whole training set, or the measured part
+        of a streamed one, [T] in float64 each."""
         native = self._native_evaluation
         loss_T, correct_T, gradient_TP = self._losses_and_gradients() if native is None else native(self.theta_TP)
         theta_TP, decay_TP = self.theta_TP.double(), self.decay_TP.double()
         gradient_TP += decay_TP * theta_TP
         objective_T = loss_T + (decay_TP * theta_TP.square()).sum(1) / 2
-        accuracy_T = correct_T / len(self.x_NI)
-        return Evaluation(loss_T, objective_T, accuracy_T, gradient_TP.square().sum(1).sqrt())
+        accuracy_T, norm_T = correct_T / len(self.x_NI), gradient_TP.square().sum(1).sqrt()
+        return {"loss": loss_T, "objective": objective_T, "accuracy": accuracy_T, "grad_norm": norm_T}
 
     def _losses_and_gradients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Compute loss [T], correct samples [T] and the loss's gradient [T, P] over the whole training set."""

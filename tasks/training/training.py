@@ -21,7 +21,7 @@ from depthrate.tasks.training.layers import HeldOut, Measure, Rows, stored_featu
 from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
 from depthrate.tasks.training.polish.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
-from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, TrainingPlan
 
 Row = Mapping[str, Any]
@@ -101,8 +101,8 @@ class Training(ABC):
         """Create the trainer of all trials on a device, before their first step."""
 
     @abstractmethod
-    def evaluate(self, trainer: Any, positions: Sequence[int]) -> Any:
-        """Evaluate the trials at these positions for their curves: a dataclass with one tensor per column, including `loss`."""
+    def evaluate(self, trainer: Any, positions: Sequence[int]) -> Mapping[str, Tensor]:
+        """Evaluate the trials at these positions for their curves: column -> tensor [T], including `loss`."""
 
     def test_split(self, device: str) -> RecordTest | None:
         """Return the recorder of the test split, or None if it is not measured."""
@@ -165,7 +165,7 @@ class NetworkTraining(Training):
             trainer.theta_TP = self.start_TP.to(trainer.theta_TP)
         return trainer
 
-    def evaluate(self, trainer: FusedTrainer, positions: Sequence[int]) -> Evaluation:
+    def evaluate(self, trainer: FusedTrainer, positions: Sequence[int]) -> dict[str, Tensor]:
         """Evaluate all trials, whose curve rows are due at the same steps."""
         assert len(positions) == trainer.num_trials
         return trainer.evaluate()

@@ -6,7 +6,6 @@ A task supplies a `Training`: the trainer, the number of steps per trial, and th
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -304,8 +303,8 @@ class TrainingPack:
         indices = [self.alive[position] for position, is_kept in zip(due, is_finite, strict=True) if is_kept]
         rows = [row for row, is_kept in zip(rows_of_due, is_finite, strict=True) if is_kept]
         if len(rows) < len(due):
-            loss_T = torch.zeros(len(self.alive), dtype=evaluation.loss.dtype, device=evaluation.loss.device)
-            loss_T[due] = evaluation.loss
+            loss_T = torch.zeros(len(self.alive), dtype=evaluation["loss"].dtype, device=evaluation["loss"].device)
+            loss_T[due] = evaluation["loss"]
             self._divergence.check(loss_T, step)
             self._drop_diverged()
         rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)
@@ -351,8 +350,7 @@ class TrainingPack:
             self.test_split(self.trainer, step, tables, measured)
 
 
-def _rows(evaluation: Any) -> list[dict[str, Any]]:
+def _rows(columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     """Convert an evaluation to one row per trial, reading all columns at once: each reading waits for a GPU."""
-    columns = {field.name: getattr(evaluation, field.name) for field in dataclasses.fields(evaluation)}
-    values_TC = torch.stack([column.to(evaluation.loss.device) for column in columns.values()], dim=1).tolist()
+    values_TC = torch.stack([column.to(columns["loss"].device) for column in columns.values()], dim=1).tolist()
     return [dict(zip(columns, values, strict=True)) for values in values_TC]

@@ -18,7 +18,7 @@ from depthrate.tasks.papers.words import word_geometry as geometry
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import draw_sentences
 from depthrate.tasks.papers.words.theory import Prediction, Setting, frequencies, predict
-from depthrate.tasks.papers.words.word_trainer import WordsEvaluation, WordsTrainer, words_library
+from depthrate.tasks.papers.words.word_trainer import WordsTrainer, words_library
 from depthrate.tasks.parameters import OncePerObject
 from depthrate.tasks.training.engines.choice import select_engine_by_hand
 from depthrate.tasks.training.layers import Rows, null_if_not_finite
@@ -71,7 +71,7 @@ class WordsTraining(Training):
     def begin(self, device: str = "cpu") -> WordsTrainer:
         return WordsTrainer(self.trials, [draw_sentences(trial) for trial in self.trials], device)
 
-    def evaluate(self, trainer: WordsTrainer, positions: Sequence[int]) -> WordsEvaluation:
+    def evaluate(self, trainer: WordsTrainer, positions: Sequence[int]) -> dict[str, Tensor]:
         return trainer.evaluate(positions)
 
     def test_split(self, device: str) -> RecordTest:

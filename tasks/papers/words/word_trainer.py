@@ -10,7 +10,6 @@ Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,18 +39,9 @@ EVALUATED_PER_SEQUENCE = 10
 """Training sentences per sequence used for losses and accuracies. Evaluating 500 costs about 1,000 steps."""
 
 
-@dataclass(frozen=True)
-class WordsEvaluation:
-    """Losses and accuracies of trials, each a float64 tensor [T]."""
-
-    loss: Tensor
-    objective: Tensor
-    accuracy: Tensor
-    test_loss: Tensor
-    test_accuracy: Tensor
-    epoch_loss: Tensor
-    """Mean over the sentences of the epoch so far, each with the parameters of its step. NaN before the first step."""
-    epoch_accuracy: Tensor
+_COLUMNS = ("loss", "objective", "accuracy", "test_loss", "test_accuracy", "epoch_loss", "epoch_accuracy")
+"""Columns of an evaluation. Those of an epoch are means over its sentences so far, each with the parameters of its step, and
+NaN before the first step."""
 
 
 def words_library(
@@ -235,12 +225,12 @@ class WordsTrainer:
         return sums_T
 
     @torch.no_grad()
-    def evaluate(self, trials: Sequence[int]) -> WordsEvaluation:
+    def evaluate(self, trials: Sequence[int]) -> dict[str, Tensor]:
         """Return loss and accuracy of trials on training sentences (up to 10 per sequence) and test sentences."""
         numbers = torch.tensor([self._evaluated(trial) for trial in trials], dtype=torch.float64).view(-1, 5)
         seen_T3 = self._epoch_T3[list(trials)].cpu()
         means_T2 = seen_T3[:, :2] / seen_T3[:, 2:]
-        return WordsEvaluation(*numbers.unbind(1), *means_T2.unbind(1))
+        return dict(zip(_COLUMNS, (*numbers.unbind(1), *means_T2.unbind(1)), strict=True))
 
     def _evaluated(self, trial: int) -> tuple[float, ...]:
         of_trial, sentences = self.trials[trial], self.sentences[trial]

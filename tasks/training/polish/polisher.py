@@ -24,7 +24,7 @@ from depthrate.tasks.training.polish.lbfgs import Lbfgs
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
 from depthrate.tasks.training.polish.smoothed_objective import Objective, SmoothedObjective
 from depthrate.tasks.training.step import losses
-from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import PolishPlan
 
 OBJECTIVE_RTOL = 1e-10
@@ -88,7 +88,7 @@ class Polisher:
             for trial in self._trials
         ]
 
-    def compare(self, trials: Iterable[int]) -> Evaluation:
+    def compare(self, trials: Iterable[int]) -> dict[str, Tensor]:
         """Record iterates with the lowest true objective so far, and evaluate the trainer at `theta_TP`.
 
         Unless the plan requests stationary points, a trial ends at its lowest point and not at its last one: the smoothed
@@ -97,7 +97,7 @@ class Polisher:
         """
         self._trainer.theta_TP = torch.stack([trial.search.iterate_P for trial in self._trials])
         evaluation = self._trainer.evaluate()
-        objective_T = evaluation.objective.tolist()
+        objective_T = evaluation["objective"].tolist()
         for trial, objective in ((self._trials[position], objective_T[position]) for position in trials):
             if objective < trial.lowest or self.plan.to_stationary:
                 trial.best_P, trial.lowest = trial.search.iterate_P, objective

@@ -201,7 +201,7 @@ def test_the_objective_grows_with_the_scale_of_exactly_the_weights_that_the_pape
 
     def penalty():
         found = trainer.evaluate()
-        return (found.objective - found.loss).item()
+        return (found["objective"] - found["loss"]).item()
 
     for name, parameter in trainer.parameters().items():
         original = parameter.clone()

@@ -172,7 +172,7 @@ def test_the_least_subgradient_falls_with_the_width():
 def test_without_kinks_nearby_the_least_subgradient_is_the_gradient():
     trainer = training_of(params_of()).begin()
     norm = min_subgradient_norm(trainer, 0, trainer.theta_TP[0], 1e-12)
-    assert norm == pytest.approx(trainer.evaluate().grad_norm.item(), rel=1e-12)
+    assert norm == pytest.approx(trainer.evaluate()["grad_norm"].item(), rel=1e-12)
 
 
 @pytest.mark.slow
