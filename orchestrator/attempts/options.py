@@ -4,26 +4,23 @@ To add an option, add a field to `LaunchOptions`, or an `Option` to an `Executor
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from depthrate.deprecated import LAUNCH_OPTIONS, warn_renamed
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.parameters import Parameter, ParameterError
 
 
 class OptionError(ValueError):
     """A launch option is unknown or has an invalid value."""
 
 
-@dataclass(frozen=True)
-class Option:
+@dataclass(frozen=True, kw_only=True)
+class Option(Parameter):
     """Declaration of an option: `packs_per_gpu` is --packs-per-gpu, and packs_per_gpu=4 in a notebook."""
 
-    name: str
-    type: type
-    doc: str
     default: Any = None
-    minimum: float | None = None
     metavar: str | None = None
     is_list: bool = False
     """True if the option may be repeated."""
@@ -35,29 +32,22 @@ class Option:
         """Flag on the command line."""
         return f"--{self.name.rstrip('_').replace('_', '-')}"
 
-    def check(self, value: Any) -> None:
-        """Reject a value that the command line would reject.
+    def check(self, value: Any) -> Any:
+        """Return the value in its canonical type.
 
         Raises:
             OptionError: The value has the wrong type or is too small.
         """
         if self.is_list or (value is None and self.default is None):
-            return
-        expected = {bool: "True or False", int: "an int", float: "a number", str: "a str"}[self.type]
-        kinds = (int, float) if self.type is float else (self.type,)
-        is_type = isinstance(value, kinds) and (self.type is bool or not isinstance(value, bool))
-        if not is_type or (self.minimum is not None and not value >= self.minimum):
-            bound = "" if self.minimum is None else f" >= {self.minimum:g}"
-            raise OptionError(f"{self.name} is {value!r}, expected {expected}{bound}")
+            return value
+        try:
+            return super().check(value)
+        except ParameterError:
+            raise OptionError(f"{self.name} is {value!r}, expected {self.allowed}") from None
 
 
 def _option(kind: type, doc: str, default: Any = None, **more: Any) -> Any:
-    return field(default=default, metadata={"option": {"type": kind, "doc": doc, "default": default} | more})
-
-
-def _declared(declared: Field[Any]) -> Option | None:
-    metadata = declared.metadata.get("option")
-    return None if metadata is None else Option(declared.name, **metadata)
+    return field(default=default, metadata={"kind": kind.__name__, "doc": doc, "default": default} | more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +92,8 @@ class LaunchOptions:
         """Return all options in the order of --help, including executors' options."""
         options: list[Option] = []
         for declared in fields(cls):
-            options += of_executors if declared.name == "executor_options" else filter(None, [_declared(declared)])
+            own = [Option(name=declared.name, **declared.metadata)] if declared.metadata else []
+            options += of_executors if declared.name == "executor_options" else own
         return options
 
 

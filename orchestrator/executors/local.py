@@ -30,7 +30,7 @@ WORKER_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": "268435456",
     "MALLOC_TOP_PAD_": "67108864",
 }
-NICE = Option("nice", int, "Niceness of workers, 0 to 19 (nice(1)).", 0, minimum=0)
+NICE = Option(name="nice", kind="int", doc="Niceness of workers, 0 to 19 (nice(1)).", default=0, minimum=0)
 OUTPUT_WAIT_S = 2.0
 """Time in seconds to wait for the last output of a worker that has exited."""
 

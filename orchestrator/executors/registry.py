@@ -50,8 +50,7 @@ def make_launch_options(sweep: str, values: Mapping[str, Any], **more: Any) -> L
     """
     fields: dict[str, Any] = {}
     for option in launch_options():
-        value = values.get(option.name, option.default)
-        option.check(value)
+        value = option.check(values.get(option.name, option.default))
         fields[option.name] = tuple(value or ()) if option.is_list else value
     of_executors = {option.name: fields.pop(option.name) for option in executor_options()}
     return LaunchOptions(sweep=sweep, executor_options=of_executors, **fields, **more)

@@ -37,9 +37,9 @@ from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, pick_columns, skip_pandas, task_table
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
+from depthrate.tasks.importing import torch_errors
 from depthrate.tasks.interface import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
-from depthrate.tasks.training.engines.choice import NoCompilerError
-from depthrate.tasks.training.torch_errors import torch_errors
+from depthrate.tasks.native.compiler import NoCompilerError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -54,7 +54,7 @@ def open_one_by_one(request: ExecutorRequest) -> OneByOne:
 TOY = ExecutorEntry(
     name="toy",
     open=open_one_by_one,
-    options=(Option("nice_level", int, "How nice it is.", default=3, minimum=1),),
+    options=(Option(name="nice_level", kind="int", doc="How nice it is.", default=3, minimum=1),),
     scheduler=Scheduler(
         "TOY", lambda store, sweep: SchedulerAnswer(JobCounts(2, 1, {"Play": 2}), []), lambda store, sweep: None
     ),

@@ -5,7 +5,7 @@ from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, Execu
 from depthrate.orchestrator.executors.errors import ExecutorError
 from depthrate.orchestrator.executors.slurm.entry import PACKS_PER_GPU
 
-ADDRESS = Option("address", str, "Ray cluster: host:port or auto. Default: start a local Ray.")
+ADDRESS = Option(name="address", kind="str", doc="Ray cluster: host:port or auto. Default: start a local Ray.")
 
 
 def _open(request: ExecutorRequest) -> Executor:

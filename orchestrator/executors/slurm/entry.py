@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
     from depthrate.storage.files.store import Store
 
-CLUSTER = Option("cluster", str, "Cluster file (TOML) with the resources per SLURM job, e.g. slurm/example.toml.")
+CLUSTER = Option(
+    name="cluster", kind="str", doc="Cluster file (TOML) with the resources per SLURM job, e.g. slurm/example.toml."
+)
 PACKS_PER_GPU = Option(
-    "packs_per_gpu",
-    int,
-    "Packs per GPU (ray, slurm). Default: the cluster file's, else 1.",
-    minimum=1,
+    name="packs_per_gpu", kind="int", doc="Packs per GPU (ray, slurm). Default: the cluster file's, else 1.", minimum=1
 )
 
 

@@ -59,7 +59,7 @@ def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> N
     for given, message in (
         ({"stall_minutes": -1}, "stall_minutes is -1, expected a number >= 0"),
         ({"workers": "two"}, "workers is 'two', expected an int"),
-        ({"rerun": 1}, "rerun is 1, expected True or False"),
+        ({"rerun": 1}, "rerun is 1, expected true or false"),
         ({"nice": -3}, "nice is -3, expected an int >= 0"),
     ):
         with pytest.raises(OptionError, match=message):

@@ -19,8 +19,8 @@ from depthrate.storage.catalog.code import list_code_hashes, read_code
 from depthrate.storage.catalog.specs import read_specs, write_spec
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.trust import STRICT_MODES
+from depthrate.tasks.interface import TaskCode
 
 LAW = """
 import depthrate
