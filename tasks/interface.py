@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Params = Mapping[str, Any]
 Tables = Mapping[str, Any]
 """Table name (metrics, curves, features) -> list of dicts, pandas frame or Arrow table."""
+CUSTOM = "own"
+"""Task of trials on classes with a custom network or custom data. Stores use this name."""
 
 
 class TaskError(ValueError):
