@@ -10,7 +10,6 @@ import click
 from depthrate.orchestrator.cli.exit_codes import exits
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-GRACE_NOTE = "the first compaction after at least an hour"
 
 
 class Number(click.FloatRange):

@@ -1,7 +1,8 @@
 """Group small files so that a group fits into memory, and merge a group into a few sorted files and their manifest."""
 
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from depthrate.storage.attempts.records import read_loose_records
+from depthrate.storage.catalog.removals import Removals
 from depthrate.storage.commits.commit import join_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import Commit, VisibleCommit, read_trials, resolve, visible_rows
+from depthrate.storage.commits.source import Commit, VisibleCommit, read_trials, resolve, visible_rows, without_rows
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
     attempt_of_path,
     compacted_path,
+    is_compacted,
     log_path,
     manifest_path,
     name_of_path,
@@ -33,12 +36,18 @@ GROUP_BYTES = 100e6
 """Maximum bytes of one table in memory that are merged together (the process needs about three times as much)."""
 GROUP_ROWS = 1_000_000
 """Maximum rows of one table in a group."""
+FIRST_HIDDEN_PART = 5_000
+"""Number of the first file of a compaction, per table, with rows that were not visible when it was written."""
 GROUP_RECORDS = 5_000
 """Maximum attempts' records in a group."""
 MERGE_FEATURES_BELOW = 8_000_000
 """Size in bytes above which files of features are not rewritten, since merging them gains nothing."""
 SETTLED_S = 60.0
 """Seconds after an attempt's end when its record is final."""
+
+
+Trials = dict[str, list[pa.Table]]
+"""Commit or manifest -> its trials, visible or not, with all columns: a table per file, of one version of a task."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Group:
     records: list[str]
     """Paths of attempts' records."""
     drops: bool = False
-    """Whether some of the rows were permanently removed."""
+    """Whether some of the rows were permanently removed, or a file has visible and other rows and must not."""
 
     @property
     def is_work(self) -> bool:
@@ -58,13 +67,20 @@ class Group:
         return self.drops or len(self.sources) + len(self.records) > 1
 
 
-def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
-    """Yield the groups to merge: loose commits with small compactions, and redundant compactions with their originals."""
+def plan_groups(
+    store: Store, snapshot: Snapshot, at_least: int, group_bytes: float, *, splits: bool = False
+) -> Iterator[Group]:
+    """Yield the groups to merge: loose commits with small compactions, and redundant compactions with their originals.
+
+    Args:
+        splits: Whether to rewrite files with visible and other rows.
+    """
     sources: dict[str, list[VisibleCommit]] = {}
     for source in (*snapshot.sources, *snapshot.superseded_commits):
         sources.setdefault(sweep_of_path(source.path), []).append(source)
     records = _settled_records(store, snapshot)
     shrinking = {source.path for of_sweep in sources.values() for source in of_sweep if _has_gone(source, snapshot)}
+    shrinking |= {source.path for source in snapshot.sources if splits and visible_files(source) is None}
     for sweep in sorted(sources.keys() | records.keys()):
         of_sweep = sources.get(sweep, [])
         small = [s for s in of_sweep if s.manifest is None or s.path in shrinking or _weight(s) < group_bytes / 2]
@@ -89,8 +105,26 @@ def _copies(sweep: str, large: list[VisibleCommit]) -> Iterator[Group]:
 
 def _has_gone(source: VisibleCommit, snapshot: Snapshot) -> bool:
     """Return whether a source holds rows that were permanently removed."""
-    counts = snapshot.removals.permanent_only().visible_mask(source.all_trials)
+    counts = Removals(hidden=snapshot.removals.gone).visible_mask(source.all_trials)
     return counts is not None and not all(counts.to_pylist())
+
+
+def visible_files(source: VisibleCommit) -> dict[str, list[DataFile]] | None:
+    """Return the files of a source with visible rows, by table, or None if one of them has other rows as well."""
+    if source.is_fully_visible:
+        return source.files
+    if source.manifest is None:
+        return None
+    visible, keys = set(row_keys(source.trials)), iter(row_keys(source.all_trials))
+    for file in source.files.get("trials", ()):
+        num_visible = sum(key in visible for key in itertools.islice(keys, file.rows))
+        if num_visible != (0 if _is_hidden_part(file.path) else file.rows):
+            return None
+    return {table: [file for file in named if not _is_hidden_part(file.path)] for table, named in source.files.items()}
+
+
+def _is_hidden_part(path: str) -> bool:
+    return is_compacted(path) and name_of_path(path).partition("-")[2] >= f"{FIRST_HIDDEN_PART:04d}"
 
 
 def _cut(
@@ -141,7 +175,6 @@ def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
 
 
 _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
-ReadRows = Callable[[Store, VisibleCommit, DataFile], pa.Table]
 
 
 class CorruptCommitFile(Exception):
@@ -155,14 +188,14 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         CorruptCommitFile: A file is corrupt. Nothing has changed.
         FileNotFoundError: Another compaction has replaced a file. Nothing has changed.
     """
-    resolved, trials = _resolved(store, group, snapshot)
-    written = write_tables(store, group.sweep, resolved, trials, compaction_id, read_rows)
-    left_out = {key for source in resolved for key in row_keys(source.all_trials)}
-    left_out -= {key for source in resolved for key in row_keys(source.trials)}
+    trials = _read_trials(store, group)
+    visible, others = _resolved(group, snapshot, trials)
+    written = _write_tables(store, group.sweep, visible, trials, compaction_id)
+    for table, files in _write_tables(store, group.sweep, others, trials, compaction_id, FIRST_HIDDEN_PART).items():
+        written.setdefault(table, []).extend(files)
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
     undeleted = {c for c in earlier if manifest_path(group.sweep, c) in snapshot.listing}
-    gone = {attempt_id for _, attempt_id in left_out}.union(*(manifest.gone for manifest in replaced))
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
         path = compacted_path("attempts", group.sweep, compaction_id)
@@ -176,31 +209,44 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         compactions=sorted({manifest.compaction_id for manifest in replaced} | undeleted),
         attempts=sizes,
         logs=logs,
-        gone=sorted(gone),
     )
     manifest.write(store)
     return manifest
 
 
-def _resolved(store: Store, group: Group, snapshot: Snapshot) -> tuple[list[VisibleCommit], list[pa.Table]]:
-    """Return a group's sources with the trials that stay: not purged, and without an earlier commit here. Then these trials."""
-    commits, files = [], []
+def _read_trials(store: Store, group: Group) -> Trials:
+    trials: Trials = {}
     for source in group.sources:
         try:
-            tables = read_trials(store, source)
+            trials[source.path] = read_trials(store, source)
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise CorruptCommitFile(source.path) from error
-        trials = pa.concat_tables([table.select(TRIALS.names) for table in tables])
-        commits.append(Commit(source.path, trials, source.files, source.manifest))
-        files.append(tables)
-    resolved = resolve(commits, removals=snapshot.removals.permanent_only())
-    visible = [visible_rows(s, table) for s, tables in zip(resolved, files, strict=True) for table in tables]
-    return resolved, visible
+    return trials
 
 
-def _by_parameters(tables: Sequence[pa.Table]) -> list[pa.Table]:
+def _resolved(group: Group, snapshot: Snapshot, trials: Trials) -> tuple[list[VisibleCommit], list[VisibleCommit]]:
+    """Return a group's sources with their visible trials, then with the others that stay.
+
+    Of the commits of a trial by the same code, the first one stays, and the first removed one that can be restored.
+    """
+    commits = []
+    for source in group.sources:
+        rows = pa.concat_tables([table.select(TRIALS.names) for table in trials[source.path]])
+        commits.append(Commit(source.path, rows, source.files, source.manifest))
+    removals = snapshot.removals
+    stored = frozenset(key for commit in commits for key in row_keys(commit.trials))
+    kept = resolve(commits, removals=Removals(hidden=removals.hidden))
+    restorable = (removals.hidden - removals.gone) & stored
+    others = resolve(commits, removals=Removals(hidden=stored - restorable)) if restorable else []
+    shown = {key for source in group.sources for key in row_keys(source.trials)}
+    visible = [without_rows(source, stored - shown) for source in kept]
+    others += [without_rows(source, shown) for source in kept]
+    return [source for source in visible if source.trials.num_rows], [s for s in others if s.trials.num_rows]
+
+
+def _by_parameters(tables: Iterable[pa.Table]) -> list[pa.Table]:
     """Join trials of one version of a task with the same parameters."""
     alike: dict[tuple[Any, ...], list[pa.Table]] = {}
     for table in tables:
@@ -216,28 +262,23 @@ def _by_parameters(tables: Sequence[pa.Table]) -> list[pa.Table]:
     return joined
 
 
-def write_tables(
+def _write_tables(
     store: Store,
     sweep: str,
     sources: Sequence[VisibleCommit],
-    trials: Sequence[pa.Table],
+    trials: Trials,
     compaction_id: str,
-    read: ReadRows,
+    first_part: int = 0,
 ) -> dict[str, list[DataFile]]:
-    """Write the visible rows of some sources, sorted, and return the files by table.
-
-    Args:
-        trials: Their visible trials with all columns. Each table has one version of a task.
-    """
+    """Write the visible rows of some sources, sorted, and return the files by table."""
 
     def path(table: str, part: int | None = None) -> str:
-        return compacted_path(table, sweep, compaction_id, part)
+        return compacted_path(table, sweep, compaction_id, first_part + (part or 0) if part or first_part else part)
 
-    found = [trial_id for table in trials for trial_id in table["trial_id"].to_pylist()]
-    ids = pa.array(sorted(found), pa.string())
+    ids = pa.array(sorted(trial_id for source in sources for trial_id in source.trial_ids()), pa.string())
     written: dict[str, list[DataFile]] = {}
     # written first, so that the files of a killed compaction show which trials they hold
-    parts = _by_parameters(trials)
+    parts = _by_parameters(visible_rows(source, table) for source in sources for table in trials[source.path])
     for part, table in enumerate(parts):
         custom = {field.name: type_name(field.type) for field in table.schema if field.name not in TRIALS.names}
         path_of_part = path("trials", part if len(parts) > 1 else None)
@@ -245,7 +286,7 @@ def write_tables(
         written.setdefault("trials", []).append(file)
     for name in ("metrics", "curves"):
         named = [(source, file) for source in sources for file in source.files.get(name, ())]
-        rows = [rows for source, file in named if (rows := read(store, source, file)).num_rows]
+        rows = [rows for source, file in named if (rows := _read_rows(store, source, file)).num_rows]
         if rows:
             table = join_rows(name, rows).combine_chunks()
             del rows  # free memory
@@ -254,11 +295,11 @@ def write_tables(
             order = _order(name, table, ids)
             written[name] = [write_table(store, path(name), name, table, order, custom=custom)]
             del table
-    features = _merge_features(store, sources, ids, path, read)
+    features = _merge_features(store, sources, ids, path)
     return written | ({"features": features} if features else {})
 
 
-def read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
+def _read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
     """Read the visible rows of a source's file.
 
     Raises:
@@ -295,7 +336,6 @@ def _merge_features(
     sources: Sequence[VisibleCommit],
     ids: pa.Array,
     path: Callable[[str, int | None], str],
-    read: ReadRows,
 ) -> list[DataFile]:
     """Merge small files of features of the same width, and refer to the large files without rewriting them."""
     files, parts = [], dict[str, list[pa.Table]]()
@@ -303,7 +343,7 @@ def _merge_features(
         for file in source.files.get("features", ()):
             if source.is_fully_visible and file.size >= MERGE_FEATURES_BELOW:
                 files.append(file)
-            elif (rows := read(store, source, file)).num_rows:
+            elif (rows := _read_rows(store, source, file)).num_rows:
                 parts.setdefault(str(rows.schema.field("feature").type), []).append(rows)
     for part, tables in enumerate(parts.values()):
         table = concat_rows(tables).combine_chunks()

@@ -164,7 +164,8 @@ def test_compactions_read_by_a_second_reader(folder: Store, tmp_path: Path) -> N
     shutil.copytree(folder.root, tmp_path / "killed")
     Path(tmp_path / "killed", path).unlink()  # killed before its manifest
     expect_same_rows(Store(str(tmp_path / "killed")))
-    commit(folder, f"{A[:-1]}e", ["t6"], hour=3)
+    for letter in "ef":
+        commit(folder, f"{A[:-1]}{letter}", [f"t6{letter}"], hour=3)
     compact(folder, grace_s=0)
     compact(folder, grace_s=0)
     expect_same_rows(folder)
