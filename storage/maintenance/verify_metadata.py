@@ -99,10 +99,8 @@ def _check_search(path: str, content: bytes) -> None:
 
 
 def _check_fits(path: str, content: bytes) -> None:
-    """Check a fits file. Files of older versions do not have the newer columns."""
     schema = read_parquet(content).schema
-    known = [field for field in FITS if field.name in schema.names]
-    if "exponent" not in schema.names or any(schema.field(field.name) != field for field in known):
+    if any(field.name not in schema.names or schema.field(field.name) != field for field in FITS):
         raise pa.ArrowInvalid("its columns differ from the table fits")
 
 
