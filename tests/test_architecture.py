@@ -42,7 +42,6 @@ HOMES = {
     "wandb": "orchestrator/export/wandb.py",
     "starlette": "orchestrator/serve/",
     "uvicorn": "orchestrator/serve",
-    "prometheus_client": "orchestrator/monitor/prometheus.py",
 }
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 PAPERS = Path("tasks/papers")

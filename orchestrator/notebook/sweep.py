@@ -178,7 +178,7 @@ class Sweep:
         opened = existing_store(store)
         checked, _ = self.checked(opened)
         command = ["depthrate", "run", self.name, "--store", opened.url]
-        write_report([checked], opened, command, Path(path), ReportOptions())
+        write_report(checked, opened, command, Path(path), ReportOptions())
         return ReportFile(Path(path))
 
     def checked(self, store: Store) -> tuple[CheckedSweep, SearchView | None]:

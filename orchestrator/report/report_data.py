@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
@@ -80,10 +79,6 @@ class ReportData:
     search: SearchContent | None = None
     figures: list[FigureContent] = field(default_factory=list)
     """Figures that the sweep requests under `figures:`."""
-    parts: tuple[ReportData, ...] = ()
-    """Overlaid sweeps. Empty for a report of one sweep."""
-    pairs: tuple[FitPair, ...] = ()
-    """Curves that both sweeps have in common."""
     plot_cache: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
     """Figures by section function. They are made only once."""
 

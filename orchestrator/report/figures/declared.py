@@ -8,6 +8,7 @@ import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import (
+    colour_groups,
     finite_arrays,
     group_trials,
     mean_array,
@@ -17,7 +18,6 @@ from depthrate.orchestrator.report.curve_groups import (
     unique,
 )
 from depthrate.orchestrator.report.html_table import Cell, table
-from depthrate.orchestrator.report.line_styles import colour_groups
 from depthrate.orchestrator.report.plot import (
     MAX_GROUPS,
     Axes,

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import mean_array
+from depthrate.orchestrator.report.curve_groups import colour_groups, mean_array
 from depthrate.orchestrator.report.figure_data import FigureContent
-from depthrate.orchestrator.report.line_styles import colour_groups
 from depthrate.orchestrator.report.plot import (
     DASHES,
     GREY,

@@ -26,8 +26,10 @@ from tests.support.here import printed
 
 def test_version_help_and_completion() -> None:
     assert printed("--version") == f"{version('depthrate')}\n"
-    assert printed("-h") == printed("--help") and "--install-completion" in printed("-h")
+    assert printed("-h") == printed("--help")
     assert "KEY=VALUE" in printed("run", "-h")
+    words = {"_DEPTHRATE_COMPLETE": "bash_complete", "COMP_WORDS": "depthrate sta", "COMP_CWORD": "1"}
+    assert CliRunner().invoke(app, prog_name="depthrate", env=words).output == "plain,status\n"
 
 
 def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
