@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from depthrate.errors import InputError
+
 TIMEOUT_S = 60.0
 _CONTROLLER_DOWN_HINT = (
     "Running jobs continue. Try again in a minute. `scontrol ping` shows whether SLURM's controller is up."
@@ -20,7 +22,7 @@ _IGNORED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL
 _CLUSTER_VARIABLES = frozenset(["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"])
 
 
-class SlurmError(ValueError):
+class SlurmError(InputError):
     """SLURM is missing, does not answer, or refuses. The message has the command or key and SLURM's answer."""
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from depthrate.errors import InputError
 from depthrate.tasks.parameters import format_value, nearest
 
 MAX_TRIALS = 1_000_000
 """Default maximum of trials per sweep, values per axis and proposals per search. `max_trials` of a sweep raises it."""
 
 
-class SweepError(ValueError):
+class SweepError(InputError):
     """A sweep is invalid or cannot run. The message names the place in the sweep file."""
 
 

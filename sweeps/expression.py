@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from depthrate.errors import InputError
+
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -21,7 +23,7 @@ _MAX_LENGTH = 500
 _MAX_BITS = 1023
 
 
-class ExpressionError(ValueError):
+class ExpressionError(InputError):
     """An expression is not arithmetic, has an unknown name, or has no finite value."""
 
 

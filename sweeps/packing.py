@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from depthrate.errors import InputError
 from depthrate.sweeps.trial import CanonicalWriter, Trial
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.parameters import Parameter
@@ -17,7 +18,7 @@ MEMORY_TOLERANCE = 1.25
 """Tolerated ratio of predicted to available memory. Predictions are accurate to 25 %."""
 
 
-class MemoryLimitError(ValueError):
+class MemoryLimitError(InputError):
     """A trial needs more memory than a worker has, even if it runs alone."""
 
 

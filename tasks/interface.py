@@ -11,6 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from depthrate.errors import InputError
+
 if TYPE_CHECKING:
     from depthrate.tasks.code.collect import TaskCode
     from depthrate.tasks.data.sources import DataSource
@@ -23,7 +25,7 @@ Tables = Mapping[str, Any]
 """Table name (metrics, curves, features) -> list of dicts, pandas frame or Arrow table."""
 
 
-class TaskError(ValueError):
+class TaskError(InputError):
     """The task does not exist, cannot be loaded, or rejects one of the trials before they start."""
 
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from depthrate.deprecated import rename_launch_options
+from depthrate.errors import InputError
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, Option
 from depthrate.storage.tables.states import FailureKind
 from depthrate.tasks.interface import Engine
@@ -181,7 +182,7 @@ class AttemptEnd:
         return self.latest_id or self.attempt_id
 
 
-class SubmitError(ValueError):
+class SubmitError(InputError):
     """A scheduler refused jobs. `unsubmitted` contains the jobs that it did not accept."""
 
     def __init__(self, message: str, unsubmitted: Sequence[AttemptSpec]):
@@ -197,7 +198,7 @@ class SubmitRateError(QueueFullError):
     """Submission is paused, although the scheduler would accept more jobs."""
 
 
-class ExecutorError(ValueError):
+class ExecutorError(InputError):
     """The requested executor is unknown, or an option is not valid for it."""
 
 

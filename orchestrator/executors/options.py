@@ -9,10 +9,11 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Self
 
 from depthrate.deprecated import LAUNCH_OPTIONS, rename_launch_options, warn_renamed
+from depthrate.errors import InputError
 from depthrate.tasks.interface import Engine
 
 
-class OptionError(ValueError):
+class OptionError(InputError):
     """A launch option is unknown or has an invalid value."""
 
 

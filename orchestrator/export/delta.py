@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from depthrate.errors import InputError
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter
@@ -26,7 +27,7 @@ APPLICATION = "depthrate"
 """
 
 
-class TableConflictError(ValueError):
+class TableConflictError(InputError):
     """Another export changed the table at the same time."""
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+from depthrate.errors import InputError
 from depthrate.tasks.regular_file import read_regular
 
 MAX_FILES = 1000
@@ -60,7 +61,7 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-class TooManyFilesError(ValueError):
+class TooManyFilesError(InputError):
     """More than `MAX_FILES` files belong to a task."""
 
 

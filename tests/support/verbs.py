@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.cli.launch_output import run_sweep
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.outcome import RunState
 from depthrate.storage.catalog.removals import RemovalKind, remove

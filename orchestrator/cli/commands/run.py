@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.cli.exit_codes import exit_code
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
+from depthrate.orchestrator.cli.launch_output import run_sweep
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.outcome import RunState

@@ -98,7 +98,7 @@ def _as_json(state: SweepStatus, jobs: Counts, snapshot: StatusSnapshot) -> dict
 @wide_option
 def command(sweep: str | None, store: str | None, watch: bool, json: bool, wide: bool) -> None:
     opened = existing_store(store)
-    planned = planned_trials(sweep, opened)
+    planned = planned_trials(sweep, opened, lambda text: print_warnings([text]))
     watched = StatusPoller(opened, planned, with_costs=sweep is not None, with_events=watch or json)
     console = make_console()
     for snapshot in poll_until_closed(opened, watched.poll) if watch else [watched.poll()]:

@@ -7,6 +7,7 @@ the pack either.
 import os
 import shutil
 
+from depthrate.errors import InputError
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import SPEED_UP, PackShape, steps_s
@@ -18,7 +19,7 @@ COMPILE_S_PER_PRODUCT = 2.5
 """CPU seconds to compile a step, per matrix product (measured, see LOG.md)."""
 
 
-class EngineError(ValueError):
+class EngineError(InputError):
     """Raised when steps cannot run with the requested engine or precision."""
 
 

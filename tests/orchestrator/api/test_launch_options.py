@@ -98,7 +98,7 @@ def test_a_job_that_an_earlier_version_submitted_begins() -> None:
     [
         (r"\boptions\.checkpoint_seconds\b", "worker/context.py"),
         (r"\boptions\.keep_results\b", "launch/code_changes.py"),
-        (r"\boptions\.notify\b", "api/run.py"),
+        (r"\boptions\.notify\b", "cli/launch_output.py"),
         (r"\bNICE\b", "executors/local.py"),
     ],
 )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.api.planning import plan_summary
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
+from depthrate.orchestrator.cli.launch_output import plan_summary
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, SubmitRateError
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
