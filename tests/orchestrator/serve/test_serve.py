@@ -481,8 +481,8 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
             watched.poll()
             return
         poller.refresh()
-        rows.table(poller._seen)
-        rows.curves(poller._seen, None)
+        rows.table(poller._view)
+        rows.curves(poller._view, None)
 
     look()
     before = files.count(CountedFileSystem.DRIVER)
@@ -493,7 +493,7 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
         clock[0] += 2.01
         look()
     if kind == "serve":
-        numbers = [row[0] for row in rows.table(poller._seen)["rows"] if row[1] == "ok"]
+        numbers = [row[0] for row in rows.table(poller._view)["rows"] if row[1] == "ok"]
         assert len(numbers) == 10 + (30 // commits_every if commits_every else 0)
     return files.count(CountedFileSystem.DRIVER) - before
 
@@ -553,9 +553,9 @@ def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPa
     poller.start()
     assert poller.view().status is not None
     time.sleep(0.6)
-    idle = poller._seen.number
+    idle = poller._view.number
     time.sleep(0.3)
-    assert poller._seen.number == idle
+    assert poller._view.number == idle
     assert poller.view().number > idle, "who asks then gets a new look"
     poller.stop()
 
@@ -742,7 +742,7 @@ def test_texts_of_users_make_no_elements_and_nothing_is_wider_than_the_screen(wi
                     window.run(
                         f"document.getElementById('query').value = \"select '{HOSTILE}' as x, arch_name from trials\""
                     )
-                    window.run("document.getElementById('ask').requestSubmit()")
+                    window.run("document.getElementById('form').requestSubmit()")
                     until(lambda: window.run("return document.querySelectorAll('#table tbody tr').length"), bool)
                 assert window.run("return document.querySelectorAll('img').length") == 0
                 assert window.run("return document.documentElement.scrollWidth") == width, path
@@ -839,7 +839,7 @@ def test_no_text_of_users_becomes_an_element_on_any_page(window: Browser, tmp_pa
         ):
             window.run("document.getElementById('result-note').textContent = ''")
             window.run(f"document.getElementById('query').value = {json.dumps(query)}")
-            window.run("document.getElementById('ask').requestSubmit()")
+            window.run("document.getElementById('form').requestSubmit()")
             until(
                 lambda: window.run("return document.getElementById('result-note').textContent"),
                 lambda said: "row" in said,

@@ -53,7 +53,7 @@ def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
     break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {1})
     words = ["status", "wider", "--store", store.url, "--watch", "--json"]
     shown = CliRunner().invoke(app, words)
-    assert isinstance(shown.exception, Enough)
+    assert isinstance(shown.exception, Enough), shown.output
     assert shown.stdout.count('"pending"') == 2 and shown.stderr.count("Retrying") == 1
     break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {0})
     shown = CliRunner().invoke(app, words)
