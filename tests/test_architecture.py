@@ -252,6 +252,14 @@ def test_python_is_started_in_one_place() -> None:
     assert all(found[place] for place in STARTS_PROGRAMS), "each still starts what is said of it"
 
 
+def test_api_prints_nothing() -> None:
+    api = [path for path in FILES if path.relative_to(ROOT).as_posix().startswith("orchestrator/api/")]
+    names = {name for path in api for _, names in named_imports(path, types=True) for name in names}
+    assert not {name for name in names if name.startswith("print") or name in ("Console", "make_console")}
+    calls = {ast.unparse(node.func) for path in api for node in nodes_of(path) if isinstance(node, ast.Call)}
+    assert calls and "print" not in calls
+
+
 def test_input_errors_share_one_class() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {node.name}"

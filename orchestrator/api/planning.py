@@ -1,6 +1,6 @@
 """Make the plan of a launch from its options, for `depthrate run`, `depthrate plan` and notebooks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from depthrate.orchestrator.api.find_sweep import sweep_to_launch
@@ -40,7 +40,11 @@ def load_launch(options: LaunchOptions, loaded: SweepSpec | None = None) -> Chec
     sweep = (
         sweep_to_launch(options.sweep, overrides, options.store) if loaded is None else changed_sweep(loaded, overrides)
     )
-    files = None if options.code_version is None else _stored_code(options.code_version, existing_store(options.store))
+    files = None
+    if options.code_version is not None:
+        store = existing_store(options.store)
+        code_hash, files = find_code(store, options.code_version)
+        check_stored_code(options.code_version, code_hash, code_index_path(code_hash), store)
     return check_sweep(sweep, files)
 
 
@@ -55,12 +59,6 @@ def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | N
     check_fit_points(checked)
     check_search(checked, data)
     return checked
-
-
-def _stored_code(prefix: str, store: Store) -> Mapping[str, bytes]:
-    code_hash, files = find_code(store, prefix)
-    check_stored_code(prefix, code_hash, code_index_path(code_hash), store)
-    return files
 
 
 @dataclass(frozen=True)

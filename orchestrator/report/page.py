@@ -19,10 +19,11 @@ import pandas as pd
 from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report import figures
+from depthrate.orchestrator.report.figures.search import search_plots
 from depthrate.orchestrator.report.fit_tables import fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.plot import Plot, figure_html
-from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection, SearchContent
+from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
 from depthrate.orchestrator.report.text import duration_text, escape, number_text
 from depthrate.orchestrator.report.trial_tables import (
     cost_tables,
@@ -54,7 +55,10 @@ def render_report(data: ReportData) -> str:
     """Render the whole report as HTML. Missing parts are reported on the page and never raise an exception."""
     numbers = itertools.count(1)
     headings = itertools.groupby(figures.SECTIONS, key=lambda section: section.section)
-    search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
+    search = []
+    if (view := data.search) is not None:
+        tables = f"<p>{escape(view.summary())}.</p>{search_table(*view.table())}"
+        search.append(_section("Search", tables + _figure_grid(search_plots(view), numbers)))
     sections = [_section(title, _figures(list(group), data, numbers)) for title, group in headings]
     sections = list(filter(None, sections))
     body = [
@@ -154,10 +158,6 @@ def _figures(sections: list[ReportSection], data: ReportData, numbers: Iterator[
 def _figure_grid(plots: list[Plot], numbers: Iterator[int]) -> str:
     figures_html = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'<div class="figures">{figures_html}</div>'
-
-
-def _search(search: SearchContent, numbers: Iterator[int]) -> str:
-    return f"<p>{escape(search.sentence)}.</p>{search_table(search)}{_figure_grid(search.plots, numbers)}"
 
 
 def _reproduce(data: ReportData) -> str:

@@ -14,7 +14,7 @@ from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, Sw
 from depthrate.orchestrator.report.curve_groups import thinned_curves, unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.plot import json_in_script
-from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, SearchContent
+from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
     duration_text,
@@ -289,7 +289,7 @@ def _share(hours: Hours) -> Cell:
     return Cell("" if hours.efficiency is None else f"{hours.efficiency:.0%}", is_number=True)
 
 
-def search_table(search: SearchContent) -> str:
+def search_table(columns: list[str], rows: list[list[Any]]) -> str:
     """Return the best proposals of each study."""
-    rows = [[trial_cell(name, value) for name, value in zip(search.columns, row, strict=True)] for row in search.rows]
-    return table(search.columns, rows, sortable=True)
+    cells = [[trial_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
+    return table(columns, cells, sortable=True)

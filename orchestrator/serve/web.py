@@ -71,9 +71,9 @@ class Pages:
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            Route("/", self._index),
+            Route("/", _page(index_page(self._store.url))),
             Route("/state.json", self._state),
-            Route("/sql", self._sql_page),
+            Route("/sql", _page(sql_page(self._store.url, self._limits.timeout_s, MAX_ROWS))),
             Route("/sql", self._sql, methods=["POST"]),
             Route("/sweep/{sweep}/", self._sweep),
             Route("/sweep/{sweep}/trials.json", self._trials),
@@ -88,12 +88,6 @@ class Pages:
             Route("/page.css", _file(style().encode(), "text/css")),
             Route("/plotly.js", _file(library().encode(), "text/javascript")),
         ]
-
-    def _index(self, request: Request) -> Response:
-        return HTMLResponse(index_page(self._store.url))
-
-    def _sql_page(self, request: Request) -> Response:
-        return HTMLResponse(sql_page(self._store.url, self._limits.timeout_s, MAX_ROWS))
 
     def _sweep(self, request: Request) -> Response:
         self._known(request)
@@ -302,6 +296,10 @@ async def _watched(request: Request) -> AsyncIterator[Callable[[], bool]]:
         yield gone.is_set
     finally:
         watcher.cancel()
+
+
+def _page(html: str) -> Callable[[Request], Response]:
+    return lambda request: HTMLResponse(html)
 
 
 def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:

@@ -53,7 +53,9 @@ def _limit_plot(data: ReportData, metric: Metric) -> Plot | None:
     for index, ((key, part), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
         name = ", ".join(key) or metric.label.lower()
         traces += _group_traces(data, metric, part, f"o{index}", escape_for_plotly(name), colour)
-    traces += _keys(traces, is_limit=_is_limit(data, metric, frame))
+    # for some networks the limit is only a lower bound
+    is_limit = metric.reaches_limit is None or metric.reaches_limit(data.params_of(frame["trial_id"]))
+    traces += _keys(traces, is_limit=is_limit)
     measured = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
     bounds = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] == "bound"]
     outside = [y for y in bounds if y > FARTHEST_BOUND * max(measured)]
@@ -126,11 +128,6 @@ def _construction(data: ReportData, metric: Metric, part: pd.DataFrame, means: p
         return None
     factor = float(gaps.iloc[-1]) / float(excess["min"].iloc[-1])
     return list(np.asarray(means["limit"]) + factor * np.asarray(excess["min"]))
-
-
-def _is_limit(data: ReportData, metric: Metric, frame: pd.DataFrame) -> bool:
-    """Return whether the gaps refer to a limit as depth grows. For some networks the limit is only a lower bound."""
-    return metric.reaches_limit is None or metric.reaches_limit(data.params_of(frame["trial_id"]))
 
 
 def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:

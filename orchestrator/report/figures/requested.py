@@ -9,7 +9,6 @@ import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import colour_groups, mean_array
-from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.plot import (
     DASHES,
     GREY,
@@ -22,13 +21,14 @@ from depthrate.orchestrator.report.plot import (
     make_layout,
     make_trace,
     map_layout,
+    mean_map,
     omission_notes,
+    share_traces,
     value_ticks,
     viridis,
 )
-from depthrate.orchestrator.report.report_data import ReportData, ReportSection
+from depthrate.orchestrator.report.report_data import FigureContent, ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape_for_plotly
-from depthrate.tasks.fits.proportions import wilson_interval
 
 LOG_FACTOR = 8
 """Minimum range of positive values for a log axis by default, as a factor."""
@@ -122,18 +122,10 @@ def _share_plot(data: ReportData, content: FigureContent) -> Plot | None:
     traces: list[Trace] = []
     counts = []
     for index, (key, part, colour) in enumerate(colour_groups(data.trials, rows, list(request.by))[0]):
-        group = f"g{index}"
         tally = [(x, int((at_x["value"] != 0).sum()), len(at_x)) for x, at_x in part.groupby(at)]
         counts += [f"{(key and ', '.join(key) + ': ') or ''}{k} of {n} at {x:g}" for x, k, n in tally]
-        ends = [wilson_interval(k, n) for _, k, n in tally]
-        xs = [x for x, _, _ in tally]
-        bars_x = [value for x in xs for value in (x, x, None)]
-        bars_y = [value for low, high in ends for value in (low, high, None)]
-        traces.append(make_trace(bars_x, bars_y, group, line={"color": colour, "width": 1}, opacity=0.6))
         name = escape_for_plotly(", ".join(key) or "share, 95 % interval")
-        shares = [k / n for _, k, n in tally]
-        style = {"mode": "lines+markers", "marker": {"size": 7, "color": colour}, "line": {"color": colour, "width": 2}}
-        traces.append(make_trace(xs, shares, group, name=name, hoverinfo="x+y", **style))
+        traces += share_traces(tally, f"g{index}", name, colour)
     layout = make_layout(axes, [0, 1], legend=request.by)
     _set_ticks(layout, axes, rows[at])
     layout["yaxis"]["range"] = [-0.03, 1.03]
@@ -206,13 +198,10 @@ def _map_plot(data: ReportData, content: FigureContent) -> Plot | None:
     rows = _with_positions(data, content, [request.x, request.y])
     if rows.empty:
         return None
-    table = rows.pivot_table(index=f"at_{request.y}", columns=f"at_{request.x}", values="value", aggfunc="mean")
-    table = table.sort_index(ascending=False)  # the largest value is on top
     counts = rows.groupby([f"at_{request.y}", f"at_{request.x}"]).size()
     label = _metric_label_for(data, request.metric)
-    trace = heat_map(table.to_numpy(), label)
-    names = ([f"{place:g}" for place in places] for places in (table.columns, table.index))
-    layout = map_layout(request.x, request.y, *names)
+    columns = (f"at_{request.x}", f"at_{request.y}", "value")
+    trace, layout = mean_map(rows, columns, (request.x, request.y), label)
     few, many = int(counts.min()), int(counts.max())
     notes = [f"Mean of {few if few == many else f'{few} to {many}'} {'trial' if many == 1 else 'trials'} per cell."]
     return Plot(request.title or f"{label} over {request.x} and {request.y}", [trace], layout, notes)
