@@ -136,6 +136,12 @@ def band(x: Sequence[Any], low: Sequence[Any], high: Sequence[Any], group: str, 
     return make_trace([*x, *reversed(x)], [*high, *reversed(low)], group, **style)
 
 
+def mean_line(x: Iterable[Any], y: Iterable[Any], group: str, name: str, colour: str, *, size: int = 7) -> Trace:
+    """Return the strong line of a group, with markers and an entry in the legend."""
+    marker, line = {"size": size, "color": colour}, {"color": colour, "width": 2}
+    return make_trace(x, y, group, name=name, mode="lines+markers", line=line, marker=marker, hoverinfo="x+y")
+
+
 def share_traces(tally: Sequence[tuple[Any, float, float]], group: str, name: str, colour: str) -> tuple[Trace, Trace]:
     """Return the shares over x as a line, and their 95 % Wilson intervals as bars.
 
@@ -145,11 +151,9 @@ def share_traces(tally: Sequence[tuple[Any, float, float]], group: str, name: st
     ends = [wilson_interval(count, total) for _, count, total in tally]
     bars_x = [value for x, _, _ in tally for value in (x, x, None)]
     bars_y = [value for low, high in ends for value in (low, high, None)]
-    style = {"mode": "lines+markers", "marker": {"size": 7, "color": colour}, "line": {"color": colour, "width": 2}}
-    shares = [count / total for _, count, total in tally]
     return (
         make_trace(bars_x, bars_y, group, line={"color": colour, "width": 1}, opacity=0.6),
-        make_trace([x for x, _, _ in tally], shares, group, name=name, hoverinfo="x+y", **style),
+        mean_line([x for x, _, _ in tally], [count / total for _, count, total in tally], group, name, colour),
     )
 
 

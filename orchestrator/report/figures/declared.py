@@ -28,6 +28,7 @@ from depthrate.orchestrator.report.plot import (
     legend_entry,
     make_layout,
     make_trace,
+    mean_line,
     mean_map,
     share_traces,
     value_ticks,
@@ -228,12 +229,11 @@ def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *
     by_layer = part.groupby("layer")
     x = by_layer[panel.x].mean().tolist()
     low, high = by_layer[panel.measurement].min().tolist(), by_layer[panel.measurement].max().tolist()
-    means, line = _means(part, panel.measurement, is_log=is_log), {"color": colour, "width": 2}
-    style: dict[str, Any] = {"mode": "lines+markers", "line": line, "marker": {"size": 5}, "hoverinfo": "x+y"}
+    predicted = _means(part, panel.predicted, is_log=is_log)
     return [
         band(x, low, high, name, colour, 0.2),
-        make_trace(x, means, name, name=name, **style),
-        make_trace(x, _means(part, panel.predicted, is_log=is_log), name, line=line | {"dash": "dash"}),
+        mean_line(x, _means(part, panel.measurement, is_log=is_log), name, name, colour, size=5),
+        make_trace(x, predicted, name, line={"color": colour, "width": 2, "dash": "dash"}),
     ]
 
 
@@ -287,9 +287,8 @@ def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
         traces.append(dots(part[panel.x], part[panel.y], name, colour, 0.3))
         means = part.groupby(panel.along)[[panel.x, panel.y]].mean().sort_index()
         text = [escape_for_plotly(f"{panel.along} = {value:g}") for value in means.index]
-        style = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 7}}
-        hover = {"hovertext": text, "hoverinfo": "x+y+text"}
-        traces.append(make_trace(means[panel.x], means[panel.y], name, name=name, **style, **hover))
+        trace = mean_line(means[panel.x], means[panel.y], name, name, colour)
+        traces.append(trace | {"hovertext": text, "hoverinfo": "x+y+text"})
     if rows.empty:
         return None
     x, y = data.measurement(panel.x), data.measurement(panel.y)

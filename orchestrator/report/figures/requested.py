@@ -21,6 +21,7 @@ from depthrate.orchestrator.report.plot import (
     make_layout,
     make_trace,
     map_layout,
+    mean_line,
     mean_map,
     omission_notes,
     share_traces,
@@ -226,11 +227,8 @@ def _spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
     axes = Axes("index", "value", "Index", label, False, y_log)
     traces = []
     for layer, values, colour in zip(layers, by_layer, viridis(len(layers)), strict=True):
-        style = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 5, "color": colour}}
         drawn = [value if value > 0 or not y_log else None for value in values]
-        traces.append(
-            make_trace(range(1, len(values) + 1), drawn, f"l{layer}", name=str(layer), hoverinfo="x+y", **style)
-        )
+        traces.append(mean_line(range(1, len(values) + 1), drawn, f"l{layer}", str(layer), colour, size=5))
     layout = make_layout(axes, positive, legend=["layer"])
     notes = [f"Mean of {counted(content.rows['trial_id'].nunique(), 'trial')}."]
     return Plot(request.title or f"{label}, layer by layer", traces, layout, notes)
