@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,8 @@ T = TypeVar("T")
 
 QUERY_GRACE_S = 0.5
 """Seconds after its time limit at which a query that DuckDB has not interrupted is ended by ending this process."""
+SIGNAL_POLL_S = 0.2
+"""Seconds between two checks for Ctrl-C. A signal that arrives just before a wait begins does not end the wait."""
 MAX_VALUES_SHOWN = 6
 """Maximum number of differing parameters in a note."""
 _AGGREGATES = {"avg", "mean", "sum", "median", "stddev", "min", "max", "quantile", "quantile_cont", "mode", "var_samp"}
@@ -115,6 +117,8 @@ def _call_in_thread(function: Callable[[], T]) -> T:
             result.set_exception(error)
 
     threading.Thread(target=call, daemon=True).start()
+    while not result.done():
+        wait([result], SIGNAL_POLL_S)
     return result.result()
 
 
