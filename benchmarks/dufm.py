@@ -67,8 +67,8 @@ def _packs(side: str, trials: int, steps: int) -> float:
 
     from depthrate.tasks.papers.unconstrained.deep_training import training
     from depthrate.tasks.papers.unconstrained.task import DUFM
-    from depthrate.tasks.training.divergence import Divergence
     from depthrate.tasks.training.engines.native import native_library
+    from depthrate.tasks.training.pack_state import Divergence
     from depthrate.tasks.training.trainer import FusedTrainer
 
     torch.set_num_threads(1)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthrate.tasks.native.build import FLAGS
+from depthrate.tasks.native.compiler import compiler
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.training.engines.choice import compiler
 
 BYTES, REPEATS, FMA_ROUNDS = 4, 5, 10**7
 MATRIX, COPIED_BYTES = 8192, {"cpu": 2**27, "cuda": 2**31}

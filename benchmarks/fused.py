@@ -268,8 +268,8 @@ def _eager(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
 
 
 def _native(setting: Setting, device: str) -> tuple[Callable[[int], Any], int]:
-    from depthrate.tasks.training.divergence import Divergence
     from depthrate.tasks.training.engines.native import native_library
+    from depthrate.tasks.training.pack_state import Divergence
 
     trainer = make_trainer(setting, device, setting.trials)
     library, seconds = native_library(trainer.network, trainer.plan, lambda: False)

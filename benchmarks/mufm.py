@@ -15,8 +15,8 @@ import torch
 
 from depthrate.tasks.papers.unconstrained.task import MUFM
 from depthrate.tasks.papers.unconstrained.training import training
-from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.native import native_library
+from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.training import NetworkTraining
 
 CLASSES, SAMPLES, DIMENSION = 5, 100, 20

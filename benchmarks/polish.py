@@ -139,7 +139,7 @@ def _polish_fused(setting: Setting) -> tuple[int, float]:
     while polisher.active:
         polisher.step()
     trainer.theta_TP = polisher.theta_TP
-    return setting.evaluations * setting.trials, float(trainer.evaluate().objective.mean())
+    return setting.evaluations * setting.trials, float(trainer.evaluate()["objective"].mean())
 
 
 def _polish_plain(setting: Setting) -> tuple[int, float]:

@@ -137,7 +137,7 @@ def _train_native(setting: Setting, seeds: list[int]) -> float:
 
     from depthrate.tasks.papers.words.task import WORDS
     from depthrate.tasks.papers.words.training import training
-    from depthrate.tasks.training.divergence import Divergence
+    from depthrate.tasks.training.pack_state import Divergence
 
     steps = setting[-1] * NATIVE_STEPS
     made = training([WORDS.read(_params(setting, seed)) for seed in seeds])

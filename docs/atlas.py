@@ -12,9 +12,11 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from click.testing import CliRunner
 
@@ -25,14 +27,19 @@ from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import existing_store
-from depthrate.sweeps.atlas import FLAT, AtlasFigure, Check, Outcome, SlopeEvidence, Verdict, atlas_figures
+from depthrate.sweeps.atlas import AtlasFigure, Check, Verdict, atlas_figures
 from depthrate.sweeps.load import find_sweep_file, load_sweep
 from depthrate.tasks.citations import PAPERS
-from depthrate.tasks.fits.lack_of_fit import change_over_x
+from depthrate.tasks.fits.bootstrap_and_profile import t_quantile
+from depthrate.tasks.fits.points import as_curve, gather
+from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, table_of_seeds
 
 FOLDER = Path(__file__).parent / "atlas"
 STORE = FOLDER / "store"
 IMAGES = FOLDER / "images"
+Outcome = Literal["holds", "fails", "open"]
+FLAT = 0.1
+"""Exponent below which a metric counts as almost constant over depth. The limit is ours."""
 _BEHIND_NUMBER = re.compile(r"figure-\d+-(.*)\.svg")
 
 
@@ -231,6 +238,106 @@ def _fits(figure: AtlasFigure) -> list[str]:
     return [_table(columns, rows)] if rows else []
 
 
+@dataclass(frozen=True)
+class SlopeEvidence:
+    """Evidence for a metric's trend over depth."""
+
+    exponent: float
+    """Exponent of the power law, positive if the metric falls."""
+    interval: tuple[float | None, float | None]
+    """95 % interval of the exponent."""
+    change: tuple[float, float, float] | None
+    """Change of the metric's logarithm from the smallest to the largest depth, with its 95 % interval over seeds."""
+    could_move: float | None
+    """Possible change of the exponent in another quarter of training, if known."""
+
+
+def change_over_x(
+    x_N: Sequence[float], y_N: Sequence[float], seeds: Sequence[Hashable]
+) -> tuple[float, float, float] | None:
+    """Estimate the change of log y from the smallest to the largest x, without a model of the curve between them.
+
+    Returns:
+        The mean over seeds and its 95 % interval (Student's t), or None with fewer than three seeds at both ends.
+    """
+    x, y = as_curve("x", x_N), as_curve("y", y_N)
+    ends = (x == x.min()) | (x == x.max())
+    left = list(compress(seeds, ends))
+    _, log_y_SG = table_of_seeds(gather(x[ends], y[ends][None], left), left)
+    num_seeds = len(log_y_SG)
+    if num_seeds < MIN_SEEDS:
+        return None
+    change_S = log_y_SG[:, -1] - log_y_SG[:, 0]
+    half = t_quantile(num_seeds - 1) * float(change_S.std(ddof=1)) / math.sqrt(num_seeds)
+    change = float(change_S.mean())
+    return change, change - half, change + half
+
+
+def outcome_of_value(check: Check, value: float | None) -> Outcome:
+    """Return whether the result of the query confirms or refutes the statement. None: not measured."""
+    if value is None:
+        return "open"
+    fits = (check.low is None or value >= check.low) and (check.high is None or value <= check.high)
+    return "holds" if fits else "fails"
+
+
+def outcome_of_slope(check: Check, evidence: SlopeEvidence | None) -> Outcome:
+    """Return whether a trend confirms or refutes the statement.
+
+    A fall is tested without a model, from the first to the last depth. It is open if another quarter of training
+    could undo it. The absence of a fall is tested by equivalence: an interval that merely contains 0 is open.
+    """
+    if evidence is None:
+        return "open"
+    if check.expect == "falls":
+        if evidence.change is None or (evidence.could_move or 0.0) >= abs(evidence.exponent):
+            return "open"
+        _, low, high = evidence.change
+        return "holds" if high < 0 else "fails" if low > 0 else "open"
+    low, high = (math.inf if end is None else end for end in evidence.interval)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "open"
+    if check.expect == "flat":
+        return "holds" if low > -FLAT and high < FLAT else "fails" if low > 0 or high < 0 else "open"
+    return "holds" if high < FLAT else "fails" if low > 0 else "open"
+
+
+def requirement(check: Check) -> str:
+    """Return the requirement as a string, with the source of its limits."""
+    ours = " (our limit)" if check.own_limit else ""
+    if check.slope:
+        equivalence = {"flat": f"interval within {FLAT} of 0", "does not fall": f"interval below {FLAT}"}
+        return f"{equivalence[check.expect]} (our limit)" if check.expect in equivalence else check.expect
+    if check.low is not None and check.high is not None:
+        return (f"{check.low:g}" if check.low == check.high else f"{check.low:g} to {check.high:g}") + ours
+    return (f"at least {check.low:g}" if check.low is not None else f"at most {check.high:g}") + ours
+
+
+def distance(check: Check, value: float | None) -> str:
+    """Return how far a value lies inside (+) or outside (-) the nearest limit of ours, as a share of the limit."""
+    limits = [limit for limit in (check.low, check.high) if limit]
+    if value is None or not check.own_limit or not limits:
+        return ""
+    gaps = [] if not check.low else [(value - check.low) / abs(check.low)]
+    gaps += [] if not check.high else [(check.high - value) / abs(check.high)]
+    return f"{min(gaps):+.1%} from our limit"
+
+
+def judge(figure: AtlasFigure, outcomes: Sequence[Outcome], in_scope: Outcome = "holds") -> Verdict:
+    """Derive the verdict from the outcomes of the printed statements, by the rule on the atlas's first page."""
+    if not figure.run:
+        return "not run"
+    if in_scope != "holds":
+        return "not comparable"
+    if figure.theorem:
+        return "theorem, no figure"
+    if set(outcomes) == {"holds"}:
+        return "agrees in trend" if figure.size else "agrees"
+    if "holds" in outcomes:
+        return "in part"
+    return "disagrees" if "fails" in outcomes else "undecided"
+
+
 def _slope(figure: AtlasFigure, check: Check) -> SlopeEvidence | None:
     """Return the evidence for a metric's trend over depth, or None without a fit."""
     wanted = (check.slope, "depth", check.layer)
@@ -240,7 +347,7 @@ def _slope(figure: AtlasFigure, check: Check) -> SlopeEvidence | None:
     curve = curves[0]
     seeds = replicate_keys(curve.rows)
     x, y = [row["x"] for row in curve.rows], [row["y"] for row in curve.rows]
-    change = None if seeds is None else change_over_x(x, y, seeds=seeds)
+    change = None if seeds is None else change_over_x(x, y, seeds)
     could_move = None if curve.drift is None or curve.is_stationary else curve.drift.could_move
     return SlopeEvidence(power.exponent, (power.ci_low, power.ci_high), change, could_move)
 
@@ -249,11 +356,11 @@ def measured(figure: AtlasFigure, check: Check) -> tuple[str, Outcome]:
     """Return a check's number in the store as text, and the outcome."""
     if check.slope:
         evidence = _slope(figure, check)
-        return _slope_text(evidence), check.outcome_of_slope(evidence)
+        return _slope_text(evidence), outcome_of_slope(check, evidence)
     if not check.value:
-        return "not run", check.outcome(None)
+        return "not run", outcome_of_value(check, None)
     ((value,),) = (row.values() for row in _rows(_name(figure), check.value))
-    return ", ".join(filter(None, (_short(value), check.distance(value)))), check.outcome(value)
+    return ", ".join(filter(None, (_short(value), distance(check, value)))), outcome_of_value(check, value)
 
 
 def _slope_text(evidence: SlopeEvidence | None) -> str:
@@ -279,13 +386,13 @@ def verdict(figure: AtlasFigure) -> Verdict:
     """Return the verdict by the rule, from the numbers in the store."""
     outcomes = _outcomes(figure) if figure.run else []
     in_scope = "holds" if figure.scope is None or not figure.run else measured(figure, figure.scope)[1]
-    return figure.judge(outcomes, in_scope)
+    return judge(figure, outcomes, in_scope)
 
 
 def _checks(figure: AtlasFigure) -> list[str]:
     scope = [] if figure.scope is None else [figure.scope]
     rows = [
-        [check.claim, check.source, check.requirement() if check.slope or check.value else "", *measured(figure, check)]
+        [check.claim, check.source, requirement(check) if check.slope or check.value else "", *measured(figure, check)]
         for check in [*scope, *figure.checks]
     ]
     return [_table(["statement", "source", "holds if", "measured", "outcome"], rows)] if rows else []

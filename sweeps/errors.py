@@ -1,4 +1,11 @@
-"""Errors of sweeps that cannot be read or run, and the limit on trials."""
+"""Errors of sweeps that cannot be read or run, and the limit on trials.
+
+InputError
+  SweepError            a sweep is invalid
+    NoSweepFileError    no file or shipped sweep has the name
+  ExpressionError       arithmetic of `derive` or of a fit's x is invalid
+  MemoryLimitError      a trial needs more memory than a worker has
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,6 +23,14 @@ class SweepError(InputError):
 
 class NoSweepFileError(SweepError):
     """No sweep file and no shipped sweep has that name."""
+
+
+class ExpressionError(InputError):
+    """An expression is not arithmetic, has an unknown name, or has no finite value."""
+
+
+class MemoryLimitError(InputError):
+    """A trial needs more memory than a worker has, even if it runs alone."""
 
 
 def kind_of(value: Any) -> str:

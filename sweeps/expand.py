@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from depthrate.sweeps.errors import SweepError, check_count, counted, kind_of
-from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.errors import ExpressionError, SweepError, check_count, counted, kind_of
+from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.spec import Grid, SweepSpec
 from depthrate.sweeps.trial import Trial, TrialMaker, Trials
 from depthrate.tasks.interface import Task
@@ -211,7 +211,6 @@ class Combinations:
 
     @property
     def count(self) -> int:
-        """Number of combinations."""
         return sum(outer.count * (inner.count if inner else 1) for outer, _, inner in self._parts) + len(self._include)
 
     def __iter__(self) -> Iterator[Combination]:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from depthrate.errors import InputError
+from depthrate.sweeps.errors import ExpressionError
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -21,10 +21,6 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos,
 _ALLOWED = "numbers, parameter names, + - * / // % ** and parentheses"
 _MAX_LENGTH = 500
 _MAX_BITS = 1023
-
-
-class ExpressionError(InputError):
-    """An expression is not arithmetic, has an unknown name, or has no finite value."""
 
 
 class Expression:

@@ -15,8 +15,9 @@ from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FinalRuns, FitRequ
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import Parameter
+from depthrate.tasks.registry import CUSTOM
 from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS
-from depthrate.tasks.supervised.references import CUSTOM, CUSTOM_PATTERNS, HOSTS, REFERENCES
+from depthrate.tasks.supervised.references import CUSTOM_PATTERNS, HOSTS, REFERENCES
 from depthrate.tasks.supervised.task import TARGETS
 
 Schema = dict[str, Any]

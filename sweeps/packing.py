@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from depthrate.errors import InputError
+from depthrate.sweeps.errors import MemoryLimitError
 from depthrate.sweeps.trial import CanonicalWriter, Trial
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.parameters import Parameter
@@ -16,10 +16,6 @@ MAX_TRIALS_IN_UNKNOWN_MEMORY = 128
 """Maximum number of trials per pack if a worker's memory is unknown."""
 MEMORY_TOLERANCE = 1.25
 """Tolerated ratio of predicted to available memory. Predictions are accurate to 25 %."""
-
-
-class MemoryLimitError(InputError):
-    """A trial needs more memory than a worker has, even if it runs alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +27,6 @@ class Pack:
 
     @property
     def trial_ids(self) -> list[str]:
-        """Trial ids, in order."""
         return [trial.trial_id for trial in self.trials]
 
 
@@ -42,12 +37,7 @@ def make_pack(trials: Sequence[Trial]) -> Pack:
 
 
 def pack_trials(
-    trials: Iterable[Trial],
-    task: Task,
-    *,
-    device: str = "cpu",
-    workers: int = 1,
-    memory_bytes: float | None = None,
+    trials: Iterable[Trial], task: Task, *, device: str = "cpu", workers: int = 1, memory_bytes: float | None = None
 ) -> list[Pack]:
     """Group trials into packs, longest first.
 

@@ -82,8 +82,8 @@ def _refuse(part: type[SpecSection], content: Any, place: str, prefix: str) -> N
         if _fits(value, field.type) or (field.name not in content and not field.required):
             continue
         items = [get_args(kind)[0] for kind in _within(field.type) if get_origin(kind) is tuple]
-        if _parts(field.type) and not items:
-            _refuse(_parts(field.type)[0], value, name, f"{name}.")
+        if (sections := _of_class(field.type, SpecSection)) and not items:
+            _refuse(sections[0], value, name, f"{name}.")
         annotation, shown_value = field.type, describe(value) if field.name in content else "missing"
         for index, item in enumerate(value if items and isinstance(value, list | tuple) else ()):
             if not _fits(item, items[0]):
@@ -99,10 +99,8 @@ def _refuse(part: type[SpecSection], content: Any, place: str, prefix: str) -> N
 
 
 def _choices(annotation: Any) -> list[str]:
-    inside = list(_within(annotation))
-    literals = [choice for kind in inside if get_origin(kind) is Literal for choice in get_args(kind)]
-    enums = [kind for kind in inside if isinstance(kind, type) and issubclass(kind, Enum)]
-    return literals + [member.value for kind in enums for member in kind]
+    literals = [choice for kind in _within(annotation) if get_origin(kind) is Literal for choice in get_args(kind)]
+    return literals + [member.value for kind in _of_class(annotation, Enum) for member in kind]
 
 
 def _allowed(annotation: Any) -> str:
@@ -111,13 +109,13 @@ def _allowed(annotation: Any) -> str:
     least = [kind.ge for kind in inside if isinstance(kind, msgspec.Meta) and kind.ge is not None]
     if least:
         return f"an int, at least {least[0]}"
-    if _parts(annotation) or any(get_origin(kind) is Mapping for kind in inside):
+    if _of_class(annotation, SpecSection) or any(get_origin(kind) is Mapping for kind in inside):
         return "a list of mappings" if any(get_origin(kind) is tuple for kind in inside) else "a mapping"
     return "true or false" if bool in inside else "a string"
 
 
-def _parts(annotation: Any) -> list[type[SpecSection]]:
-    return [kind for kind in _within(annotation) if isinstance(kind, type) and issubclass(kind, SpecSection)]
+def _of_class(annotation: Any, parent: type) -> list[Any]:
+    return [kind for kind in _within(annotation) if isinstance(kind, type) and issubclass(kind, parent)]
 
 
 def _fits(value: Any, annotation: Any) -> bool:

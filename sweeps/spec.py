@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 from msgspec.structs import asdict, force_setattr
 
-from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted, kind_of, require_keys
-from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.errors import MAX_TRIALS, ExpressionError, SweepError, counted, kind_of, require_keys
+from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.interface import Engine, Task
@@ -182,7 +182,6 @@ class FitRequest(SpecSection, frozen=True):
 
     @property
     def x_names(self) -> list[str]:
-        """Return the parameters in `x`."""
         return sorted(Expression(self.x).names)
 
     @property
@@ -349,16 +348,13 @@ class StoredSweep(SweepSpec, frozen=True):
     """Path -> content of the code. None: built-in, or installed."""
 
     def spec(self) -> dict[str, Any]:
-        """Return the mapping as in a sweep file."""
         return {key: value for key, value in super().spec().items() if key in KEYS}
 
     def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:
-        """Load the task, from `files` if they are given and otherwise from the checked code."""
         return super().load_task(self.files if files is None else files)
 
 
 def with_code(sweep: SweepSpec, files: Mapping[str, bytes] | None) -> StoredSweep:
-    """Return a sweep that executes this code."""
     return StoredSweep(**asdict(sweep) | {"files": files})
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.sweeps.errors import SweepError, check_count
+from depthrate.sweeps.errors import ExpressionError, SweepError, check_count
 from depthrate.sweeps.expand import (
     NO_TRIALS,
     Combination,
@@ -15,7 +15,6 @@ from depthrate.sweeps.expand import (
     seed_values,
     with_seed,
 )
-from depthrate.sweeps.expression import ExpressionError
 from depthrate.sweeps.search_space import Dimension, dimensions_of
 from depthrate.sweeps.spec import Search, SweepSpec
 from depthrate.sweeps.trial import Trial, canonical_json, identifying

@@ -174,7 +174,6 @@ class Trials(Sequence[Trial]):
         return [template.trial(self.ids[template.start], template.values[0]) for template in self._templates]
 
     def without(self, ids: Set[str]) -> list[Trial]:
-        """Return the trials without some."""
         return [self[index] for index, trial_id in enumerate(self.ids) if trial_id not in ids]
 
     def __len__(self) -> int:

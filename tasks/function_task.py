@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.explain import unforeseen_import
 from depthrate.tasks.code.load import IS_LOADING
 from depthrate.tasks.interface import (
@@ -17,6 +16,7 @@ from depthrate.tasks.interface import (
     Pruned,
     ResultStatus,
     Task,
+    TaskCode,
     TaskContext,
     TaskError,
     TrialResult,
@@ -195,11 +195,7 @@ def schema_of_function(
             )
         kind, nullable, choices = kind_of_hint(hints.get(argument.name), argument.name, function.__name__)
         parameter = Parameter(
-            name=argument.name,
-            kind=kind,
-            nullable=nullable,
-            choices=choices,
-            fusible=argument.name in fusible,
+            name=argument.name, kind=kind, nullable=nullable, choices=choices, fusible=argument.name in fusible
         )
         default = REQUIRED if argument.default is argument.empty else parameter.check(argument.default)
         parameters.append(replace(parameter, default=default, added_later=argument.name in added_later))

@@ -1,6 +1,7 @@
-"""Faster imports of large packages: pause the garbage collector, since imports create no garbage."""
+"""Large packages: imports with the garbage collector paused, since they create no garbage, and exceptions without an import."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,3 +16,10 @@ def gc_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def torch_errors(*names: str) -> tuple[type[BaseException], ...]:
+    """Look up torch's exception classes by name. The tuple is empty if torch has not been imported."""
+    torch = sys.modules.get("torch")
+    classes = (getattr(torch, name, None) for name in names)
+    return tuple(error_class for error_class in classes if isinstance(error_class, type))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from depthrate.errors import InputError
 
 if TYPE_CHECKING:
-    from depthrate.tasks.code.collect import TaskCode
     from depthrate.tasks.data.sources import DataSource
     from depthrate.tasks.metric import Metric
     from depthrate.tasks.panel import Panel
@@ -57,6 +58,29 @@ class Engine(StrEnum):
     """One operation at a time."""
     COMPILED = "compiled"
     """One program per step, compiled for its shape and this processor."""
+
+
+@dataclass(frozen=True)
+class TaskCode:
+    """Files that determine a task's behaviour, as they were when read."""
+
+    root: Path = field(compare=False)
+    """Folder that paths are relative to and modules are imported from."""
+    main: str
+    """Path of the task's file."""
+    files: tuple[tuple[str, bytes], ...]
+    """(path, content) of all files, sorted."""
+
+    @property
+    def contents(self) -> Mapping[str, bytes]:
+        return dict(self.files)
+
+    @functools.cached_property
+    def content_hash(self) -> str:
+        """Id of this code version: 32 hex digits of the SHA-256 over the paths and hashes of its files."""
+        hashes = {path: hashlib.sha256(content).hexdigest() for path, content in self.files}
+        index = json.dumps({"files": hashes, "main": self.main}, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(index.encode()).hexdigest()[:32]
 
 
 class SharedLibraries(Protocol):
@@ -263,12 +287,3 @@ class Task(ABC):
     def remarks(self, trials: Sequence[Params]) -> Sequence[str]:
         """Return remarks that `depthrate plan` prints about these trials."""
         return ()
-
-
-def __getattr__(name: str) -> Any:
-    if name != "task":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import depthrate
-
-    warnings.warn("depthrate.tasks.interface.task is deprecated. Use depthrate.task.", DeprecationWarning, stacklevel=2)
-    return depthrate.task

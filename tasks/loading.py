@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import code_of_file, code_of_installed, load_user_module, task_file
 from depthrate.tasks.function_task import FunctionTask
-from depthrate.tasks.interface import Task, TaskError
+from depthrate.tasks.interface import Task, TaskCode, TaskError
 from depthrate.tasks.parameters import nearest
 from depthrate.tasks.registry import registered_task, task_names
 from depthrate.tasks.supervised.references import is_custom_task_text, parse_references
@@ -47,12 +46,9 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     if isinstance(loaded, Exception):
         raise loaded if isinstance(loaded, ValueError) else TaskError(f"{location}: {type(loaded).__name__}: {loaded}")
     assert isinstance(loaded, FunctionTask)
-    if (
-        inspect.isgeneratorfunction(function)
-        or inspect.iscoroutinefunction(function)
-        or inspect.isasyncgenfunction(function)
-    ):
-        form = "a generator" if inspect.isgeneratorfunction(function) else "an async function"
+    is_generator = inspect.isgeneratorfunction(function)
+    if is_generator or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        form = "a generator" if is_generator else "an async function"
         raise TaskError(f"task {name} ({loaded.defined_at}) is {form}, expected a function that returns its tables.")
     return replace(loaded, code=code)
 

@@ -9,7 +9,6 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from depthrate.deprecated import old_method
 from depthrate.tasks.interface import Diverged, Interrupted, TaskContext, has_diverged
 
 
@@ -25,8 +24,6 @@ class ManualTraining:
             TypeError: An object has no state_dict.
         """
         return TrainingRun(cast(TaskContext, self), {"model": model, "optimizer": optimizer, **others})
-
-    runs_as = old_method("context", "runs_as")
 
 
 class TrainingRun:

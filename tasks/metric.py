@@ -106,6 +106,10 @@ class Metric:
 
 fitted = partial(Metric, panel="fitted")
 """A metric that is drawn only if a fit requests it."""
+linear = partial(fitted, axis="linear")
+"""A fitted metric on a linear axis."""
+step_metric = partial(Metric, per="step")
+fitted_step = partial(fitted, per="step")
 
 
 def scalars(measurements: Iterable[Metric], per: Per | None = None) -> list[str]:

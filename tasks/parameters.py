@@ -18,7 +18,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from depthrate.errors import InputError
 
@@ -77,11 +77,8 @@ def nearest_names(name: str, known: Iterable[str]) -> str:
 def format_names(names: Iterable[str]) -> str:
     """Join at most `MAX_NAMES_SHOWN` names of parameters or metrics for a message."""
     all_names = list(names)
-    rest = (
-        f" and {len(all_names) - MAX_NAMES_SHOWN} more, listed by depthrate tasks"
-        if len(all_names) > MAX_NAMES_SHOWN
-        else ""
-    )
+    more = len(all_names) - MAX_NAMES_SHOWN
+    rest = f" and {more} more, listed by depthrate tasks" if more > 0 else ""
     return ", ".join(all_names[:MAX_NAMES_SHOWN]) + rest
 
 
@@ -343,26 +340,14 @@ class Filler:
         return [(name, check) for name, check in self._checks.items() if name in names]
 
 
-class _ParameterOptions(TypedDict, total=False):
-    doc: str
-    choices: Collection[Any]
-    minimum: float
-    above: float
-    """Exclusive minimum."""
-    maximum: float
-    pattern: str
-    fusible: bool
-    is_random_seed: bool
-    added_later: bool
-    null: str
-
-
 class _Declared(dict[str, Any]):
     """Options of one parameter declared in a class, besides its name and type."""
 
 
-def parameter(default: Any = REQUIRED, **options: Unpack[_ParameterOptions]) -> Any:
-    """Declare a parameter in a class of `Parameters`. Name, type and choices come from the annotation (see `Parameter`).
+def parameter(default: Any = REQUIRED, **options: Any) -> Any:
+    """Declare a parameter in a class of `Parameters`, with the options of `Parameter`, or `above` for an exclusive minimum.
+
+    Name, type and choices come from the annotation.
 
     Tasks share a declaration through the type, as in `Loss = Annotated[str, parameter("ce", ...)]`. Options that a class gives
     for a parameter of this type take precedence.

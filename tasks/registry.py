@@ -6,10 +6,13 @@ from functools import cache
 
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric
+from depthrate.tasks.parameters import ParameterSchema
 from depthrate.tasks.plugins import PluginError, load_plugin, load_plugins, registered_names
 from depthrate.tasks.supervised.metrics import CLASSES, NEXT_TOKENS, NUMBERS
 
 GROUP = "depthrate.tasks"
+CUSTOM = "own"
+"""Task of trials on classes with a custom network or custom data. Stores use this name."""
 
 
 def task_names() -> tuple[str, ...]:
@@ -18,7 +21,6 @@ def task_names() -> tuple[str, ...]:
 
 
 def builtin_task_names() -> tuple[str, ...]:
-    """Return the names of the built-in tasks."""
     return registered_names(GROUP, builtin=True)
 
 
@@ -42,6 +44,12 @@ def find_task(name: str) -> Task | None:
     except PluginError as error:
         logging.getLogger("depthrate").warning("%s", error)
         return None
+
+
+def find_schema(name: str) -> ParameterSchema:
+    """Return the parameters of a registered task's trials, also with custom networks or data. Empty if it is unknown."""
+    task = find_task("collapse" if name == CUSTOM else name) or find_task(name.partition(":")[0])
+    return ParameterSchema(()) if task is None else task.schema
 
 
 def registered_tasks() -> dict[str, Task]:

@@ -10,12 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from scipy import stats
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.sweeps.atlas import VERDICTS, Check, SlopeEvidence, atlas_figures
+from depthrate.sweeps.atlas import Check, Verdict, atlas_figures
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import find_sweep_file, load_sweep
 from depthrate.tasks.citations import PAPERS
@@ -46,7 +49,11 @@ def call(*arguments: str) -> str:
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
 def test_a_figure_has_a_verdict_and_says_why(figure):
-    assert figure.paper in PAPERS and figure.key.startswith(f"{figure.paper.lower()}-") and figure.verdict in VERDICTS
+    assert (
+        figure.paper in PAPERS
+        and figure.key.startswith(f"{figure.paper.lower()}-")
+        and figure.verdict in get_args(Verdict)
+    )
     assert len(figure.claim) > 20 and len(figure.why) > 20
     assert bool(figure.run) == (figure.verdict != "not run") == bool(figure.pictures)
     assert not figure.run or figure.run == figure.sweep or figure.size, "a smaller run names its size"
@@ -125,12 +132,12 @@ def test_verdicts_follow_the_rule_from_the_numbers_in_the_store(pages):
         (["open"], "", "undecided"),
     ],
 )
-def test_outcomes_decide_the_verdict(outcomes, size, verdict):
+def test_outcomes_decide_the_verdict(pages, outcomes, size, verdict):
     figure = dataclasses.replace(RUN[0], size=size, theorem=False)
-    assert figure.judge(outcomes) == verdict
-    assert figure.judge(outcomes, "fails") == "not comparable"
-    assert dataclasses.replace(figure, theorem=True).judge(outcomes) == "theorem, no figure"
-    assert dataclasses.replace(figure, run="").judge([]) == "not run"
+    assert pages.judge(figure, outcomes) == verdict
+    assert pages.judge(figure, outcomes, "fails") == "not comparable"
+    assert pages.judge(dataclasses.replace(figure, theorem=True), outcomes) == "theorem, no figure"
+    assert pages.judge(dataclasses.replace(figure, run=""), []) == "not run"
 
 
 @pytest.mark.parametrize(
@@ -150,17 +157,26 @@ def test_outcomes_decide_the_verdict(outcomes, size, verdict):
         ("flat", (None, None), None, None, "open"),
     ],
 )
-def test_intervals_decide_a_trend(expect, interval, change, could_move, outcome):
+def test_intervals_decide_a_trend(pages, expect, interval, change, could_move, outcome):
     whole = None if change is None else (sum(change) / 2, *change)
-    evidence = SlopeEvidence(0.5, interval, whole, could_move)
-    assert Check("NC1", slope="nc1", expect=expect).outcome_of_slope(evidence) == outcome
+    evidence = pages.SlopeEvidence(0.5, interval, whole, could_move)
+    assert pages.outcome_of_slope(Check("NC1", slope="nc1", expect=expect), evidence) == outcome
 
 
-def test_own_limits_are_marked_with_their_distance():
+def test_a_change_over_x_needs_no_model(pages):
+    x, seeds = [2.0, 4.0, 8.0] * 5, [seed for seed in range(5) for _ in range(3)]
+    y = np.random.default_rng(0).lognormal(size=15)
+    changes = np.log(y[2::3] / y[::3])
+    interval = stats.t.interval(0.95, 4, loc=changes.mean(), scale=stats.sem(changes))
+    assert pages.change_over_x(x, y, seeds) == pytest.approx((changes.mean(), *interval))
+    assert pages.change_over_x(x[:6], y[:6], seeds[:6]) is None, "two seeds"
+
+
+def test_own_limits_are_marked_with_their_distance(pages):
     check = Check("close", value="select 1", low=0.97, high=1.03, own_limit=True)
-    assert check.requirement() == "0.97 to 1.03 (our limit)"
-    assert check.distance(1.0) == "+2.9% from our limit" and check.distance(1.087).startswith("-5.5%")
-    assert Check("printed", value="select 1", high=1).distance(0.5) == ""
+    assert pages.requirement(check) == "0.97 to 1.03 (our limit)"
+    assert pages.distance(check, 1.0) == "+2.9% from our limit" and pages.distance(check, 1.087).startswith("-5.5%")
+    assert pages.distance(Check("printed", value="select 1", high=1), 0.5) == ""
 
 
 @pytest.mark.slow

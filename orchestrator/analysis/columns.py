@@ -8,7 +8,7 @@ from depthrate.storage.tables.custom_columns import check_names
 from depthrate.storage.tables.schema import TRIALS, Columns
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric, Per, by_name
-from depthrate.tasks.registry import builtin_task_names, core_measurements, find_task, registered_task
+from depthrate.tasks.registry import builtin_task_names, core_measurements, find_schema, registered_task
 
 _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
@@ -31,13 +31,9 @@ def builtin_columns() -> Columns:
 
 
 def _nulls(name: str, given: Task | None = None) -> dict[str, str]:
-    """Return `Columns.nulls` of a task. A custom network or data set trains as the task that it names does."""
-    from depthrate.tasks.supervised.references import CUSTOM  # 60 ms that views without these columns do not need
-
-    task = given if given is not None and given.name == name else find_task(name) or find_task(name.partition(":")[0])
-    if task is None and name == CUSTOM:  # custom networks and data have the parameters of the task on classes
-        task = find_task("collapse")
-    return {} if task is None else {key: p.null for key, p in task.schema.items() if p.null}
+    """Return `Columns.nulls` of a task."""
+    schema = given.schema if given is not None and given.name == name else find_schema(name)
+    return {key: parameter.null for key, parameter in schema.items() if parameter.null}
 
 
 @cache

@@ -12,11 +12,11 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
 from depthrate.orchestrator.analysis.replicates import interval_text, replicate_keys, replicate_of
 from depthrate.storage.query.results import Results
-from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.errors import ExpressionError
+from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.fits.bounds import check_bound
-from depthrate.tasks.fits.lack_of_fit import lack_of_fit, sensitivity
+from depthrate.tasks.fits.lack_of_fit import check_bound, lack_of_fit, sensitivity
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many
 from depthrate.tasks.interface import Task

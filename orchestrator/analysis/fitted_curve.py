@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.convergence import Drift
 from depthrate.sweeps.spec import FitRequest
-from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
+from depthrate.tasks.fits.lack_of_fit import BoundCheck
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.metric import Metric

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from depthrate.orchestrator.api.find_sweep import sweep_to_launch
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.code.permission import check_stored_code
 from depthrate.orchestrator.console.errors import next_call
-from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
-from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.base import Executor, ExecutorRequest, usable_engine
 from depthrate.orchestrator.executors.registry import executor_options, open_executor
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
 from depthrate.orchestrator.launch.launch_plan import (
@@ -66,7 +66,7 @@ class PlannedSweep:
     """A sweep with its plan on a compute target."""
 
     store: Store
-    target: ComputeTarget
+    target: Executor
     plan: Plan
     view: SearchView | None
     estimates: Estimates
@@ -119,18 +119,18 @@ def overrides_of(texts: Sequence[str]) -> dict[str, object]:
     return overrides
 
 
-def plan_on(target: ComputeTarget, checked: CheckedSweep, store: Store) -> Plan:
+def plan_on(target: Executor, checked: CheckedSweep, store: Store) -> Plan:
     """Plan the pending trials of a sweep as packs for this executor."""
     return make_plan(
         checked,
         store,
         device=target.device,
         workers=target.workers,
-        submitted=target.submitted,
+        submitted=target.submitted(),
         memory_bytes=target.memory_bytes,
     )
 
 
-def estimates_on(target: ComputeTarget, plan: Plan, store: Store) -> Estimates:
+def estimates_on(target: Executor, plan: Plan, store: Store) -> Estimates:
     """Return estimates of the seconds per pack on this executor."""
-    return make_estimates(plan, store, target.device, target.engine(plan.checked.sweep.engine)[0])
+    return make_estimates(plan, store, target.device, usable_engine(target, plan.checked.sweep.engine)[0])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.api.planning import check_launch, plan_on, resume_command
-from depthrate.orchestrator.code.store import keep_source
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.executors.base import ComputeTarget, Executor, ExecutorRequest, LaunchJob, RemoteLauncher
-from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.base import Executor, ExecutorRequest
 from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.code_changes import CodeMismatch, find_code_mismatch, resolve_code_change
 from depthrate.orchestrator.launch.launch import LaunchEnd, delete_checkpoints, write_launch
@@ -35,7 +33,7 @@ class PlannedRun:
 
     options: LaunchOptions
     store: Store
-    target: ComputeTarget
+    target: Executor
     plan: Plan
     view: SearchView | None
     feed: SearchFeed | None
@@ -85,34 +83,28 @@ def plan_run(options: LaunchOptions, loaded: SweepSpec | None = None) -> Planned
     target = open_executor(ExecutorRequest(sweep=checked.sweep, store=store, options=options))
     with_all, view, feed = _open_search(checked, store, target, options)
     plan = plan_on(target, with_all, store)
-    if resolve_code_change(plan, store, target.submitted, options, command=resume_command(options)):
+    if resolve_code_change(plan, store, target.submitted(), options, command=resume_command(options)):
         with_all, view, feed = _open_search(checked, store, target, options)
         plan = plan_on(target, with_all, store)
     check_contents(plan, data)
     if options.pilot:
-        if view is not None or isinstance(target, RemoteLauncher):
-            raise UsageError(
-                "--pilot runs packs of a grid from this machine. Leave it out for a search and for --executor ray --cluster."
-            )
+        if view is not None:
+            raise UsageError("--pilot runs packs of a grid. Leave it out for a search.")
         plan = replace(plan, packs=one_of_each_shape(plan.packs, checked.task))
     if view is not None and feed is not None:
         feed.mark_dispatched(
             trial_id for pack in (*plan.packs, *plan.in_flight.values()) for trial_id in pack.trial_ids
         )
-    options = replace(options, data=data.url)
     return PlannedRun(options=options, store=store, target=target, plan=plan, view=view, feed=feed)
 
 
 def _open_search(
-    checked: CheckedSweep, store: Store, target: ComputeTarget, options: LaunchOptions
+    checked: CheckedSweep, store: Store, target: Executor, options: LaunchOptions
 ) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
-    """Return the sweep with its trials so far, its search, and the feed of new proposals. The last two may be None.
-
-    Without a search, the search and the feed are None. A remote launch makes its own proposals, so it has no feed here.
-    """
+    """Return the sweep with its trials so far, its search, and the feed of new proposals. The last two may be None."""
     checked, view = with_search(checked, store)
-    if view is None or isinstance(target, RemoteLauncher):
-        return checked, view, None
+    if view is None:
+        return checked, None, None
     if options.detach:
         raise UsageError("a search needs its launch to make proposals, so it cannot detach. Leave out --detach.")
     if view.is_over:
@@ -126,23 +118,11 @@ def _open_search(
     return replace(checked, trials=view.trials()), view, feed
 
 
-def send_run(run: PlannedRun, site: RemoteLauncher) -> LaunchJob:
-    """Submit the whole launch as a job, which makes its own plan.
-
-    Raises:
-        ValueError: The site or the store refuses the launch.
-    """
-    checked = run.plan.checked
-    require_clock(run.store)
-    write_launch(run.store, checked)
-    return site.send_launch(replace(run.options, code_version=keep_source(run.store, checked.task)))
-
-
 def end_run(run: PlannedRun, launch: LaunchEnd | None) -> RunEnd:
     """Read the state of a sweep after its launch (None: nothing was pending), and clean up after a complete sweep."""
     checked, view, plan = run.plan.checked, run.view, run.plan
     if launch is None:
-        if isinstance(run.target, Executor) and run.target.outlives_driver:
+        if run.target.outlives_driver:
             run.target.close()  # deletes the leftovers of earlier launches
         delete_checkpoints(plan.stale_checkpoints, run.store)
     snapshot = plan.snapshot if launch is None else launch.snapshot
@@ -160,8 +140,6 @@ def end_run(run: PlannedRun, launch: LaunchEnd | None) -> RunEnd:
         if is_done or view is not None:
             with suppress(OSError):  # so that status, fit and report find the sweep, even if nothing was pending
                 write_launch(run.store, checked)
-        if is_done and launch is not None and launch.job is not None:
-            shutil.rmtree(launch.job.folder, ignore_errors=True)
     outcome = None if launch is None else launch.outcome
     if is_done and mismatch is None:
         state = RunState.COMPLETE

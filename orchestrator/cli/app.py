@@ -27,7 +27,6 @@ COMMANDS = [
     "cancel",
     "logs",
     "debug",
-    "diff",
     "query",
     "compare",
     "compact",

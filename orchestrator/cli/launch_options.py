@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from depthrate.orchestrator.attempts.options import Option
 from depthrate.orchestrator.cli.options import Number, sweep_argument
-from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.registry import launch_options as declared_options
 from depthrate.orchestrator.executors.registry import make_launch_options
 
@@ -41,14 +41,14 @@ def launch_options(*, of_plan: bool) -> Callable[[Callable[..., Any]], Callable[
 
 
 def _click_option(option: Option) -> click.Option:
-    kind: Any = {bool: None, str: str, int: int, float: float}[option.type]
+    kind: Any = {"bool": None, "str": str, "int": int, "float": float}[option.kind]
     if option.minimum is not None:
         at_least = option.minimum
-        kind = click.IntRange(min=int(at_least)) if option.type is int else Number(min=at_least)
+        kind = click.IntRange(min=int(at_least)) if kind is int else Number(min=at_least)
     return click.Option(
         [option.flag, option.name],
         type=kind,
-        is_flag=option.type is bool,
+        is_flag=option.kind == "bool",
         multiple=option.is_list,
         default=None if option.is_list else option.default,
         metavar=option.metavar,

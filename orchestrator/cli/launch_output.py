@@ -13,25 +13,23 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.api.planning import estimates_on, plan_on, resume_command
-from depthrate.orchestrator.api.run import PlannedRun, RunEnd, end_run, plan_run, send_run
+from depthrate.orchestrator.api.run import PlannedRun, RunEnd, end_run, plan_run
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.attempts.retry_policy import error_pattern
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
-from depthrate.orchestrator.executors.base import ComputeTarget, Estimate, Executor, RemoteLauncher
-from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.base import Estimate, Executor
 from depthrate.orchestrator.launch.code_changes import (
     find_code_mismatch,
     mismatch_message,
     mixtures,
     unknown_code_message,
 )
-from depthrate.orchestrator.launch.display import JobWatcher
 from depthrate.orchestrator.launch.estimates import Estimates
 from depthrate.orchestrator.launch.launch import LaunchEnd, launch, submit
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import Outcome, PackFailure, RunState
-from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.delayed_call import call_after
 from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
 from depthrate.sweeps.spec import SweepSpec
@@ -70,13 +68,13 @@ def plan_summary(plan: Plan) -> str:
     return text + (f", {plan.num_resumed} of them from a checkpoint" if plan.num_resumed else "")
 
 
-def peak_gb(pack: Pack, plan: Plan, target: ComputeTarget) -> float | None:
+def peak_gb(pack: Pack, plan: Plan, target: Executor) -> float | None:
     """Return the predicted peak memory of a pack in GB, or None if the task does not predict it."""
     peak_bytes = predicted_bytes(pack, plan.checked.task, target.device)
     return None if peak_bytes is None else peak_bytes / 1e9
 
 
-def cost_lines(plan: Plan, target: ComputeTarget, estimates: Estimates, details: Mapping[str, Any]) -> list[str]:
+def cost_lines(plan: Plan, target: Executor, estimates: Estimates, details: Mapping[str, Any]) -> list[str]:
     """Return the expected cost of a plan, one line per item: hours, memory per worker, details of the executor."""
     lines = []
     hours = estimates.hours(plan.packs, target.workers)
@@ -145,11 +143,8 @@ def _launch(run: PlannedRun, console: Console, notifier: Notifier | None) -> Lau
     estimate_s = estimates_on(run.target, run.plan, run.store)
     run.target.check(run.plan.packs, estimate_s)
     console.print(f"{run.target.summary()}. Store: {run.store.url}")
-    if isinstance(run.target, RemoteLauncher):
-        return _follow_job(run, run.target, console)
-    assert isinstance(run.target, Executor)
     if run.options.detach:
-        return _detach(run, run.target, estimate_s, console)
+        return _detach(run, estimate_s, console)
     arguments = (run.plan, run.store, run.target, estimate_s, run.options)
     try:
         return launch(*arguments, console=console, feed=run.feed, notifier=notifier)
@@ -158,33 +153,17 @@ def _launch(run: PlannedRun, console: Console, notifier: Notifier | None) -> Lau
         return RunState.INTERRUPTED
 
 
-def _detach(run: PlannedRun, executor: Executor, estimate_s: Estimate, console: Console) -> RunState:
-    submitted = submit(run.plan, run.store, executor, estimate_s, run.options)
+def _detach(run: PlannedRun, estimate_s: Estimate, console: Console) -> RunState:
+    submitted = submit(run.plan, run.store, run.target, estimate_s, run.options)
     console.print(f"{counted(submitted.submitted, 'pack')} submitted. Progress: {_next(run, 'status')}")
     if submitted.claimed_by_peers:
         console.print(f"{counted(submitted.claimed_by_peers, 'pack is', 'packs are')} claimed by another launch")
-    if submitted.job is not None:
-        job_id, rest = submitted.job.job_id, submitted.not_submitted
-        console.print(f"job {job_id} submits {rest} more when the cluster accepts them")
-    elif submitted.not_submitted:
-        rest_text = counted(submitted.not_submitted, "pack is", "packs are")
-        print_line(f"depthrate: {rest_text} not submitted. Resume: {resume_command(run.options)}", stderr=True)
+    if submitted.not_submitted:
+        rest = counted(submitted.not_submitted, "pack is", "packs are")
+        text = f"depthrate: {rest} not submitted. Submit more once jobs have ended: {resume_command(run.options)}"
+        print_line(text, stderr=True)
         return RunState.INCOMPLETE
     return RunState.DETACHED
-
-
-def _follow_job(run: PlannedRun, site: RemoteLauncher, console: Console) -> LaunchEnd | RunState:
-    job = send_run(run, site)
-    console.print(f"job {job.job_id} submitted. Progress: {_next(run, 'status')}")
-    if run.options.detach:
-        return RunState.DETACHED
-    try:
-        job_end = site.follow(job, JobWatcher(run.plan.checked, run.store, console).show)
-    except KeyboardInterrupt:
-        resume = resume_command(run.options)
-        console.print(f"detached, the job continues. Cancel: {_next(run, 'cancel')}  Reattach: {resume}")
-        return RunState.INTERRUPTED
-    return LaunchEnd(take_snapshot(run.store), job=job, job_end=job_end)
 
 
 def _print_pilot(run: PlannedRun, end: LaunchEnd, console: Console) -> RunState:
@@ -249,8 +228,6 @@ def _print_fits(run: PlannedRun, end: RunEnd, console: Console) -> None:
 def _print_incomplete(run: PlannedRun, end: LaunchEnd | None, num_open: int, console: Console) -> None:
     """Print why trials are not done, and the command that resumes."""
     command = resume_command(run.options)
-    if end is not None and end.job is not None:
-        print_line(f"depthrate: {end.job_end}\n  retry: {command}", stderr=True)
     if end is None or end.outcome is None:
         return
     outcome = end.outcome

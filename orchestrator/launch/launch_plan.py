@@ -13,9 +13,9 @@ from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.custom_columns import check_names
-from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.errors import ExpressionError, SweepError
 from depthrate.sweeps.expand import expand
-from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.packing import Pack, check_memory, estimated_wall_s, make_pack, pack_trials
 from depthrate.sweeps.spec import FitRequest, SweepSpec, check_figures, check_fits
 from depthrate.sweeps.trial import Trial, Trials, canonical_json

@@ -14,9 +14,9 @@ from depthrate.deprecated import LAUNCH_OPTIONS, accept_old_arguments, rename_la
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.api.planning import plan_sweep
 from depthrate.orchestrator.api.report import ReportOptions, write_report
+from depthrate.orchestrator.attempts.options import LaunchOptions, Option
 from depthrate.orchestrator.cli.launch_output import pack_values, plan_summary, run_sweep, slow_notice
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.options import LaunchOptions, Option
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.launch.outcome import RunState

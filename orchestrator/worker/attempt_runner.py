@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.orchestrator.attempts.node_health import is_hardware_error
 from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.attempts.spec import BATCH_S, AttemptSpec
 from depthrate.orchestrator.code.store import code_hash, load_stored_task
-from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext, node_scratch_store
 from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.worker.live_curve_writer import LiveCurves
@@ -37,9 +37,9 @@ from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, pick_columns, skip_pandas, task_table
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
+from depthrate.tasks.importing import torch_errors
 from depthrate.tasks.interface import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
-from depthrate.tasks.training.engines.choice import NoCompilerError
-from depthrate.tasks.training.torch_errors import torch_errors
+from depthrate.tasks.native.compiler import NoCompilerError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,18 +5,15 @@ versions are recorded with every trial.
 """
 
 import ast
-import functools
-import hashlib
-import json
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from depthrate.errors import InputError
+from depthrate.tasks.interface import TaskCode
 from depthrate.tasks.regular_file import read_regular
 
 MAX_FILES = 1000
@@ -30,30 +27,6 @@ _COMPUTED = {
 _SUFFIXES = (*EXTENSION_SUFFIXES, ".py")
 """Suffixes of a module's file, in Python's search order."""
 _NOT_LOCAL = sys.stdlib_module_names | {"depthrate"}
-
-
-@dataclass(frozen=True)
-class TaskCode:
-    """Files that determine a task's behaviour, as they were when read."""
-
-    root: Path = field(compare=False)
-    """Folder that paths are relative to and modules are imported from."""
-    main: str
-    """Path of the task's file."""
-    files: tuple[tuple[str, bytes], ...]
-    """(path, content) of all files, sorted."""
-
-    @property
-    def contents(self) -> Mapping[str, bytes]:
-        """Path -> content."""
-        return dict(self.files)
-
-    @functools.cached_property
-    def content_hash(self) -> str:
-        """Id of this code version: 32 hex digits of the SHA-256 over the paths and hashes of its files."""
-        hashes = {path: hashlib.sha256(content).hexdigest() for path, content in self.files}
-        index = json.dumps({"files": hashes, "main": self.main}, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(index.encode()).hexdigest()[:32]
 
 
 def real_path(path: Path) -> Path:

@@ -5,7 +5,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-from depthrate.tasks.code.collect import TaskCode
+from depthrate.tasks.interface import TaskCode
 from depthrate.tasks.parameters import nearest
 
 _PRODUCT_FOLDERS = [

@@ -20,13 +20,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from depthrate.tasks.code.collect import TaskCode, TooManyFilesError, code_of_module, collect_code, real_path
+from depthrate.tasks.code.collect import TooManyFilesError, code_of_module, collect_code, real_path
 from depthrate.tasks.code.explain import explain_import_error
+from depthrate.tasks.code.private_cache import is_of_process
 from depthrate.tasks.code.trust import STRICT_MODES, is_accepted, untrusted_reason
 from depthrate.tasks.code.unpack import unpack
-from depthrate.tasks.interface import TaskError
+from depthrate.tasks.interface import TaskCode, TaskError
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.private_cache import is_of_process
 
 _MAIN = "depthrate_task_"
 """Prefix of the module name of a task's file."""
@@ -149,9 +149,7 @@ def activate(folder: Path | None, code: TaskCode | None = None, *, has_more: boo
                 sys.path.remove(str(_active))
             names = [name for name, module in list(sys.modules.items()) if _is_from(_active, module)]
             _inactive[_active] = {name: sys.modules.pop(name) for name in names if not name.startswith(_MAIN)}
-            for module in [
-                module for module in sys.modules.values() if isinstance(getattr(module, "__path__", 0), list)
-            ]:
+            for module in [m for m in sys.modules.values() if isinstance(getattr(m, "__path__", 0), list)]:
                 module.__path__ = [path for path in module.__path__ if not Path(path).is_relative_to(_active)]
         if folder is not None and code is not None:
             sys.path.insert(_position(code, has_more), str(folder))

@@ -18,7 +18,8 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from depthrate.tasks.code.collect import TaskCode, is_installed
+from depthrate.tasks.code.collect import is_installed
+from depthrate.tasks.interface import TaskCode
 
 ROOT = 0
 STRICT_MODES = "DEPTHRATE_STRICT_MODES"

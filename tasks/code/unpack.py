@@ -7,10 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from depthrate.tasks.code.collect import TaskCode
+from depthrate.tasks.code.private_cache import private_cache
 from depthrate.tasks.code.trust import is_private_to_user
-from depthrate.tasks.interface import TaskError
-from depthrate.tasks.private_cache import private_cache
+from depthrate.tasks.interface import TaskCode, TaskError
 from depthrate.tasks.regular_file import read_regular
 
 _UNUSED_S = 30 * 24 * 3600

@@ -109,7 +109,6 @@ class Dataset:
 
     @property
     def num_samples(self) -> int:
-        """Number of training samples."""
         return len(self.x_NI) if self.stream is None else self.stream.num_samples
 
     @property

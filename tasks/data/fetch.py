@@ -62,7 +62,6 @@ def fetch_missing(name: str, exists: Callable[[str], bool], folder: Path) -> Ite
             pooch.retrieve(url, known_hash=f"sha256:{sha256}", fname=path.name, path=path.parent)
         except (OSError, ValueError) as error:  # no network, no such file, or a different checksum
             raise DownloadError(
-                f"cannot download {url} (sha256 {sha256}): {type(error).__name__}: {error}",
-                relative,
+                f"cannot download {url} (sha256 {sha256}): {type(error).__name__}: {error}", relative
             ) from error
         yield relative

@@ -36,9 +36,8 @@ class Chain:
         """
         rate = float(self.stationary_V @ _entropies(self.transition_VV))
         unseen = min(self.order - 1, context_length)
-        return (
-            unseen * float(_entropies(self.stationary_V[None])[0]) + (context_length - unseen) * rate
-        ) / context_length
+        total = unseen * float(_entropies(self.stationary_V[None])[0]) + (context_length - unseen) * rate
+        return total / context_length
 
     def sequences(self, number: int, length: int, rng: np.random.Generator) -> np.ndarray:
         """Sample sequences [number, length]. A smaller sample is a prefix of a larger one."""

@@ -52,7 +52,6 @@ class PublishedDataset:
 
     @property
     def is_text(self) -> bool:
-        """Return whether samples are text."""
         return self.image_shape is None
 
     def shape(
@@ -65,20 +64,14 @@ class PublishedDataset:
     ) -> DataShape:
         """Return the shape of the data set that `load_dataset` returns for the same arguments."""
         num_samples = self.num_samples if samples_per_class is None else samples_per_class * self.num_classes
-        if self.image_shape is None:
-            return DataShape(
-                num_samples=num_samples,
-                sample_shape=(context_length,),
-                num_classes=self.num_classes,
-                vocabulary_size=vocabulary_size,
-                reading_bytes=READING_TEXT_BYTES,
-            )
-        inputs = math.prod(self.image_shape)
+        sample_shape = self.image_shape or (context_length,)
+        image_bytes = (2 * self.num_samples + num_samples * np.dtype(dtype).itemsize) * math.prod(sample_shape)
         return DataShape(
             num_samples=num_samples,
-            sample_shape=self.image_shape,
+            sample_shape=sample_shape,
             num_classes=self.num_classes,
-            reading_bytes=2 * self.num_samples * inputs + num_samples * inputs * np.dtype(dtype).itemsize,
+            vocabulary_size=vocabulary_size if self.is_text else None,
+            reading_bytes=READING_TEXT_BYTES if self.is_text else image_bytes,
         )
 
 
@@ -98,11 +91,6 @@ def _read_cifar100(info: PublishedDataset, layout: Layout, files: Files) -> Deco
     if layout.is_python:
         return formats.read_cifar_python(*content, num_images=info.num_samples, labels=b"fine_labels")
     return formats.read_cifar_binary(*content, num_images=info.num_samples, label_bytes=2)
-
-
-def _read_stl10(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
-    images, labels = (files[file] for file in layout.files)
-    return formats.read_stl10_binary(images, labels, num_images=info.num_samples)
 
 
 def _read_idx(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
@@ -215,7 +203,9 @@ PUBLISHED = {
         sha256=("f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",),
         layouts=_STL10,
         test=(8000, _of_file(_STL10, ("test_X.bin", "test_y.bin"))),
-        read=_read_stl10,
+        read=lambda info, layout, files: formats.read_stl10_binary(
+            files[layout.files[0]], files[layout.files[1]], num_images=info.num_samples
+        ),
     ),
     "imdb": PublishedDataset(
         num_samples=25_000,

@@ -20,8 +20,8 @@ from typing import IO
 
 import numpy as np
 
+from depthrate.tasks.code.private_cache import private_cache
 from depthrate.tasks.data.sources import DatasetError, archive_members
-from depthrate.tasks.private_cache import private_cache
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 REVIEWS_PER_CLASS = 12_500

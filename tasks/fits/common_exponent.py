@@ -33,9 +33,7 @@ class CommonFit:
 
 
 def common_exponent(
-    curves: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
-    *,
-    seeds: Sequence[Sequence[Hashable]] | None = None,
+    curves: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]], *, seeds: Sequence[Sequence[Hashable]] | None = None
 ) -> CommonFit:
     """Fit one power-law exponent to several curves and test whether they share it.
 

@@ -1,19 +1,19 @@
-"""Tests of a power law (bend, omitted smallest x), and the change from the first to the last x without a model.
+"""Tests of a power law (bend, omitted smallest x, a theorem's bound).
 
 Shapes: N points, G groups (the distinct x, rising), S seeds.
 Source: Draper and Smith, Applied Regression Analysis (1998), 2.1 (lack of fit).
 """
 
-import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantile
+from depthrate.tasks.fits.bootstrap_and_profile import f_tail
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import EXACT_FIT_RMS, as_curve, gather
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, as_curve, gather
 from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds
 
@@ -52,35 +52,6 @@ def lack_of_fit(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hasha
     return float(f_tail(float(bend_G @ points.mean_GC[:, 0]) ** 2 / variance, 1, pure))
 
 
-def change_over_x(
-    x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable]
-) -> tuple[float, float, float] | None:
-    """Estimate the change of log y from the smallest to the largest x, without a model of the curve between them.
-
-    Args:
-        x_N: Positive x values, shape [N].
-        y_N: Positive y values, shape [N].
-        seeds: Seed of each value, length N, as for `fit_rates`.
-
-    Returns:
-        The mean over seeds and its 95 % interval (Student's t), or None with fewer than three seeds at both ends.
-
-    Raises:
-        FitError: See `fit_many`.
-    """
-    x_N, y_N = as_curve("x", x_N), as_curve("y", y_N)
-    ends = (x_N == x_N.min()) | (x_N == x_N.max())
-    left = list(compress(seeds, ends))
-    _, log_y_SG = table_of_seeds(gather(x_N[ends], y_N[ends][None], left), left)
-    num_seeds = len(log_y_SG)
-    if num_seeds < MIN_SEEDS:
-        return None
-    change_S = log_y_SG[:, -1] - log_y_SG[:, 0]
-    half = t_quantile(num_seeds - 1) * float(change_S.std(ddof=1)) / math.sqrt(num_seeds)
-    change = float(change_S.mean())
-    return change, change - half, change + half
-
-
 def sensitivity(
     x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None, num_resamples: int = 1000
 ) -> list[dict[str, float | int | None]]:
@@ -100,3 +71,55 @@ def sensitivity(
         row = {"x_min": float(x_min), "exponent": fit.exponent, "ci_low": fit.ci_low, "ci_high": fit.ci_high}
         rows.append({**row, "n_points": fit.n_points})
     return rows
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """Fit of the ratio of a metric to its bound, which must not grow with x."""
+
+    exponent: float
+    """Exponent of the bound at these x, including its logarithms. Positive when it falls."""
+    ratio: float
+    """Exponent of the ratio metric / bound. Negative when the ratio grows."""
+    ci_low: float
+    ci_high: float
+    """95 % interval of `ratio`. Entirely below zero: the metric falls more slowly than the bound, which cannot last."""
+
+    @property
+    def verdict(self) -> str:
+        """Verdict: `respected` if the interval is above zero, `slower` if below, else `not rejected`."""
+        if self.ci_high < 0:
+            return "slower"
+        return "respected" if self.ci_low >= 0 else "not rejected"
+
+
+def check_bound(
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, bound_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None
+) -> BoundCheck | None:
+    """Fit a power law to y / bound.
+
+    Args:
+        x_N: Positive x values, shape [N].
+        y_N: Positive y values, shape [N].
+        bound_N: Positive bound of each y, shape [N].
+        seeds: Seed of each value, length N, as for `fit_rates`.
+
+    Returns:
+        The check, or None if the fit fails, has no interval (too few x or whole seeds), or the bound is not a function
+        of x that varies.
+    """
+    x_N, y_N, bound_N = (np.asarray(values, dtype=np.float64) for values in (x_N, y_N, bound_N))
+    bound_of_x = dict(zip(x_N.tolist(), bound_N.tolist(), strict=True))
+    if len(bound_of_x) < 3 or len(set(bound_of_x.values())) < 2:
+        return None
+    if any(bound_of_x[x] != bound for x, bound in zip(x_N.tolist(), bound_N.tolist(), strict=True)):
+        return None
+    try:
+        (fit,) = fit_rates(x_N, y_N / bound_N, models=(POWER.name,), seeds=seeds)
+    except FitError:
+        return None
+    if fit.ci_low is None or fit.ci_high is None:
+        return None
+    log_x_N = np.log(x_N) - np.log(x_N).mean()
+    exponent = -float(log_x_N @ np.log(bound_N) / (log_x_N @ log_x_N))
+    return BoundCheck(exponent, fit.exponent, fit.ci_low, fit.ci_high)

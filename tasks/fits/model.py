@@ -125,6 +125,20 @@ class LinearModel(Model):
         return CurveFamily(self, shape, basis_GP, np.zeros_like(infinite_PC)[None], -infinite_PC, infinite_PC, ref_C)
 
 
+class BoundedModel(Model):
+    """Model fitted within bounds, from several starting points."""
+
+    @abstractmethod
+    def curves(self, x_G: Array, log_x_G: Array, slope_C: Array) -> tuple[Shape, Array, Array, Array]:
+        """Return the shape, its starting points [S, P, C], and and bounds [P, C], from the power law's exponents."""
+
+    def family(self, points: Points) -> CurveFamily:
+        log_x_G, slope_C = np.log(points.x_G), power_slope(points)
+        shape, starts_SPC, lower_PC, upper_PC = self.curves(points.x_G, log_x_G, slope_C)
+        ref_C = np.where(slope_C >= 0, log_x_G[-1], log_x_G[0])
+        return CurveFamily(self, shape, None, starts_SPC, lower_PC, upper_PC, ref_C)
+
+
 def _parallel(basis_GP: Array) -> bool:
     centred_GP = basis_GP - basis_GP.mean(0)
     unit_GP = centred_GP / np.sqrt((centred_GP**2).sum(0))

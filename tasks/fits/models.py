@@ -8,18 +8,17 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from depthrate.tasks.fits.least_squares import Array
+from depthrate.tasks.fits.least_squares import Array, Shape
 from depthrate.tasks.fits.model import (
-    CurveFamily,
+    BoundedModel,
     FitParameter,
     LinearModel,
     Mask,
     Model,
     last_above,
     never_unless,
-    power_slope,
 )
-from depthrate.tasks.fits.points import FitError, Points
+from depthrate.tasks.fits.points import FitError
 
 LOG_REACH = 100.0
 """Bound on a log(x_max / x_min) in PowerFloor, whose exponent may be undetermined by the points: 43 decades of y."""
@@ -55,11 +54,10 @@ class Power(LinearModel):
         return np.asarray(prefactor * x_N**-exponent)
 
     def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        """Solve the line for log x."""
         return never_unless(theta_PR[0] > 0, (level_R - log_target) / theta_PR[0])
 
 
-class PowerFloor(Model):
+class PowerFloor(BoundedModel):
     """y = c x^-a + floor."""
 
     name = "power_floor"
@@ -69,7 +67,7 @@ class PowerFloor(Model):
     has_theory = True
     values_are_told = True
 
-    def family(self, points: Points) -> CurveFamily:
+    def curves(self, x_G: Array, log_x_G: Array, slope_C: Array) -> tuple[Shape, Array, Array, Array]:
         """Write y = c (x^-a + t x_ref^-a) with theta = (a, tau), t = tau up to 1 and t = exp(tau - 1) above.
 
         x_ref is the x where the power law is lowest, so t is the floor in units of the lowest value. t is linear near
@@ -77,8 +75,6 @@ class PowerFloor(Model):
         log t). t is exponential above 1: if only the first x lie above the floor, log t rises with a along a straight
         valley.
         """
-        log_x_G = np.log(points.x_G)
-        slope_C = power_slope(points)
 
         def shape(theta_PR: Array, ref_R: Array) -> Array:
             (a_R, tau_R), curve_QGR = theta_PR, np.empty((3, len(log_x_G), theta_PR.shape[1]))
@@ -94,12 +90,6 @@ class PowerFloor(Model):
             sum_GR -= a_R * ref_R
             return curve_QGR
 
-        starts, lower_PC, upper_PC = self._starts(log_x_G, slope_C)
-        ref_C = np.where(slope_C >= 0, log_x_G[-1], log_x_G[0])
-        return CurveFamily(self, shape, None, np.clip(starts, lower_PC, upper_PC), lower_PC, upper_PC, ref_C)
-
-    @staticmethod
-    def _starts(log_x_G: Array, slope_C: Array) -> tuple[list[Array], Array, Array]:
         span, largest = log_x_G[-1] - log_x_G[0], np.abs(log_x_G).max()
         # Start from the power law, then from steeper ones that meet their floor at 0.4 of the way back from x_ref.
         steepness_C = np.copysign(np.maximum(np.abs(slope_C), 0.1 / span), slope_C)
@@ -110,7 +100,8 @@ class PowerFloor(Model):
         steepest_C = np.maximum(min(LOG_REACH / span, LOG_LARGEST / largest), 2 * np.abs(slope_C))
         steepest_C = np.minimum(steepest_C, LOG_FLOAT / span)
         lower_PC = np.stack([-steepest_C, np.zeros_like(slope_C)])
-        return starts, lower_PC, np.stack([steepest_C, np.full_like(slope_C, 1 + LOG_REACH)])
+        upper_PC = np.stack([steepest_C, np.full_like(slope_C, 1 + LOG_REACH)])
+        return shape, np.clip(starts, lower_PC, upper_PC), lower_PC, upper_PC
 
     def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
         """Return c x^-a + floor."""
@@ -168,7 +159,7 @@ class PowerLog(LinearModel):
         return never_unless(falls_R, last_above(above, low_R, np.full_like(low_R, 1e4)))
 
 
-class PowerCorrection(Model):
+class PowerCorrection(BoundedModel):
     """y = c x^-a (1 + b/x), a power law with its first correction to scaling."""
 
     name = "power_correction"
@@ -178,23 +169,21 @@ class PowerCorrection(Model):
     has_theory = True
     values_are_told = True
 
-    def family(self, points: Points) -> CurveFamily:
+    def curves(self, x_G: Array, log_x_G: Array, slope_C: Array) -> tuple[Shape, Array, Array, Array]:
         """Write log y = log c - a log x + log(1 + b/x) with theta = (a, b), b > -x at every x."""
-        log_x_G, x_G = np.log(points.x_G), points.x_G[:, None]
-        slope_C = power_slope(points)
+        log_x_G1, x_G1 = log_x_G[:, None], x_G[:, None]
 
         def shape(theta_PR: Array, ref_R: Array) -> Array:
-            (a_R, b_R) = theta_PR
-            by_a_GR = np.broadcast_to(-log_x_G[:, None], (len(log_x_G), theta_PR.shape[1]))
-            return np.stack([by_a_GR * a_R + np.log1p(b_R / x_G), by_a_GR, 1 / (x_G + b_R)])
+            a_R, b_R = theta_PR
+            by_a_GR = np.broadcast_to(-log_x_G1, (len(x_G), theta_PR.shape[1]))
+            return np.stack([by_a_GR * a_R + np.log1p(b_R / x_G1), by_a_GR, 1 / (x_G1 + b_R)])
 
-        lower, upper = -points.x_G[0] * (1 - 1e-6), MAX_CORRECTION * points.x_G[-1]
-        starts = [(0.0, 0.0), (-0.2, points.x_G[0]), (-0.5, points.x_G[-1]), (0.2, 0.5 * lower), (0.4, 0.9 * lower)]
+        lower, upper = -x_G[0] * (1 - 1e-6), MAX_CORRECTION * x_G[-1]
+        starts = [(0.0, 0.0), (-0.2, x_G[0]), (-0.5, x_G[-1]), (0.2, 0.5 * lower), (0.4, 0.9 * lower)]
         starts_SPC = np.stack([np.stack([slope_C + more, np.full_like(slope_C, b)]) for more, b in starts])
         steepest_C = 10 * np.abs(slope_C) + 10
         lower_PC = np.stack([-steepest_C, np.full_like(slope_C, lower)])
-        upper_PC = np.stack([steepest_C, np.full_like(slope_C, upper)])
-        return CurveFamily(self, shape, None, starts_SPC, lower_PC, upper_PC, np.zeros_like(slope_C))
+        return shape, starts_SPC, lower_PC, np.stack([steepest_C, np.full_like(slope_C, upper)])
 
     def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
         """Return c x^-a (1 + b/x)."""
@@ -228,21 +217,19 @@ class Exponential(LinearModel):
         return np.asarray(prefactor * np.exp(-exponent * x_N))
 
     def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        """Solve the line for x."""
         x_R = (level_R - log_target) / theta_PR[0]
         return never_unless((theta_PR[0] > 0) & (x_R > 0), np.log(x_R))
 
 
-class LogLinear(Model):
+class LogLinear(BoundedModel):
     """y = c (1 - a log x)."""
 
     name = "log_linear"
     words = "log-linear"
     formula = "c (1 - a log x)"
 
-    def family(self, points: Points) -> CurveFamily:
+    def curves(self, x_G: Array, log_x_G: Array, slope_C: Array) -> tuple[Shape, Array, Array, Array]:
         """Write log y = log c + log(1 - a log x), theta = (a), with y > 0 at every x (and at x = 1, where y = c)."""
-        log_x_G = np.log(points.x_G)
 
         def shape(theta_PR: Array, ref_R: Array) -> Array:
             value_GR = 1 - theta_PR * log_x_G[:, None]
@@ -252,18 +239,15 @@ class LogLinear(Model):
         lower = inside / log_x_G[0] if log_x_G[0] < 0 else -STEEPEST
         upper = inside / log_x_G[-1] if log_x_G[-1] > 0 else STEEPEST
         bounds = [bound for bound in (lower, upper) if abs(bound) < STEEPEST]
-        slope_C = power_slope(points)
         starts = [slope_C, *(np.full_like(slope_C, share * bound) for bound in bounds for share in (0.5, 0.99))]
         lower_PC, upper_PC = np.full((1, len(slope_C)), lower), np.full((1, len(slope_C)), upper)
-        starts_SPC = np.clip(np.stack(starts)[:, None], lower_PC, upper_PC)
-        return CurveFamily(self, shape, None, starts_SPC, lower_PC, upper_PC, np.zeros_like(slope_C))
+        return shape, np.clip(np.stack(starts)[:, None], lower_PC, upper_PC), lower_PC, upper_PC
 
     def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
         """Return c (1 - a log x), which may fall below zero beyond the fitted x."""
         return np.asarray(prefactor * (1 - exponent * np.log(x_N)))
 
     def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        """Solve the line for log x."""
         return never_unless(theta_PR[0] > 0, (1 - np.exp(log_target - level_R)) / theta_PR[0])
 
 

@@ -45,7 +45,6 @@ class Points:
         return 0 if self.seed_N is None else int(self.seed_N.max()) + 1
 
     def select(self, curves: slice) -> Points:
-        """Select some of the curves."""
         return replace(self, mean_GC=self.mean_GC[:, curves], deviation_NC=self.deviation_NC[:, curves])
 
     @property
@@ -60,7 +59,6 @@ class Points:
 
     @property
     def num_points(self) -> int:
-        """Number of points N."""
         return len(self.group_N)
 
 

@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.tasks.fits.bootstrap_and_profile import (
-    ProfileLikelihood,
-    Resampling,
-    f_tail,
-    resampled,
-    t_quantile,
-)
+from depthrate.tasks.fits.bootstrap_and_profile import ProfileLikelihood, Resampling, f_tail, resampled, t_quantile
 from depthrate.tasks.fits.least_squares import (
     Array,
     influence,

@@ -46,12 +46,9 @@ class SeedSpread:
 
     def variance(self, influence_GC: Array) -> Array:
         """Return the variance [C] of the sum of the group means weighted by `influence_GC`."""
-        return np.asarray((self._sums(influence_GC) ** 2).sum(0))
-
-    def _sums(self, influence_GC: Array) -> Array:
         assert self.points.seed_N is not None
         factor_NC = (influence_GC / self.points.count_G[:, None])[self.points.group_N]
-        return sums_of_seeds(factor_NC * self.residual_NC, self.points.seed_N)
+        return np.asarray((sums_of_seeds(factor_NC * self.residual_NC, self.points.seed_N) ** 2).sum(0))
 
     @property
     def t_C(self) -> Array:

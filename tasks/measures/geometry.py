@@ -67,7 +67,9 @@ def weight_collapse(h_ND: Tensor, y_Nm: Tensor, weight_mD: Tensor) -> dict[str, 
         FeaturesError: All features are equal.
     """
     nrc3 = None if len(weight_mD) == 1 else _gram_distance(weight_mD @ weight_mD.mT, y_Nm)
-    return {"nrc2": _outside(_directions(h_ND), _row_space(weight_mD)), "nrc3": nrc3}
+    _, values, basis = torch.linalg.svd(weight_mD, full_matrices=False)
+    row_space_rD = basis[values > values.max() * max(weight_mD.shape) * torch.finfo(values.dtype).eps]
+    return {"nrc2": _outside(_directions(h_ND), row_space_rD), "nrc3": nrc3}
 
 
 def linear_cka(first: Any, second: Any) -> float:
@@ -174,12 +176,6 @@ def _outside(unit_ND: Tensor, basis_rD: Tensor) -> float:
     return float((unit_ND - unit_ND @ basis_rD.mT @ basis_rD).square().sum(1).mean())
 
 
-def _row_space(weight_mD: Tensor) -> Tensor:
-    """Compute an orthonormal basis [r, D] of a matrix's rows."""
-    _, values, basis = torch.linalg.svd(weight_mD, full_matrices=False)
-    return basis[values > values.max() * max(weight_mD.shape) * torch.finfo(values.dtype).eps]
-
-
 def _gram_distance(gram_mm: Tensor, y_Nm: Tensor) -> float | None:
     """Compute nrc3, or None for a zero weight. The minimum over s is where the cosine of the two matrices is largest."""
     if not gram_mm.norm() > 0:
@@ -189,13 +185,8 @@ def _gram_distance(gram_mm: Tensor, y_Nm: Tensor) -> float | None:
     root_mm = (vectors * variances.sqrt()) @ vectors.mT
     unit_mm, identity_mm = gram_mm / gram_mm.norm(), torch.eye(len(gram_mm), dtype=gram_mm.dtype, device=gram_mm.device)
     along, trace = float((unit_mm * root_mm).sum()), float(unit_mm.trace())
-    squares, sum_of_roots, num, max_s = (
-        float(variances.sum()),
-        float(root_mm.trace()),
-        len(gram_mm),
-        float(variances[0].sqrt()),
-    )
-    curvature = along * num - trace * sum_of_roots
+    squares, sum_of_roots, max_s = float(variances.sum()), float(root_mm.trace()), float(variances[0].sqrt())
+    curvature = along * len(gram_mm) - trace * sum_of_roots
     inner = (along * sum_of_roots - trace * squares) / curvature if curvature else 0.0
     distances = []
     for s in {0.0, max_s, min(max(inner, 0.0), max_s)}:

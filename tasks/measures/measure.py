@@ -11,8 +11,7 @@ from torch import Tensor
 
 from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
 from depthrate.tasks.measures.labelled import as_features, as_labels, as_weight, sort_by_class
-from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
-from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments, spectrum
 
 
 def measure(features: Any, labels: Any, weight: Any = None, *, rank_tol: float = 0.01) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Declarations of the metrics that a trial may request by name, for any network. Importable without torch."""
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,46 +12,37 @@ PARAMETER = "measure"
 """Parameter that lists the requested metrics."""
 CKA_LAST = "cka_last"
 INPUT = "cka_input"
+_named = partial(Metric, panel="fitted", asked_by=PARAMETER)
 
 NAMED_MEASURES = (
-    Metric(
+    _named(
         "effective_rank",
         "Effective rank",
         "e^entropy of the singular values of the centred features, as shares of their sum (Roy & Vetterli 2007)",
-        panel="fitted",
-        asked_by=PARAMETER,
     ),
-    Metric(
+    _named(
         "intrinsic_dimension",
         "Intrinsic dimension",
         "TwoNN, from each sample's two nearest neighbours, at most 1,000 evenly spaced samples (Facco et al. 2017)",
-        panel="fitted",
-        asked_by=PARAMETER,
     ),
-    Metric(
+    _named(
         "linear_probe",
         "Linear probe",
-        "held-out accuracy of a ridge regression fitted on every second sample of each class, R^2 for targets (Alain "
-        "& Bengio 2016)",
+        "held-out accuracy of a ridge regression fitted on every second sample of each class, R^2 for targets (Alain & Bengio "
+        "2016)",
         axis="linear",
-        panel="fitted",
-        asked_by=PARAMETER,
     ),
-    Metric(
+    _named(
         INPUT,
         "CKA with the input",
         "linear centred kernel alignment of the features with the network's input, null for text (Kornblith et al. 2019)",
         axis="linear",
-        panel="fitted",
-        asked_by=PARAMETER,
     ),
-    Metric(
+    _named(
         CKA_LAST,
         "CKA with the last layer",
         "linear centred kernel alignment of the features with the last layer's (Kornblith et al. 2019)",
         axis="linear",
-        panel="fitted",
-        asked_by=PARAMETER,
     ),
 )
 NAMES = tuple(measurement.name for measurement in NAMED_MEASURES)

@@ -1,4 +1,4 @@
-"""Class means: within-class variability, nearest-mean accuracy, and the distance of the means from a simplex.
+"""Class means: within-class variability, nearest-mean accuracy, distance from a simplex, and singular values.
 
 Computed in float64, in two passes, without a D x D matrix. `class_moments` reads the features, on their device. It returns
 small tensors, from which the metrics of many layers follow in one call on the CPU.
@@ -12,7 +12,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.finite_matrices import zero_unless_finite
+
+def zero_unless_finite(matrix_AB: Tensor) -> tuple[Tensor, Tensor]:
+    """Replace matrices that contain a non-finite number by zeros. Also return which are finite, [..., 1, 1]."""
+    is_finite = matrix_AB.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    return torch.where(is_finite, matrix_AB, 0.0), is_finite
+
 
 PINV_TOLERANCE = 1e-12
 """Default share of Sigma_B's largest eigenvalue below which nc1_pinv treats an eigenvalue as zero. At most K - 1 are used."""
@@ -133,9 +138,7 @@ def _ncc_accuracy(along_TNK: Tensor, gram_TKK: Tensor, class_counts_K: Tensor) -
     """
     class_scores_TKK = gram_TKK - gram_TKK.diagonal(dim1=1, dim2=2).unsqueeze(1) / 2
     along, of_classes = by_class(along_TNK, class_counts_K, class_scores_TKK)
-    classes_TK1 = (
-        torch.arange(gram_TKK.shape[1], device=gram_TKK.device).view(1, -1, 1).expand(gram_TKK.shape[0], -1, 1)
-    )
+    classes_TK1 = torch.arange(gram_TKK.shape[1], device=gram_TKK.device).expand(len(gram_TKK), -1).unsqueeze(2)
     _, own = by_class(along_TNK, class_counts_K, classes_TK1)
     # argmax takes twice as long
     return ((along + of_classes).max(-1, keepdim=True).indices == own).double().flatten(1).mean(1)
@@ -158,3 +161,39 @@ def distance_to_simplex(gram_TKK: Tensor) -> Tensor:
     simplex_KK = torch.eye(num_classes, dtype=gram_TKK.dtype, device=gram_TKK.device) - 1 / num_classes
     unit_TKK = gram_TKK / gram_TKK.norm(dim=(1, 2), keepdim=True)
     return (unit_TKK - simplex_KK / (num_classes - 1) ** 0.5).norm(dim=(1, 2))
+
+
+def spectrum(means_TKD: Tensor, rank_tol: float, precision: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Measure the spectrum of the uncentred class-mean matrix M (D x K).
+
+    Args:
+        means_TKD: Class means, M^T of each trial.
+        rank_tol: Share of the largest singular value above which one counts in rank.
+        precision: Floating-point type of the features' computation.
+
+    Returns:
+        Metric name -> values, NaN or infinite where undefined.
+        singular_values: descending, [T, min(D, K)].
+        class_gram = M^T M, [T, K, K].
+        rank: number of singular values above rank_tol times the largest, [T].
+        stable_rank = ||M||_F^2 / ||M||_2^2, [T].
+        condition_number: largest over smallest singular value, [T]. It is infinite if the smallest is zero up to rounding,
+        i.e. at most the largest times max(D, K) times the machine epsilon of `precision`.
+    """
+    # for such a small matrix, a decomposition on the GPU costs more than the transfer
+    finite_TKD, is_finite_T11 = zero_unless_finite(means_TKD.cpu())
+    singular_values = torch.linalg.svdvals(finite_TKD.mT)
+    singular_values = torch.where(is_finite_T11.squeeze(2), singular_values, torch.nan).to(means_TKD.device)
+    largest_T, smallest_T = singular_values[:, 0], singular_values[:, -1]
+    zero_share = max(means_TKD.shape[1:]) * torch.finfo(precision).eps
+    smallest_T = torch.where(smallest_T > zero_share * largest_T, smallest_T, 0.0)
+    return {
+        "rank": (singular_values > rank_tol * largest_T.unsqueeze(1))
+        .double()
+        .sum(1)
+        .where(~largest_T.isnan(), torch.nan),
+        "stable_rank": singular_values.square().sum(1) / largest_T.square(),
+        "condition_number": largest_T / smallest_T,
+        "singular_values": singular_values,
+        "class_gram": means_TKD @ means_TKD.mT,
+    }

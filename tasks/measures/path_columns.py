@@ -3,37 +3,27 @@
 P3 is Progressive Feedforward Collapse of ResNet Training.
 """
 
-from depthrate.tasks.metric import Axis, Metric
+from depthrate.tasks.metric import Axis, fitted, linear
 from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, VerdictPanel
 
 MONOTONE = (
-    Metric(
+    linear(
         "nc1_rise",
         "Rise of PFC1",
         "largest rise of nc1 from one layer to the next, over its value at the first. 0 agrees with P3's Theorem 1",
-        axis="linear",
-        panel="fitted",
     ),
-    Metric(
+    linear(
         "pfc2_rise",
         "Rise of PFC2",
         "largest rise of pfc2 from one layer to the next. 0 agrees with P3's conjecture of progressive collapse",
-        axis="linear",
-        panel="fitted",
     ),
-    Metric(
-        "ncc_fall",
-        "Fall of PFC3",
-        "largest fall of ncc_accuracy from one layer to the next, 0 if it never falls (P3)",
-        axis="linear",
-        panel="fitted",
+    linear(
+        "ncc_fall", "Fall of PFC3", "largest fall of ncc_accuracy from one layer to the next, 0 if it never falls (P3)"
     ),
-    Metric(
+    linear(
         "monotone",
         "Monotone along the layers",
         "1 if nc1 ever rises along the layers + 2 if pfc2 does + 4 if ncc_accuracy ever falls, 0 if all are monotone (P3)",
-        axis="linear",
-        panel="fitted",
     ),
 )
 MONOTONE_PANEL = VerdictPanel(
@@ -60,76 +50,57 @@ _PREDICTED: tuple[tuple[str, str, Axis], ...] = (
 )
 GEODESIC = (
     *(
-        Metric(
+        fitted(
             f"{name}_geodesic",
             f"{label} predicted",
             f"{name} on the straight line between the path's first and last features, at the layer's relative position "
             "(P3, section IV)",
             axis=axis,
-            panel="fitted",
         )
         for name, label, axis in _PREDICTED
     ),
-    Metric(
+    linear(
         "line_distance",
         "Distance from the line",
         "mean over samples of the distance from the line through a sample's first and last features, relative to their "
         "distance",
-        axis="linear",
-        panel="fitted",
     ),
-    Metric(
+    linear(
         "line_distance_spread",
         "Spread of the distance from the line",
         "standard deviation over samples of that distance",
-        axis="linear",
-        panel="fitted",
     ),
-    Metric(
-        "line_position",
-        "Position on the line",
-        "mean over samples of the t at which (1-t) h(0) + t h(1) is nearest",
-        axis="linear",
-        panel="fitted",
+    linear(
+        "line_position", "Position on the line", "mean over samples of the t at which (1-t) h(0) + t h(1) is nearest"
     ),
-    Metric(
+    fitted(
         "transport_cost",
         "Transport cost to the end",
         "mean over samples of ||h(1) - h||^2, h(1) a sample's last features, over the mean of ||h(1) - centre||^2. P3's "
         "Theorem 2 assumes that it is small near the end",
-        axis="log",
-        panel="fitted",
     ),
     *MONOTONE,
-    Metric(
+    fitted(
         "nc1_left",
         "NC1 left at the end",
         "nc1 at the path's last layer over nc1 at its first. 0 is a collapsed end, as P3's Theorems 1 and 2 assume",
-        axis="log",
-        panel="fitted",
     ),
-    Metric(
+    linear(
         "means_cosine",
         "Cosine of first and last means",
         "cosine of the centred class means of the path's first and last layers. With a collapsed end, nc1 falls all along the "
         "line between them if and only if the cosine is not negative, which holds for an optimal transport (P3, Theorem 1)",
-        axis="linear",
-        panel="fitted",
     ),
-    Metric(
+    linear(
         "effective_depth",
         "Effective depth",
         "first layer of the path from which the nearest-mean accuracy stays at or above 1 - epsilon, null if there is none",
-        axis="linear",
-        panel="fitted",
     ),
 )
+_SHOWN = ("nc1", "pfc2", "ncc_accuracy")
 PATH_PANELS: tuple[Panel, ...] = (
     MONOTONE_PANEL,
-    *(
-        PathPanel(measurement=name, predicted=f"{name}_geodesic", x="relative_position")
-        for name in ("nc1", "pfc2", "ncc_accuracy")
-    ),
-    *(LayerMapPanel(measurement=name, needs="nc1_geodesic") for name in ("nc1", "pfc2", "ncc_accuracy")),
+    *(PathPanel(measurement=name, predicted=f"{name}_geodesic", x="relative_position") for name in _SHOWN),
+    *(LayerMapPanel(measurement=name, needs="nc1_geodesic") for name in _SHOWN),
 )
 """Panels for a task that measures all of GEODESIC."""

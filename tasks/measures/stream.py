@@ -15,8 +15,13 @@ from torch import Tensor
 from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
 from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, as_weight
 from depthrate.tasks.measures.measure import as_columns
-from depthrate.tasks.measures.neural_collapse import class_means, distance_to_simplex, pinv_trace, undefined_if_equal
-from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.measures.neural_collapse import (
+    class_means,
+    distance_to_simplex,
+    pinv_trace,
+    spectrum,
+    undefined_if_equal,
+)
 
 
 class StreamingMetrics:

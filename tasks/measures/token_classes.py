@@ -10,8 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.finite_matrices import zero_unless_finite
-from depthrate.tasks.measures.neural_collapse import PINV_TOLERANCE, undefined_if_equal
+from depthrate.tasks.measures.neural_collapse import PINV_TOLERANCE, undefined_if_equal, zero_unless_finite
 
 PAIRS_PER_BLOCK = 2**20
 """Maximum number of class pairs compared at a time."""
@@ -26,12 +25,8 @@ class ClassMoments:
 
     def __init__(self, counts_K: Tensor, width: int):
         self._counts_K = counts_K.double()
-        zeros = self._counts_K.new_zeros
-        self._sums_KD, self._within_K, self._scatter_DD = (
-            zeros(len(counts_K), width),
-            zeros(len(counts_K)),
-            zeros(width, width),
-        )
+        shapes = (len(counts_K), width), (len(counts_K),), (width, width)
+        self._sums_KD, self._within_K, self._scatter_DD = map(self._counts_K.new_zeros, shapes)
         self._nearest_own, self._nearest_predicted = 0, 0
 
     def add(self, h_MD: Tensor, classes_M: Tensor) -> None:
@@ -123,7 +118,6 @@ class _Spread:
         self.mean = self._squares = torch.zeros((), dtype=torch.float64)
 
     def add(self, values: Tensor) -> None:
-        """Add values."""
         count, mean = self._count + len(values), values.mean()
         shift = mean - self.mean
         self._squares = self._squares + (values - mean).square().sum() + shift**2 * self._count * len(values) / count

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from depthrate.tasks.code.private_cache import is_private_file, private_cache
 from depthrate.tasks.interface import Interrupted, SharedLibraries
+from depthrate.tasks.native.compiler import EngineError, NoCompilerError, compiler
 from depthrate.tasks.native.library import AnyCall, Call, CallMismatchError, Library
-from depthrate.tasks.private_cache import is_private_file, private_cache
 from depthrate.tasks.regular_file import read_regular
-from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError, compiler
 
 SOURCES = Path(__file__).parent
 NUMBERS = {"float32": "float", "float64": "double"}
@@ -61,13 +61,26 @@ def load_library(
     started = time.monotonic()
     folder = private_cache("native")
     name = _name(family, constants, flags)
+
+    def find_or_build() -> Path:
+        if (path := _find_cached(folder, name)) is not None:
+            return path
+        try:
+            options = [compiler(), *flags, *(f"-D{constant}={value}" for constant, value in constants.items())]
+        except NoCompilerError as missing:
+            return _library_from_store(folder, name, shared, missing, should_stop)
+        with hold_lock(folder / f"{name}.lock", should_stop):
+            return _find_cached(folder, name) or _build(
+                folder, name, [*options, f"{SOURCES / family}.cpp"], should_stop
+            )
+
     try:
-        path = _find_or_build(folder, name, family, constants, should_stop, shared, flags)
+        path = find_or_build()
         try:
             library = Library(ctypes.CDLL(str(path)), call)
         except CallMismatchError:
             path.unlink(missing_ok=True)
-            path = _find_or_build(folder, name, family, constants, should_stop, shared, flags)
+            path = find_or_build()
             library = Library(ctypes.CDLL(str(path)), call)
         if shared is not None:
             shared.keep(path)
@@ -79,24 +92,22 @@ def load_library(
         raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}. Make both agree.") from error
 
 
-def _find_or_build(
-    folder: Path,
-    name: str,
-    family: str,
-    constants: Mapping[str, object],
-    should_stop: Callable[[], bool],
-    shared: SharedLibraries | None,
-    flags: tuple[str, ...],
-) -> Path:
-    path = _find_cached(folder, name)
-    if path is not None:
-        return path
+def wait_for(process: subprocess.Popen[bytes], should_stop: Callable[[], bool], kill: Callable[[], None]) -> int:
+    """Wait for a compiler's process, which is killed at a stop, and return its exit code.
+
+    Raises:
+        Interrupted: A stop was requested meanwhile.
+    """
     try:
-        compiler()
-    except NoCompilerError as missing:
-        return _library_from_store(folder, name, shared, missing, should_stop)
-    with hold_lock(folder / f"{name}.lock", should_stop):
-        return _find_cached(folder, name) or _build(folder, name, family, constants, flags, should_stop)
+        while process.poll() is None:
+            if should_stop():
+                raise Interrupted
+            time.sleep(BUILD_POLL_INTERVAL_S)
+    finally:
+        if process.returncode is None:
+            kill()
+            process.wait()
+    return process.returncode
 
 
 @contextmanager
@@ -163,11 +174,7 @@ def _is_intact(file_name: str, content: bytes) -> bool:
 
 
 def _library_from_store(
-    folder: Path,
-    name: str,
-    shared: SharedLibraries | None,
-    missing: NoCompilerError,
-    should_stop: Callable[[], bool],
+    folder: Path, name: str, shared: SharedLibraries | None, missing: NoCompilerError, should_stop: Callable[[], bool]
 ) -> Path:
     """Copy a library that another machine built into `folder`, so that the loaded file is the verified one.
 
@@ -199,34 +206,17 @@ def _library_from_store(
     raise NoCompilerError(f"{missing} No library from the store: {reason}") from None
 
 
-def _build(
-    folder: Path,
-    name: str,
-    family: str,
-    constants: Mapping[str, object],
-    flags: tuple[str, ...],
-    should_stop: Callable[[], bool],
-) -> Path:
+def _build(folder: Path, name: str, command: list[str], should_stop: Callable[[], bool]) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as work:
-        library = Path(work) / "library.so"
-        defines = [f"-D{constant}={value}" for constant, value in constants.items()]
-        command = [compiler(), *flags, *defines, str(SOURCES / f"{family}.cpp"), "-o", str(library)]
+        library, command = Path(work) / "library.so", [*command, "-o", f"{work}/library.so"]
         with (Path(work) / "output").open("w+b") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-            try:
-                while process.poll() is None:
-                    if should_stop():
-                        raise Interrupted
-                    time.sleep(BUILD_POLL_INTERVAL_S)
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    process.wait()
+            code = wait_for(process, should_stop, process.kill)
             output.seek(0)
-            if process.returncode or not library.exists():
+            if code or not library.exists():
                 head = output.read()[:ERROR_HEAD].decode(errors="replace")
                 raise EngineError(
-                    f"building native steps failed with exit code {process.returncode}. Train with --engine eager. The "
+                    f"building native steps failed with exit code {code}. Train with --engine eager. The "
                     f"compiler's output starts: {head}"
                 )
         path = folder / f"{name}-{_compiler_digest()}-{_digest(library.read_bytes())}.so"

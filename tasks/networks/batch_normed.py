@@ -56,7 +56,6 @@ class ForwardPass:
     """Running statistics after the pass, filled in as it proceeds. They change only in training."""
 
     def of_trial(self, trial: int) -> ForwardPass:
-        """Return the pass of one of the trials alone."""
         only, tensors = slice(trial, trial + 1), (self.parameters, self.state)
         weights, running = ({name: values[only] for name, values in named.items()} for named in tensors)
         return ForwardPass(weights, running, self.training)
@@ -84,6 +83,7 @@ class ForwardPass:
         return out
 
 
+@dataclass(frozen=True, kw_only=True)
 class BatchNormed(Network):
     """Base of networks with BatchNorm: parameters, training and evaluation mode, and separate trials on a CPU.
 
@@ -123,7 +123,6 @@ class BatchNormed(Network):
         return linear(parameters, "L", h)
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
         specs, decay, width = [], self.decay_of_maps, self.read_width
         for normed in self.maps():
             specs.append(ParameterSpec(f"C_{normed.name}", normed.shape, normed.fan_in, decay))
@@ -135,7 +134,6 @@ class BatchNormed(Network):
         return specs
 
     def state_specs(self) -> list[StateSpec]:
-        """Return BatchNorm's running means and variances."""
         return [
             StateSpec(f"{name}_{normed.name}", normed.shape[:1], initial)
             for normed in self.maps()
@@ -143,11 +141,9 @@ class BatchNormed(Network):
         ]
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield the features of the measured layers, [T, N, *shape], with the running statistics."""
         yield from self._layers(ForwardPass(parameters, state, training=False), x_TNI)
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K] with the running statistics."""
         return self._output(parameters, last(self._layers(ForwardPass(parameters, state, training=False), x_TNI)))
 
     def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
@@ -179,27 +175,21 @@ class DenseResNet(BatchNormed):
     depth: int
     width: int
     input_dimensions: int
-    num_classes: int
-    last_bias: bool
 
     @property
     def min_batch_size(self) -> int:
-        """Minimal batch size."""
         return 2
 
     @property
     def read_width(self) -> int:
-        """Width of the last layer's input."""
         return self.width
 
     def maps(self) -> list[Normed]:
-        """Return the embedding, and two linear layers per block."""
         square = (self.width, self.width)
         blocks = [Normed(f"{block}.{number}", square) for block in range(1, self.depth + 1) for number in (1, 2)]
         return [Normed("0", (self.width, self.input_dimensions)), *blocks]
 
     def layers(self) -> list[Layer]:
-        """Return layer 0 to layer depth."""
         return [Layer(number, (self.width,)) for number in range(self.depth + 1)]
 
     def step_cost(self) -> StepCost:
@@ -244,17 +234,13 @@ class StagedResNet(BatchNormed):
 
     stages: tuple[Stage, ...]
     image_shape: tuple[int, int, int]
-    num_classes: int
-    last_bias: bool
 
     @property
     def depth(self) -> int:
-        """Number of blocks in all stages."""
         return sum(stage.blocks for stage in self.stages)
 
     @property
     def read_width(self) -> int:
-        """Width of the last layer's input."""
         return self.stages[-1].channels
 
     def maps(self) -> list[Normed]:
@@ -285,12 +271,10 @@ class StagedResNet(BatchNormed):
 
     @property
     def min_batch_size(self) -> int:
-        """Minimal batch size."""
         return 1 if min(self._pixels()) > 1 else 2
 
     @property
     def rows_per_sample(self) -> int:
-        """Pixels of the last stage."""
         return self._pixels()[-1]
 
     def step_cost(self) -> StepCost:

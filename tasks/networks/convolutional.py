@@ -41,8 +41,6 @@ class ResNetWithHead(BatchNormed):
     image_shape: tuple[int, int, int]
     num_samples: int
     """Size of the training set, which scales the decay of a batch's features."""
-    num_classes: int
-    last_bias: bool
     regularised_backbone: bool
     feature_decay: float
     holds_only_features = False
@@ -54,12 +52,10 @@ class ResNetWithHead(BatchNormed):
 
     @property
     def read_width(self) -> int:
-        """Width of the last layer's input."""
         return self._head_widths[-1]
 
     @property
     def decay_of_maps(self) -> str | None:
-        """Decay group of the backbone."""
         return "hidden" if self.regularised_backbone else None
 
     def maps(self) -> list[Normed]:
@@ -74,17 +70,14 @@ class ResNetWithHead(BatchNormed):
         return convolutions
 
     def head_specs(self) -> list[ParameterSpec]:
-        """Return the parameters between the backbone and the last layer."""
         inputs = enumerate(self._head_widths[:-1], 1)
         return [ParameterSpec(f"W_{layer}", (self.width, size), size, "hidden") for layer, size in inputs]
 
     def layers(self) -> list[Layer]:
-        """Return layer 1 (the backbone's output) to layer depth."""
         return [Layer(number, (width,)) for number, width in enumerate(self._head_widths, 1)]
 
     @property
     def rows_per_sample(self) -> int:
-        """Pixels of the last stage."""
         _, rows, columns = self.image_shape
         return -(-rows // 4) * -(-columns // 4)
 

@@ -32,7 +32,6 @@ class Mlp(Network):
     holds_only_features = True
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
         specs, fan_in = [], self.input_dimensions
         for layer in range(1, self.depth + 1):
             specs.append(ParameterSpec(f"W_{layer}", (self.width, fan_in), fan_in, "hidden"))
@@ -42,12 +41,10 @@ class Mlp(Network):
         return [*specs, ParameterSpec("b_L", (self.num_classes,), self.width, None)] if self.last_bias else specs
 
     def layers(self) -> list[Layer]:
-        """Return layer 1 to layer depth."""
         return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
 
     @property
     def input_layer(self) -> Layer:
-        """Layer 0."""
         return Layer(0, (self.input_dimensions,), "input")
 
     def step_cost(self) -> StepCost:
@@ -55,12 +52,10 @@ class Mlp(Network):
         return StepCost(self.depth + 1, self.num_parameters, kept=2 * self.depth * self.width)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield h_1 to h_depth, each [T, N, D]."""
         h_TND = x_TNI
         for layer in range(1, self.depth + 1):
             h_TND = linear(parameters, f"{layer}", h_TND).relu()
             yield h_TND
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the network's output [T, N, K]."""
         return linear(parameters, "L", last(self.features(parameters, x_TNI)))

@@ -1,7 +1,7 @@
 """A user's `nn.Module` as a network over a trial axis: T sets of parameters for one module instance.
 
 Its trials train fused (`torch.func.vmap`) if that changes nothing for any of them, otherwise one by one, each exactly as if it
-were alone. The report comes from one run on two samples (`module_report`). Importable without torch.
+were alone. The report comes from one run on two samples (`module_report`).
 
 Shapes: T trials, N samples, I numbers per sample, K classes.
 """
@@ -16,17 +16,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.stateless import _reparametrize_module
 
 from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.networks.flat_parameters import gradients_of
+from depthrate.tasks.networks.module_axes import pooled
+from depthrate.tasks.networks.module_layers import attention_by_modules, capture_outputs, seeded
+from depthrate.tasks.networks.module_report import (
+    ModuleReport,
+    build_module,
+    fault_of_training,
+    inspect_module,
+    step_seconds,
+)
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
 from depthrate.tasks.parameters import ParameterError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from depthrate.tasks.networks.module_report import ModuleReport
 
 DRAWS = "random numbers drawn"
 """State [T, 2] of a module that draws random numbers: the trial's seed, and the number of steps with draws."""
@@ -65,8 +73,6 @@ class ModuleNetwork(Network):
         Raises:
             ParameterError: See `module_report.inspect_module`.
         """
-        from depthrate.tasks.networks.module_report import inspect_module
-
         return inspect_module(
             self.make,
             self.arguments,
@@ -87,7 +93,6 @@ class ModuleNetwork(Network):
         return None if self.report.head is None else f"{self.report.head}.weight"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the module's trained parameters in its order."""
         return [
             ParameterSpec(name, shape, max(1, math.prod(shape[1:])), self._decay(name, shape))
             for name, shape in self.report.training.trained.items()
@@ -106,7 +111,6 @@ class ModuleNetwork(Network):
         return [*specs, StateSpec(DRAWS, (2,), 0.0)] if self.report.training.is_random else specs
 
     def layers(self) -> list[Layer]:
-        """Return the measured modules, and the input of the head."""
         layers = zip(self.report.measured, self.report.shapes, self.report.outputs, strict=True)
         return [
             Layer(number, shape, name, is_output=name == self.report.head, output=output)
@@ -115,31 +119,25 @@ class ModuleNetwork(Network):
 
     @property
     def input_layer(self) -> Layer | None:
-        """The input, if it is numbers."""
         return None if self.data.vocabulary_size is not None else Layer(0, (self.data.num_inputs,), "input")
 
     def step_cost(self) -> StepCost:
-        """Return the cost of a step per row, counted on two samples."""
         report = self.report
         return StepCost(
             report.products, report.multiply_adds / report.positions, kept=2 * report.kept / report.positions
         )
 
     def step_s(self, num_samples: int) -> float:
-        """Return the seconds of a step, extrapolated from measurements on few samples."""
         fixed_s, per_sample_s = self._step_seconds
         return fixed_s + num_samples * per_sample_s
 
     @cached_property
     def _step_seconds(self) -> tuple[float, float]:
-        from depthrate.tasks.networks.module_report import step_seconds
-
         self._restore()
         return step_seconds(self.report.module, self.data)
 
     @property
     def rows_per_sample(self) -> int:
-        """Tokens or pixels per sample in the widest linear map."""
         return self.report.positions
 
     @cached_property
@@ -149,9 +147,6 @@ class ModuleNetwork(Network):
         Raises:
             ParameterError: They train in neither way.
         """
-        import torch
-
-        from depthrate.tasks.networks.module_report import fault_of_training
 
         def fault(reason: str | None) -> str | None:
             dtype = getattr(torch, self.dtype)
@@ -167,8 +162,6 @@ class ModuleNetwork(Network):
 
     def _with_unfused_reason(self, reason: str | None) -> ModuleNetwork:
         """Return the network with this reason and a new module, which may keep what it computes."""
-        from depthrate.tasks.networks.module_report import build_module
-
         other = copy.copy(self)
         module = build_module(self.make, self.arguments, 0, self.name, self.data)
         vars(other).update(unfused_reason=reason, report=replace(self.report, module=module))
@@ -176,10 +169,6 @@ class ModuleNetwork(Network):
 
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors]:
         """Return parameters [P], flat, and state, initialised by the module's own code under a seed."""
-        import torch
-
-        from depthrate.tasks.networks.module_report import build_module
-
         module = build_module(self.make, self.arguments, seed, self.name, self.data)
         tensors = {name: t.detach() for name, t in (*module.named_parameters(), *module.named_buffers())}
         theta_P = torch.cat([tensors[name].to(dtype).flatten() for name in self.report.training.trained])
@@ -191,12 +180,6 @@ class ModuleNetwork(Network):
 
     def _run_alone(self, seed: int, state: Tensors, x_NI: Tensor, is_training: bool) -> tuple[Tensor, Tensor]:
         """Return output and gradients of a new module's step from its initial parameters, as torch computes them."""
-        import torch
-
-        from depthrate.tasks.networks.flat_parameters import gradients_of
-        from depthrate.tasks.networks.module_layers import attention_by_modules
-        from depthrate.tasks.networks.module_report import build_module
-
         module = build_module(self.make, self.arguments, seed, self.name, self.data).to(getattr(torch, self.dtype))
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             if name in state:
@@ -208,14 +191,10 @@ class ModuleNetwork(Network):
         return output, torch.cat([gradient.flatten() for gradient in gradients])
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K] in evaluation mode."""
         self._prepare(x_TNI, is_training=False)
         return self._over_trials(self._call, parameters, state, x_TNI)
 
     def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the output [T, N, K] in training mode, and the state after it."""
-        import torch
-
         self._prepare(x_TNI, is_training=True)
         states = []
 
@@ -237,9 +216,6 @@ class ModuleNetwork(Network):
         yield from self._over_trials(self._features, parameters, state, x_TNI)
 
     def _features(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> tuple[Tensor, ...]:
-        from depthrate.tasks.networks.module_axes import pooled
-        from depthrate.tasks.networks.module_layers import capture_outputs
-
         report = self.report
         with capture_outputs(report.module, report.modules, report.head) as watch:
             self._call(parameters, state, x_NI)
@@ -264,10 +240,6 @@ class ModuleNetwork(Network):
 
         Its own code may read them again in the backward pass (checkpointing) and when its mode changes (caches).
         """
-        from torch.nn.utils.stateless import _reparametrize_module
-
-        from depthrate.tasks.networks.module_layers import attention_by_modules
-
         self._restore()
         own, module = {**parameters, **state}, self.report.module
         x = x_NI.reshape(x_NI.shape[0], *self.data.sample_shape)
@@ -290,8 +262,6 @@ class ModuleNetwork(Network):
 
     def _over_trials(self, call: Callable[..., Any], parameters: Tensors, state: Tensors, x_TNI: Tensor) -> Any:
         """Call `call` for all trials, fused or one by one, and stack the results."""
-        import torch
-
         if self.unfused_reason is None:
             return torch.func.vmap(call)(dict(parameters), dict(state), x_TNI)
         outputs = []
@@ -316,8 +286,6 @@ def _seeded(draws_2: Tensor | None) -> Iterator[None]:
     if draws_2 is None:
         yield
         return
-    from depthrate.tasks.networks.random_draws import seeded
-
     digest = hashlib.sha256(repr(draws_2.tolist()).encode()).digest()
     with seeded(int.from_bytes(digest[:8], "big") >> 1, [draws_2.device] if draws_2.is_cuda else []):
         yield

@@ -206,15 +206,14 @@ class _AxisTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [i for i, size in enumerate(tensor.shape) if size == 1][:1]  # a single feature
 
     def _mark_output(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(module, _FEATURES_LAST):
-            is_attention = isinstance(module, nn.MultiheadAttention)
-            for tensor in tree_leaves(output)[: 1 if is_attention else None]:
-                if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                    marks, last = self._marks.get(tensor), _numbered(tensor, -1)
-                    mixes = (
-                        isinstance(module, nn.Linear) and marks is not None and set(_varying(marks)) - {marks.ndim - 1}
-                    )
-                    self._marks[tensor] = _union(marks, last) if mixes else last  # a linear map over positions
+        if not isinstance(module, _FEATURES_LAST):
+            return
+        for tensor in tree_leaves(output)[: 1 if isinstance(module, nn.MultiheadAttention) else None]:
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                marks, last = self._marks.get(tensor), _numbered(tensor, -1)
+                others = () if marks is None or not isinstance(module, nn.Linear) else _varying(marks)
+                mixes = set(others) - {tensor.ndim - 1}  # a linear map over positions
+                self._marks[tensor] = _union(marks, last) if mixes else last
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -227,9 +226,7 @@ class _AxisTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.is_view or name in _MOVES:
             moved = args[0]
             if func.is_view and moved not in self._marks and not isinstance(moved, nn.Parameter):
-                self._marks[moved] = torch.full_like(
-                    moved, -1, dtype=torch.int32
-                )  # it may be written to through the view
+                self._marks[moved] = self._known(moved)  # it may be written to through the view
             function = torch.ops.aten.reshape if name in ("view", "_unsafe_view") else func
             marks = function(tree_map(self._known, moved), *args[1:])
             for tensor, own in zip(tree_leaves(result), tree_leaves(marks), strict=True):

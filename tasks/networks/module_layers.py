@@ -1,19 +1,42 @@
-"""Layers of an `nn.Module`: selection of the measured modules, and capture of their outputs in a run.
+"""Layers of an `nn.Module`: selection of the measured modules, capture of their outputs in a run, and its random numbers.
 
 Shapes: N samples, C channels, D numbers per feature.
 """
 
 import fnmatch
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from depthrate.tasks.parameters import ParameterError, format_value, nearest
+
+
+@contextmanager
+def seeded(seed: int, devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Seed all random numbers while the block runs, then restore their states."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=list(devices)):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
+
+
+def random_states() -> tuple[Any, ...]:
+    """Return the states of all random numbers, for comparison."""
+    return torch.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate()
+
 
 HEAD = "head input"
 """Name of the layer read by the last linear map, if it differs from the output of the last block."""

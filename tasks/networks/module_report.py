@@ -25,9 +25,8 @@ from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, random_states, seeded
 from depthrate.tasks.networks.network import Network, Tensors
-from depthrate.tasks.networks.random_draws import random_states, seeded
 from depthrate.tasks.parameters import ParameterError, format_value
 
 FEW, MANY = 2, 16
@@ -203,9 +202,8 @@ def _embedding_hint(module: nn.Module, x: Tensor) -> str:
 
 def _check_output(output: Any, data: DataShape, name: str) -> None:
     shape = (2, data.num_inputs, data.num_classes) if data.labels_tokens else (2, data.num_classes)
-    expected = (
-        f"a tensor [N, {data.num_classes}], one number per sample for each of the data's {data.num_classes} classes"
-    )
+    number = data.num_classes
+    expected = f"a tensor [N, {number}], one number per sample for each of the data's {number} classes"
     if data.labels_tokens:
         expected = f"a tensor [N, {', '.join(map(str, shape[1:]))}], outputs for the next token at each token"
     if not isinstance(output, Tensor):

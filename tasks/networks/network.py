@@ -52,7 +52,6 @@ class ParameterSpec:
 
     @property
     def size(self) -> int:
-        """Count of numbers."""
         return math.prod(self.shape)
 
 
@@ -66,7 +65,6 @@ class StateSpec:
 
     @property
     def size(self) -> int:
-        """Count of numbers."""
         return math.prod(self.shape)
 
 
@@ -127,9 +125,6 @@ class FreeParameters:
     def bias(self, name: str, size: int, fan_in: int) -> ParameterSpec:
         """Return the specification of a bias outside the embedding."""
         return ParameterSpec(name, (size,), fan_in, "biases" if self.decays_biases else None)
-
-
-P1_PARAMETERS = FreeParameters()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Operations shared by several families of networks, over a trial axis. Torch is imported at the first call.
+"""Operations, and fields, shared by several families of networks, over a trial axis. Torch is imported at the first call.
 
 Shapes: T trials, N samples, S positions, I inputs, D = width, V tokens in the vocabulary.
 """
@@ -6,10 +6,12 @@ Shapes: T trials, N samples, S positions, I inputs, D = width, V tokens in the v
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
-from depthrate.tasks.networks.network import Relu, Tensors
+from depthrate.tasks.networks.network import FreeParameters, Network, Relu, Tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +20,28 @@ LAYER_NORM_EPS = 1e-12
 """Prevents division by zero for a constant feature vector. The definition has no eps."""
 NEUTRAL_BIAS = 0.1
 """Bias of neutral blocks: above 0, where ReLU has a slope, and equal in all coordinates, so that LayerNorm removes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormedNetwork(Network):
+    """P1's networks: an embedding, blocks with LayerNorm, and a last layer."""
+
+    pre_norm: bool
+    depth: int
+    width: int
+    num_classes: int
+    last_bias: bool
+    ln_eps: float = LAYER_NORM_EPS
+    relu: Relu | None = None
+    """Replacement of ReLU, or None."""
+    free: FreeParameters = FreeParameters()  # noqa: RUF009  # immutable
+    last_weight = "W_L"
+
+    def with_relu(self, relu: Relu) -> Self:
+        return dataclasses.replace(self, relu=relu)
+
+    def _norm(self, h_TND: Tensor) -> Tensor:
+        return layer_norm(h_TND, self.ln_eps)
 
 
 def last(layers: Iterator[Tensor]) -> Tensor:

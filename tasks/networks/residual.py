@@ -6,31 +6,19 @@ Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Tran
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.network import (
-    NO_STATE,
-    P1_PARAMETERS,
-    FreeParameters,
-    Kernels,
-    Layer,
-    Network,
-    ParameterSpec,
-    Relu,
-    StepCost,
-    Tensors,
-)
-from depthrate.tasks.networks.operations import LAYER_NORM_EPS, NEUTRAL_BIAS, last, layer_norm, linear, relu
+from depthrate.tasks.networks.network import NO_STATE, Kernels, Layer, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.operations import NEUTRAL_BIAS, NormedNetwork, last, linear, relu
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualNetwork(Network):
+class ResidualNetwork(NormedNetwork):
     """L-RN1 or L-RN2, post-LN or pre-LN: the embedding W_0, depth - 1 residual blocks, the last layer W_L.
 
     Post-LN: X_{l+1} = LN(X_l + block(X_l)). Pre-LN: X_{l+1} = X_l + block(LN(X_l)), and the output reads LN(X_L).
@@ -40,41 +28,25 @@ class ResidualNetwork(Network):
 
     linear_layers: int
     """Linear layers per block: 1 (RN1: relu(W x + b)) or 2 (RN2: W_2 relu(W_1 x + b_1) + b_2)."""
-    pre_norm: bool
-    depth: int
-    width: int
     input_dimensions: int
-    num_classes: int
-    last_bias: bool
-    ln_eps: float = LAYER_NORM_EPS
-    relu: Relu | None = None
-    """Replacement of ReLU, or None."""
-    free: FreeParameters = P1_PARAMETERS
-    last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
         d, i = self.width, self.input_dimensions
         specs = [self.free.embedding("W_0", (d, i), i), self.free.embedding("b_0", (d,), i)]
         for block in range(1, self.depth):
             for number in range(1, self.linear_layers + 1):
                 suffix = f"{block}" if self.linear_layers == 1 else f"{block},{number}"
-                specs += [
-                    ParameterSpec(f"W_{suffix}", (d, d), d, "hidden"),
-                    self.free.bias(f"b_{suffix}", d, d),
-                ]
+                specs += [ParameterSpec(f"W_{suffix}", (d, d), d, "hidden"), self.free.bias(f"b_{suffix}", d, d)]
         specs.append(ParameterSpec("W_L", (self.num_classes, d), d, "last"))
         if self.last_bias:
             specs.append(self.free.bias("b_L", self.num_classes, d))
         return specs
 
     def layers(self) -> list[Layer]:
-        """Return layer 1 (the first block's input) to layer depth."""
         return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
 
     @property
     def input_layer(self) -> Layer:
-        """Layer 0."""
         return Layer(0, (self.input_dimensions,), "input")
 
     def step_cost(self) -> StepCost:
@@ -111,7 +83,6 @@ class ResidualNetwork(Network):
             yield self._norm(h_TND) if self.pre_norm and layer > 1 else h_TND
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the network's output [T, N, K]."""
         h_TND = last(self._stream(parameters, x_TNI))
         return linear(parameters, "L", self._norm(h_TND) if self.pre_norm else h_TND)
 
@@ -126,10 +97,6 @@ class ResidualNetwork(Network):
             normal_TND = self._norm(h_TND)
             h_TND = normal_TND + self._block(parameters, block, normal_TND)
             yield h_TND
-
-    def with_relu(self, relu: Relu) -> ResidualNetwork:
-        """Return the network with another function in place of ReLU."""
-        return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
         """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes, or None for RN2.
@@ -148,9 +115,6 @@ class ResidualNetwork(Network):
             else:
                 h_TND = self._norm(h_TND + self._block(parameters, block, h_TND))
             yield h_TND
-
-    def _norm(self, h_TND: Tensor) -> Tensor:
-        return layer_norm(h_TND, self.ln_eps)
 
     def _block(self, parameters: Tensors, block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:

@@ -74,7 +74,6 @@ class KinkSlopes:
         self.slopes, self._calls = slopes, 0
 
     def __call__(self, z_TND: Tensor) -> Tensor:
-        """Return ReLU of z."""
         fixed_TND = z_TND.detach()
         if self.slopes is None:
             self._masks.append(fixed_TND.abs() <= REACH * self.width)

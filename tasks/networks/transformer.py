@@ -6,7 +6,6 @@ Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Tran
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,26 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from depthrate.tasks.networks.network import (
-    NO_STATE,
-    P1_PARAMETERS,
-    FreeParameters,
-    Kernels,
-    Layer,
-    Network,
-    ParameterSpec,
-    Relu,
-    StepCost,
-    Tensors,
-)
-from depthrate.tasks.networks.operations import LAYER_NORM_EPS, NEUTRAL_BIAS, embedding, last, layer_norm, linear, relu
+from depthrate.tasks.networks.network import NO_STATE, FreeParameters, Kernels, Layer, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.operations import NEUTRAL_BIAS, NormedNetwork, embedding, last, linear, relu
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transformer(Network):
+class Transformer(NormedNetwork):
     """L-Txy, post-LN or pre-LN: W_e Z + W_p, depth blocks of attention and MLP, the last layer on the last position.
 
     Post-LN: U = LN(X), V = LN(U + attention(U)), X' = V + mlp(V). Pre-LN, on X = LN(W_e Z + W_p): U = X + attention(LN(X)),
@@ -46,29 +34,18 @@ class Transformer(Network):
     """x: 1 (score z_i^T W_QK z_j / sqrt(D), value W_VO z_i) or 2 (score (W_K z_i)^T W_Q z_j / sqrt(D), value W_O W_V z_i)."""
     mlp_layers: int
     """y: 1 (relu(W x + b)) or 2 (W_2 relu(W_1 x + b_1) + b_2)."""
-    pre_norm: bool
-    depth: int
-    width: int
     positions: int
     """S: patches per image, or tokens per text."""
     patch_dimensions: int | None
     """P, if inputs are patches [T, N, S * P]. None: inputs are tokens [T, N, S]."""
     vocabulary_size: int | None
     """V, if inputs are tokens."""
-    num_classes: int
-    last_bias: bool
     every_position: bool = False
     """Whether the output is read at each position, [T, N, S, ...], instead of the last one, [T, N, ...]."""
     image_shape: tuple[int, int, int] | None = None
     """Channels, rows, columns of the images that `arranged` cuts into square patches. None: inputs are not rearranged."""
-    ln_eps: float = LAYER_NORM_EPS
-    relu: Relu | None = None
-    """Replacement of ReLU, or None."""
-    free: FreeParameters = P1_PARAMETERS
-    last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
         d = self.width
         # Tokens and positions are one-hot columns: an output reads one entry of its row, for any number of them.
         if self.patch_dimensions is None:
@@ -92,13 +69,11 @@ class Transformer(Network):
         return specs
 
     def layers(self) -> list[Layer]:
-        """Return layer 0 (the embedding) to layer depth."""
         shape = (self.positions, self.width) if self.every_position else (self.width,)
         return [Layer(number, shape) for number in range(self.depth + 1)]
 
     @property
     def rows_per_sample(self) -> int:
-        """Number of positions S."""
         return self.positions
 
     def step_cost(self) -> StepCost:
@@ -120,7 +95,7 @@ class Transformer(Network):
 
     def kernels(self) -> Kernels | None:
         """Return the kernels of `tasks/native/transformer.cpp`, or None if ReLU or the free parameters differ from P1."""
-        if self.relu is not None or self.free != P1_PARAMETERS:
+        if self.relu is not None or self.free != FreeParameters():
             return None
         constants = {
             "WIDTH": self.width,
@@ -148,7 +123,6 @@ class Transformer(Network):
             yield self._norm(self._read(h_TNSD))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the network's output [T, N, K] or, at every position, [T, N, S, K]."""
         h = self._norm(self._read(last(self._stream(parameters, x_TNI))))
         return linear(parameters, "L", h.flatten(1, -2)).view(*h.shape[:-1], self.num_classes)
 
@@ -163,10 +137,6 @@ class Transformer(Network):
             yield h_TNSD
             normal_TNSD = self._norm(h_TNSD)
             yield (h_TNSD if self.pre_norm else normal_TNSD) + self._attention(parameters, block, normal_TNSD)
-
-    def with_relu(self, relu: Relu) -> Transformer:
-        """Return the network with another function in place of ReLU."""
-        return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
         """Return zero weights and one bias for all coordinates, which the next LayerNorm removes. None except for T11.
@@ -198,9 +168,6 @@ class Transformer(Network):
 
     def _read(self, h_TNSD: Tensor) -> Tensor:
         return h_TNSD if self.every_position else h_TNSD[:, :, -1]
-
-    def _norm(self, h_TNSD: Tensor) -> Tensor:
-        return layer_norm(h_TNSD, self.ln_eps)
 
     def _block(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
         normal_TNSD = self._norm(h_TNSD)

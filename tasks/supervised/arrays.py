@@ -13,8 +13,7 @@ import numpy as np
 
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.supervised.images import read_pixels
-from depthrate.tasks.supervised.items import ArrayItems, DatasetItems, Items, check_size, named_array
+from depthrate.tasks.supervised.items import ArrayItems, DatasetItems, Items, check_size, named_array, read_pixels
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 TOKENS = "vocabulary_size"

@@ -76,13 +76,8 @@ class CustomMetric:
                 f"measure: {self.name} failed on features, labels and weight of shape {shapes}: {format_error(error)}. "
                 f"Expected {SIGNATURE}."
             ) from error
-        values = (
-            result
-            if isinstance(result, Mapping)
-            else {}
-            if result is None
-            else {self.function.name.rpartition(":")[2]: result}
-        )
+        single = {} if result is None else {self.function.name.rpartition(":")[2]: result}
+        values = result if isinstance(result, Mapping) else single
         return {name: self._number(name, value) for name, value in values.items()}
 
     def _number(self, name: str, value: Any) -> float:

@@ -1,10 +1,11 @@
-"""A user's samples by index (a map-style data set or a pair of arrays), their checks, and their flat form.
+"""A user's samples by index (a map-style data set or a pair of arrays), their checks, their flat form, and pixels of images.
 
 Only requested samples are read. Importable without torch. Shapes: N samples, B samples read together, I numbers per sample.
 """
 
 import mmap
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,52 @@ import numpy as np
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.labels import LabelsError, as_array
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.supervised.images import is_image, read_pixels
+
+_GREY = ("1", "L", "I", "I;16", "I;16B", "F")
+"""Pillow's modes with one number per pixel."""
+_COLOUR = ("RGB", "P", "RGBA", "LA", "PA")
+"""Modes that RGB represents if all pixels are opaque."""
+_TRUNCATED = re.compile(r"(L|RGB|CMYK).*;16|(L|RGB)A?a?X")
+"""Storage formats of which Pillow's modes keep 8 of 16 bits per channel, or not all channels."""
+
+
+def is_image(value: Any) -> bool:
+    return hasattr(value, "getbands") and hasattr(value, "convert")
+
+
+def read_pixels(image: Any, name: str) -> np.ndarray:
+    """Convert a grey Pillow image to its numbers [rows, columns], and others to bytes [3, rows, columns].
+
+    Raises:
+        DatasetError: An array would not have all values of the image.
+    """
+    if (loss := _find_loss(image)) is not None:
+        raise DatasetError(
+            f"{name} {loss}. Save it as grey (1 to 16 bits, int32 or float32) or opaque 8-bit RGB, or return arrays from a "
+            "function ./data.py:make."
+        )
+    if image.mode in _GREY:
+        pixels = np.asarray(image)
+        return pixels.astype(pixels.dtype.newbyteorder("="))
+    return np.moveaxis(np.asarray(image.convert("RGB")), -1, 0)
+
+
+def _find_loss(image: Any) -> str | None:
+    """Return a description of what an array would lose, or None."""
+    if (num_frames := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # MPO adds previews to a photo
+        return f"has {num_frames} frames, expected one"
+    for codec, _, _, arguments in getattr(image, "tile", ()):
+        stored, *others = arguments if isinstance(arguments, tuple) else (arguments,)
+        is_rescaled = codec.startswith("ppm") and others[0] > 255
+        if is_rescaled or (image.format != "WEBP" and _TRUNCATED.match(str(stored))):
+            return f"is stored as {stored}, which Pillow reads as {image.mode} with fewer bits or channels"
+    if image.mode not in (*_GREY, *_COLOUR):
+        return f"has the mode {image.mode}, which RGB does not represent exactly"
+    if not image.has_transparency_data:
+        return None
+    is_opaque = image.mode not in _GREY[2:] and np.asarray(image.convert("RGBA"))[..., 3].min() == 255
+    return None if is_opaque else "has transparent pixels"
+
 
 STREAMED_BYTES = 4e9
 """Size from which data are streamed by default, since `plan` would take minutes to read them. Part of a trial's identity."""
@@ -80,12 +126,10 @@ class ArrayItems(Items):
 
     @property
     def labels(self) -> np.ndarray:
-        """All labels."""
         return self.y
 
     @property
     def is_large(self) -> bool:
-        """Whether the samples exceed `STREAMED_BYTES`."""
         return self.x.nbytes > STREAMED_BYTES
 
     def __len__(self) -> int:
@@ -111,7 +155,6 @@ class ArrayItems(Items):
         return cast(mmap.mmap, mapping)
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return both arrays unchanged."""
         check_size(self.name, self.x.nbytes + self.y.nbytes)
         return self.x, self.y
 
@@ -154,12 +197,10 @@ class DatasetItems(Items):
         return len(self.dataset)
 
     def read(self, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples and labels of these items."""
         x_B, y_B = self._pairs(indices_B.tolist())
         return self._stacked(x_B, indices_B), self._labels(y_B)
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples and labels of all items."""
         check_size(self.name, len(self) * self._first.nbytes)
         x, y = [], []
         for start in range(0, len(self), ITEMS_PER_READ):

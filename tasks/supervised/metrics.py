@@ -8,7 +8,7 @@ Language Models (NeurIPS 2024).
 
 from depthrate.tasks.measures.named_columns import NAMED_MEASURES
 from depthrate.tasks.measures.path_columns import GEODESIC
-from depthrate.tasks.metric import Metric, Optimum, by_name, fitted
+from depthrate.tasks.metric import Metric, Optimum, by_name, fitted, fitted_step, linear, step_metric
 from depthrate.tasks.supervised import theory
 
 NEUTRAL_PARAMETERS = frozenset(
@@ -134,12 +134,11 @@ _PER_LAYER = (
     ),
 )
 _PER_STEP = (
-    Metric("loss", "Loss", "training loss, without regularisation", per="step"),
-    Metric(
+    step_metric("loss", "Loss", "training loss, without regularisation"),
+    step_metric(
         "objective",
         "Objective",
         "loss plus regularisation: the minimised quantity (P1)",
-        per="step",
         gap="objective_gap",
         excess=theory.construction_excess,
         reaches_limit=theory.reaches_limit,
@@ -147,43 +146,38 @@ _PER_STEP = (
         at_zero=theory.objective_at_zero,
         optimum=Optimum("depth", NEUTRAL_PARAMETERS, theory.may_idle, reached_where="stationary"),
     ),
-    fitted(
+    fitted_step(
         "objective_gap",
         "Objective gap",
         "objective minus its limit at infinite depth, the unconstrained model's optimum (P1, Lemma 4.2): for blocks of two "
         "matrices a limit only if their lambda falls faster than 1 / log L (Theorem 4.6), otherwise a lower bound",
-        per="step",
         bound=theory.bound_of_gap,
     ),
-    fitted(
+    fitted_step(
         "objective_bound",
         "Theorem's bound on the gap",
-        "P1's bound on the objective gap of one-matrix blocks, with m the smallest distance between normalised samples "
-        "(not computed for more than 10,000 samples)",
-        per="step",
+        "P1's bound on the objective gap of one-matrix blocks, with m the smallest distance between normalised samples (not "
+        "computed for more than 10,000 samples)",
     ),
-    Metric("accuracy", "Accuracy", "share of training samples classified correctly", axis="linear", per="step"),
-    Metric("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
-    fitted(
+    step_metric("accuracy", "Accuracy", "share of training samples classified correctly", axis="linear"),
+    step_metric("grad_norm", "Gradient norm", "norm of the objective's gradient"),
+    fitted_step(
         "smoothed_grad_norm",
         "Gradient norm, smoothed",
         "gradient norm of the polished objective, with ReLU's kinks smoothed and a barrier on the first variance",
-        per="step",
     ),
-    fitted(
+    fitted_step(
         "subgradient_norm",
         "Least subgradient",
         "smallest norm found of the objective's subgradients, with slopes between 0 and 1 at ReLU's kinks within the last "
         "width of polish_smoothing, if polish_to is stationary",
-        per="step",
     ),
-    fitted(
+    fitted_step(
         "stationary",
         doc="1 if polish_to stationary ended with a gradient norm within polish_tolerance times the objective, else 0",
         axis="linear",
-        per="step",
     ),
-    fitted("lr", doc="learning rate of the step", per="step"),
+    fitted_step("lr", doc="learning rate of the step"),
 )
 CLASSES = (*_PER_LAYER, *NAMED_MEASURES, *GEODESIC, *_PER_STEP)
 _OF_CLASSES = by_name(CLASSES)
@@ -195,32 +189,28 @@ NUMBERS = (
         "numbers per target (NRC)",
     ),
     Metric(
-        "nrc2",
-        "NRC2",
-        "the same outside the row space of the last layer's weight, if the layer has its width (NRC)",
+        "nrc2", "NRC2", "the same outside the row space of the last layer's weight, if the layer has its width (NRC)"
     ),
     fitted(
         "nrc3",
         "NRC3",
-        "distance of W W^T, over its norm, from the nearest S - s I, with S the square root of the targets' covariance, for "
-        "m > 1 (NRC)",
+        "distance of W W^T, over its norm, from the nearest S - s I, with S the square root of the targets' covariance, for m "
+        "> 1 (NRC)",
     ),
     *NAMED_MEASURES,
     _OF_CLASSES["relative_position"],
     _OF_CLASSES["loss"],
-    Metric(
+    step_metric(
         "objective",
         "Objective",
         "loss plus regularisation: the minimised quantity",
-        per="step",
         optimum=Optimum("depth", NEUTRAL_PARAMETERS, theory.may_idle),
     ),
-    Metric(
+    step_metric(
         "r_squared",
         "R²",
         "1 - sum of squared errors over the targets' sum of squares around their mean, over all numbers of a target",
         axis="linear",
-        per="step",
     ),
     _OF_CLASSES["grad_norm"],
     _OF_CLASSES["lr"],
@@ -235,8 +225,8 @@ NEXT_TOKENS = (
     Metric(
         "cdnv",
         "CDNV",
-        "mean over pairs of classes of their mean variance over the squared distance of their means (Galanti et al. 2022; WP's "
-        "NC1)",
+        "mean over pairs of classes of their mean variance over the squared distance of their means (Galanti et al. 2022; "
+        "WP's NC1)",
     ),
     fitted("nc2_norms", "NC2, norms", "standard deviation of log ||mu_k - mu_G|| over classes (WP's equinormness)"),
     fitted(
@@ -256,42 +246,34 @@ NEXT_TOKENS = (
         "1 - mean over classes of the cosine of mu_k - mu_G and the row of W, if widths agree (WP's self-duality)",
     ),
     fitted("unc3", "UNC3", "standard deviation over classes of these cosines (WP's uniform duality)"),
-    fitted(
+    linear(
         "nc4",
         "NC4 agreement",
         "share of measured positions whose nearest class mean is the predicted class (WP's agreement)",
-        axis="linear",
     ),
     _OF_CLASSES["ncc_accuracy"],
-    fitted(
+    linear(
         "measured_classes",
         "Measured classes",
         "number of tokens that come next at min_class_count or more measured positions",
-        axis="linear",
     ),
-    fitted(
+    linear(
         "measured_share",
         "Measured share",
         "share of positions whose next token is a measured class (the others are only trained on)",
-        axis="linear",
     ),
-    Metric("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
-    Metric("objective", "Objective", "loss plus regularisation: the minimised quantity", per="step"),
-    fitted("perplexity", "Perplexity", "e^loss", per="step"),
-    Metric(
+    step_metric("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats"),
+    step_metric("objective", "Objective", "loss plus regularisation: the minimised quantity"),
+    fitted_step("perplexity", "Perplexity", "e^loss"),
+    step_metric(
         "loss_gap",
         "Loss above the entropy",
         "loss minus its minimal expectation, the entropy rate of the markov chain (below 0, sequences are memorised), for "
         "markov data only",
         axis="linear",
-        per="step",
     ),
-    Metric(
-        "accuracy",
-        "Accuracy",
-        "share of positions where the next token has the largest output",
-        axis="linear",
-        per="step",
+    step_metric(
+        "accuracy", "Accuracy", "share of positions where the next token has the largest output", axis="linear"
     ),
     _OF_CLASSES["grad_norm"],
     _OF_CLASSES["lr"],

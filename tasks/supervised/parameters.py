@@ -56,8 +56,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         0, minimum=0, is_random_seed=True, doc="seed of the samples, shared by all trials unless varied"
     )
     normalize: Literal["global", "per_feature", "none"] = parameter(
-        "global",
-        doc="standardisation of images over the whole training set, per pixel, or none",
+        "global", doc="standardisation of images over the whole training set, per pixel, or none"
     )
     patch_size: int | None = parameter(
         None,
@@ -101,8 +100,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         doc="lambda of the last layer, W_L or W_{L+1} in transformers (null: weight_decay)",
     )
     regularise: Literal["all", "head_and_features"] = later_parameter(
-        "all",
-        doc="regularised parts of resnet20_mlp: all weights, or the head's matrices and the backbone's output",
+        "all", doc="regularised parts of resnet20_mlp: all weights, or the head's matrices and the backbone's output"
     )
     weight_decay_features: float | None = later_parameter(
         None,
@@ -133,9 +131,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         doc="whether loss, accuracy and every metric are also measured on the test split of images (split = 'test')",
     )
     ln_eps: float = later_parameter(
-        LAYER_NORM_EPS,
-        minimum=0,
-        doc="constant that LayerNorm adds to the variance (0 in its definition)",
+        LAYER_NORM_EPS, minimum=0, doc="constant that LayerNorm adds to the variance (0 in its definition)"
     )
     train_embedding: bool = later_parameter(
         True,
@@ -150,9 +146,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         doc="seed of an untrained embedding, so that seeds are restarts on one problem",
     )
     weight_decay_embedding: float | None = later_parameter(
-        None,
-        minimum=0,
-        doc="lambda of W_0 and b_0, or W_e and W_p (null: none, as in P1)",
+        None, minimum=0, doc="lambda of W_0 and b_0, or W_e and W_p (null: none, as in P1)"
     )
     weight_decay_biases: float | None = later_parameter(
         None, minimum=0, doc="lambda of all other biases (null: none, as in P1)"
@@ -181,9 +175,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         "evaluations are used up (stationary 0)",
     )
     polish_tolerance: float = later_parameter(
-        1e-6,
-        minimum=0,
-        doc="gradient norm of the smoothed objective at which polish stops",
+        1e-6, minimum=0, doc="gradient norm of the smoothed objective at which polish stops"
     )
     polish_smoothing: list[float] = later_parameter(
         [0.1, 0.03, 0.01],
@@ -225,10 +217,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         1.0, minimum=0, maximum=3, doc="exponent z of the frequency i^-z of markov's i-th token (0: uniform)"
     )
     sharpness: float = parameter(
-        2.0,
-        minimum=0,
-        maximum=5,
-        doc="standard deviation of markov's transition logits (0: tokens are independent)",
+        2.0, minimum=0, maximum=5, doc="standard deviation of markov's transition logits (0: tokens are independent)"
     )
     positions: Literal["all", "last"] = parameter(
         "all", doc="positions where features are measured (the loss covers all positions)"
@@ -281,9 +270,8 @@ _CLASSES = (
     *("measure", "geodesic", "epsilon", "polish_to", "polish_solver", "maps", "flat_inputs"),
 )
 _NUMBERS = ("normalize", "measure", "targets", "samples", "standardize", "maps", "flat_inputs")
-_NEXT_TOKENS = (
-    *("context_length", "vocabulary_size", "samples", "order", "zipf", "sharpness", "positions", "min_class_count"),
-)
+_CHAIN = ("order", "zipf", "sharpness")
+_NEXT_TOKENS = ("context_length", "vocabulary_size", "samples", *_CHAIN, "positions", "min_class_count")
 _THEORY = (
     *("seed_scope", "polish", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier"),
     "continuation",
@@ -302,6 +290,13 @@ CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "layer_axes", "flat_inputs", "dec
 CUSTOM_DATA_PARAMETERS = ("dataset_hash", "stream", "measure_samples")
 TEXT_PARAMETERS = ("context_length", "vocabulary_size")
 """Parameters of text data. A network argument of the same name is the same parameter."""
+
+
+def absent_parameters(task: str, *, network: bool, data: bool) -> set[str]:
+    """Return the parameters that trials of a task with a built-in or custom network and data do not have."""
+    absent = {name for names in TARGET_PARAMETERS.values() for name in names}.difference(TARGET_PARAMETERS[task])
+    absent.update(BUILTIN_NETWORK_PARAMETERS if network else CUSTOM_NETWORK_PARAMETERS)
+    return absent.union(() if data else CUSTOM_DATA_PARAMETERS)
 
 
 def weight_decays(trial: SupervisedParameters) -> dict[str, float]:

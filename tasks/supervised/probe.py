@@ -21,9 +21,8 @@ from depthrate.tasks.measures.labelled import (
 )
 from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.networks.module_axes import Axes, axes_of_batch, find_axes, pooled
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, seeded
 from depthrate.tasks.networks.network import Layer
-from depthrate.tasks.networks.random_draws import seeded
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.targets import classes_training, numbers_training
 

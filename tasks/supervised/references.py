@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from depthrate.tasks.code.collect import TaskCode, real_path
+from depthrate.tasks.code.collect import real_path
 from depthrate.tasks.code.load import code_of_file, code_of_installed
-from depthrate.tasks.interface import TaskError
+from depthrate.tasks.interface import TaskCode, TaskError
 from depthrate.tasks.measures.named_columns import PARAMETER, split_measure
+from depthrate.tasks.registry import CUSTOM
 
-CUSTOM = "own"
-"""Task of trials on classes with a custom network or custom data. Stores use this name."""
 HOSTS = {"collapse": CUSTOM, CUSTOM: CUSTOM, "regression": "regression", "next_token": "next_token"}
 """Tasks that take a custom network or data -> the task of the resulting trials."""
 REFERENCES = ("arch", "dataset")

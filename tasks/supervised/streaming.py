@@ -66,7 +66,6 @@ class Streamed(ABC):
 
     @property
     def num_samples(self) -> int:
-        """Number of training samples."""
         return len(self.splits.training)
 
     @property
@@ -84,7 +83,6 @@ class Streamed(ABC):
         """Determine which labels exist from a few samples and from the data's declarations."""
 
     def _labels_digest(self) -> bytes:
-        """Return a digest of all known labels."""
         return b""
 
     @abstractmethod
@@ -110,7 +108,6 @@ class Streamed(ABC):
         return DEFAULT_MEASURED_SAMPLES
 
     def num_measured(self, measure_samples: int | None) -> int:
-        """Return the number of measured samples."""
         return min(self.num_samples, measure_samples or self.default_measured)
 
     def shape(self, measure_samples: int | None, dtype: str) -> DataShape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -10,22 +11,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import require_trust
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.interface import Params, TaskContext, TaskError, TrialResult
+from depthrate.tasks.interface import Params, TaskCode, TaskContext, TaskError, TrialResult
 from depthrate.tasks.measures.named_columns import split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
-from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.registry import CUSTOM
 from depthrate.tasks.supervised import theory
 from depthrate.tasks.supervised.data import CustomData
 from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS, SupervisedParameters
-from depthrate.tasks.supervised.references import CUSTOM, parse_references
+from depthrate.tasks.supervised.references import parse_references
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.classes import Classes
 from depthrate.tasks.supervised.targets.collapse import Collapse
@@ -64,7 +64,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self.target, self.custom_network, self.data, self.code = target, network, data, code
         self.name, self.version, self.doc = target.name, target.version, target.doc
         self.measurements, self.panels = target.metrics, target.panels
-        self.has_engines = target.has_engines  # type: ignore[misc]
+        self.has_engines = target.has_engines
         network_arguments = () if network is None else network.arguments
         data_arguments = () if data is None else data.arguments
         names = (None if network is None else network.name, None if data is None else data.name)
@@ -78,7 +78,6 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self._networks: dict[str, Network] = {}
 
     def read(self, params: Params) -> SupervisedParameters:
-        """Return a trial's parameters as attributes, with the arguments of the user's callables in `arguments`."""
         if self.custom_network is None and self.data is None:
             return self.parameters.from_params({**self.target.fixed, **params})
         others = self._arguments.difference(TEXT_PARAMETERS)
@@ -94,11 +93,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         return None if self.data is None else self.data.read(trial.arguments, trial.stream)
 
     def complete(self, params: dict[str, Any]) -> None:
-        """Fill in the data's hash, whether they are streamed, and the sizes of the data that a network takes as arguments.
-
-        Raises:
-            ParameterError: The data cannot be read, so trials on them cannot be identified.
-        """
+        """Fill in the data's hash, whether they are streamed, and the sizes of the data that a network takes as arguments."""
         try:
             if self.data is not None:
                 trial = self.read(params)
@@ -118,17 +113,14 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 params[name] = sizes.get(name)
 
     def published_sets(self, trial: SupervisedParameters) -> Sequence[str]:
-        """Return the published data set of the trial. Custom and generated data have none."""
         return () if self.data is not None or trial.dataset == MARKOV else (trial.dataset,)
 
     def check_data(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Reject trials whose data set or separate test files do not exist."""
         if not self.target.has_test_files:
             trials = [{**params, "test": False} for params in trials]
         super().check_data(trials, source)
 
     def check_contents(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Reject trials whose data set is corrupt or has nothing to measure."""
         super().check_contents(trials, source)
         if not self.target.measurable_by:
             return
@@ -139,7 +131,6 @@ class Supervised(NetworkTask[SupervisedParameters]):
             self.target.check_measurable(self.load(trial, source), trial)
 
     def data_shape(self, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of the training set."""
         data = self.read_custom_data(trial)
         if data is None:
             return self.target.published_shape(trial)
@@ -148,11 +139,6 @@ class Supervised(NetworkTask[SupervisedParameters]):
         return self.target.held_shape(data, trial)
 
     def network(self, trial: SupervisedParameters, data: DataShape) -> Network:
-        """Build the trial's network.
-
-        Raises:
-            ParameterError: The network cannot be built from these parameters, or does not accept the data.
-        """
         if self.custom_network is None:
             architecture = ARCHITECTURES[trial.arch]
             if data.vocabulary_size is not None and not architecture.reads_tokens:
@@ -168,6 +154,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
         key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
         key += repr([trial.layers, trial.maps, trial.layer_axes, trial.flat_inputs, trial.decayed, trial.dtype])
         if key not in self._networks:
+            from depthrate.tasks.networks.module import ModuleNetwork  # imports torch
+
             self._networks[key] = ModuleNetwork(
                 make=self.custom_network.make,
                 name=trial.arch,
@@ -199,7 +187,6 @@ class Supervised(NetworkTask[SupervisedParameters]):
         return data.prepared(trial) if isinstance(data, Streamed) else self.target.prepare(data, trial)
 
     def training(self, trials: Sequence[SupervisedParameters], source: DataSource) -> NetworkTraining:
-        """Create the training of a pack of trials."""
         return self.training_on(trials, self.load(trials[0], source))
 
     def training_on(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> NetworkTraining:
@@ -284,9 +271,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
             return []
         networks = {id(network): network for network in (self.network(t, self.data_shape(t)) for t in trials)}
         name = trials[0].arch
-        reasons: dict[str | None, int] = {}
-        for network in networks.values():
-            reasons[network.unfused_reason] = reasons.get(network.unfused_reason, 0) + 1
+        reasons = Counter(network.unfused_reason for network in networks.values())
         remarks = [
             f"{name}: {'trains fused' if reason is None else f'trials train one by one, because {reason}'}"
             + (f" ({count} of {len(networks)} shapes)" if len(reasons) > 1 else "")

@@ -131,13 +131,7 @@ def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def theorem_bound(
-    blocks: int,
-    *,
-    num_samples: int,
-    width: int,
-    weight_decay: float,
-    closest: float,
-    weight_decay_biases: float = 0.0,
+    blocks: int, *, num_samples: int, width: int, weight_decay: float, closest: float, weight_decay_biases: float = 0.0
 ) -> float | None:
     """Return P1's bound on the objective above its limit, for residual blocks of one matrix, or None below two blocks.
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import load_user_module
-from depthrate.tasks.interface import TaskError
+from depthrate.tasks.interface import TaskCode, TaskError
 from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.parameters import REQUIRED, Kind, Parameter, ParameterError, kind_of_hint
 from depthrate.tasks.supervised.references import short_name

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from depthrate.tasks.interface import TaskContext
 
 log = logging.getLogger(__name__)
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 
 
 def serialise(content: Mapping[str, Any]) -> bytes:
@@ -59,12 +59,6 @@ def load_previous(context: TaskContext) -> tuple[dict[str, Any], list[int]] | No
     saved = load_checkpoint(context)
     if saved is None:
         return None
-    saved_positions = {trial_id: position for position, trial_id in enumerate(saved["trial_ids"])}
-    if not all(trial_id in saved_positions for trial_id in context.trial_ids):
+    if not set(context.trial_ids) <= set(saved["trial_ids"]):
         return None
-    return saved, [saved_positions[trial_id] for trial_id in context.trial_ids]
-
-
-def at_positions(saved: Mapping[int, Any], saved_positions: Sequence[int]) -> dict[int, Any]:
-    """Reindex values saved by position in another pack to positions in this pack."""
-    return {position: saved[previous] for position, previous in enumerate(saved_positions) if previous in saved}
+    return saved, [saved["trial_ids"].index(trial_id) for trial_id in context.trial_ids]

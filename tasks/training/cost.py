@@ -8,7 +8,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.polish.polish_parameters import curve_steps
-from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan, evaluation_rows
+from depthrate.tasks.training.training_plan import PolishPlan, evaluation_rows
 
 PRODUCT_S = 1.4e-5
 """Minimum seconds per matrix product of an eager step."""
@@ -47,21 +47,6 @@ class PackShape:
     """Precision of matrix products, as in `TrainingPlan`."""
     label_smoothing: float = 0.0
     polish: PolishPlan | None = None
-
-    @classmethod
-    def from_plan(cls, plan: TrainingPlan, network: Network, data: DataShape, num_measured_steps: int) -> PackShape:
-        """Build the shape of a pack from its plan, without polish."""
-        return cls(
-            network=network,
-            data=data,
-            batch_size=plan.batch_size,
-            num_steps=plan.num_steps,
-            num_measured_steps=num_measured_steps,
-            optimizer=plan.optimizer,
-            label_smoothing=plan.label_smoothing,
-            dtype=str(plan.dtype).removeprefix("torch."),
-            matmul_precision=plan.matmul_precision,
-        )
 
     @property
     def rows(self) -> int:

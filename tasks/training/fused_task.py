@@ -13,7 +13,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from depthrate.tasks.data import published
 from depthrate.tasks.data.dataset import DataShape
@@ -21,10 +21,11 @@ from depthrate.tasks.data.published import check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.importing import gc_paused
 from depthrate.tasks.interface import Engine, Interrupted, Params, Task, TaskContext, TrialResult
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError, changed
 from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
-from depthrate.tasks.training.engines.choice import EngineError, check_precision, select_engine
+from depthrate.tasks.training.engines.choice import check_precision, select_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish.polish_parameters import (
@@ -77,11 +78,6 @@ class FusedTask(Task, Generic[Trial]):
         return self.parameters.from_params(params)
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Train and measure a pack of trials of one shape. Results are yielded after the whole pack has finished.
-
-        Raises:
-            Interrupted: A stop was requested, and a checkpoint has been saved.
-        """
         if "torch" not in sys.modules:
             self.prepare(trials[0], context)
         with gc_paused():
@@ -93,19 +89,9 @@ class FusedTask(Task, Generic[Trial]):
         """Start in the background the preparations for a process's first pack, before torch is imported."""
 
     def check_trial(self, params: Params) -> None:
-        """Check that the parameters can be combined.
-
-        Raises:
-            ParameterError: They conflict.
-        """
         self.check(self.read(params))
 
     def check_data(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Check that the trials' published data sets exist, with their test splits if they are measured.
-
-        Raises:
-            DatasetError: A data set or test split is missing.
-        """
         parameters = [self.read(params) for params in trials]
         for name in self._published_sets(parameters):
             check_dataset(name, source)
@@ -113,11 +99,6 @@ class FusedTask(Task, Generic[Trial]):
             check_test(name, source)
 
     def check_contents(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Check that the trials' published data sets are intact.
-
-        Raises:
-            DatasetError: A file is corrupt.
-        """
         for name in self._published_sets(self.read(params) for params in trials):
             published.check_contents(name, source)
 
@@ -128,7 +109,7 @@ class FusedTask(Task, Generic[Trial]):
 class NetworkTask(FusedTask[Trial]):
     """A task whose trials are networks on a data set, with equal numbers of steps."""
 
-    has_engines: ClassVar[bool] = False
+    has_engines = False
     """Whether `FusedTrainer` makes the steps, so that an engine can be chosen."""
 
     @abstractmethod
@@ -140,11 +121,6 @@ class NetworkTask(FusedTask[Trial]):
         """Build the network of a trial for data of this shape."""
 
     def check_trial(self, params: Params) -> None:
-        """Check that the parameters can be combined.
-
-        Raises:
-            ParameterError: They conflict.
-        """
         super().check_trial(params)
         trial = self.read(params)
         data = self.data_shape(trial)
@@ -177,12 +153,10 @@ class NetworkTask(FusedTask[Trial]):
         return "depth" if self.read(params).continuation else None
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        """Return the maximum number of trials of this shape per pack."""
         shape = self.pack_shape(self.read(params))
         return 1 if shape.network.unfused_reason is not None else max_pack_size(shape, device)
 
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float | None:
-        """Estimate the peak memory of a pack with this many trials of this shape."""
         return memory_bytes(self.pack_shape(self.read(params)), num_trials, device)
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
@@ -190,11 +164,7 @@ class NetworkTask(FusedTask[Trial]):
         return sum(estimate_s(shape, engine) for shape in self._chain_shapes(self.read(params)))
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine | None:
-        """Choose the engine of a trial's steps. In a chain only the first depth has training steps.
-
-        Raises:
-            EngineError: The requested engine does not support the trial, or the device does not support its precision.
-        """
+        """Choose the engine of a trial's steps. In a chain only the first depth has training steps."""
         trial = self.read(params)
         check_precision(trial.matmul_precision, device)
         engine = select_engine(requested, self._chain_shapes(trial)[0], device)
@@ -222,7 +192,6 @@ class NetworkTask(FusedTask[Trial]):
         return [self.pack_shape(changed(trial, depth=depth)) for depth in depths] or [self.pack_shape(trial)]
 
     def measured(self, params: Params, steps: int) -> tuple[Sequence[int], Sequence[int]] | None:
-        """Return the (steps, layers) at which a trial that ended at step `steps` was measured."""
         trial = self.read(params)
         data = self.data_shape(trial)
         layers = self.network(trial, data).measured_layers()

@@ -1,6 +1,6 @@
-"""A trial's rows of metrics per layer, and its stored features.
+"""A trial's rows of metrics per layer, on the training set and the test split, and its stored features.
 
-Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
+Shapes: T trials, N samples sorted by class, I input dimensions, D feature dimensions, K classes.
 """
 
 import math
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.measures.geodesic import path_start, relative_positions, step_length
 from depthrate.tasks.measures.neural_collapse import class_means
-from depthrate.tasks.measures.progressive import path_start, relative_positions, step_length
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.training.memory import feature_numbers_in_memory
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -307,3 +308,40 @@ def _stored_samples(selection: str, class_counts_K: np.ndarray) -> np.ndarray:
     per_class = int(selection.removeprefix("sample:"))
     starts = np.cumsum(class_counts_K) - class_counts_K
     return np.concatenate([s + np.arange(min(per_class, n)) for s, n in zip(starts, class_counts_K, strict=True)])
+
+
+Rows = list[dict[str, Any]]
+Measure = Callable[[Any, Sequence[int], int], list[Rows]]
+"""Returns each trial's rows of metrics, from the trainer, the trials' positions in it and the step."""
+
+
+class HeldOut:
+    """Test split on a pack's device."""
+
+    def __init__(self, dataset: Dataset, measure: Measure, device: str, dtype: torch.dtype):
+        x_NI = torch.from_numpy(dataset.x_NI).to(device)
+        self._x_NI = x_NI.to(dtype) if x_NI.is_floating_point() else x_NI
+        labels_N = torch.from_numpy(dataset.labels_N).to(device)
+        self._labels_N = labels_N.to(dtype) if labels_N.is_floating_point() else labels_N
+        self._measure = measure
+
+    def __call__(
+        self, trainer: FusedTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]
+    ) -> None:
+        """Append rows to the trials' tables at a step: scores for all, layer metrics for the measured trials.
+
+        Args:
+            trainer: The pack's trainer. Its precision is used.
+            step: Training step, stored in the rows.
+            tables: Position of a trial -> its (metrics, curves).
+            measured: Positions of the trials whose layers are measured.
+        """
+        if self._x_NI.is_floating_point():
+            self._x_NI = self._x_NI.to(trainer.plan.dtype)  # changes once, because polish runs in float64
+        test_trainer = trainer.on_samples(self._x_NI, self._labels_N)
+        scores = {name: values_T.tolist() for name, values_T in test_trainer.scores().items()}
+        for position, (_, curves) in tables.items():
+            row = {name: values[position] for name, values in scores.items()}
+            curves.append({"step": step, "split": "test", **null_if_not_finite(row)})
+        for position, rows in zip(measured, self._measure(test_trainer, measured, step), strict=True):
+            tables[position][0].extend(rows)

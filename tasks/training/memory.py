@@ -31,9 +31,8 @@ def memory_bytes(shape: PackShape, num_trials: int, device: str) -> float:
     if shape.data.labels_tokens:
         peak += _moment_bytes(shape)
     else:  # metrics exist as rows, as tables and as files at the end, dominated by the classes' Gram matrices
-        peak += (
-            6 * 8 * _class_moments(shape, num_trials)
-        )  # as returned, joined, copied, and in the metrics' intermediates
+        # moments as returned, joined, copied, and in the metrics' intermediates
+        peak += 6 * 8 * _class_moments(shape, num_trials)
         peak += 3 * num_trials * shape.num_measured_steps * len(layers) * 4 * shape.data.num_classes**2
     return float(PROCESS_BYTES + max(peak, shape.data.reading_bytes))
 

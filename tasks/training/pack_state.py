@@ -19,11 +19,159 @@ from depthrate.tasks.data.dataset import SampleStream
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, start_trials
 from depthrate.tasks.networks.network import Network, Tensors
-from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.learning_rates import Rates
 from depthrate.tasks.training.step import StepNumbers
-from depthrate.tasks.training.streamed_batches import StreamedBatches
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor, order_bytes
+
+NEVER = -1
+CHECK_STEPS = 10
+"""Steps between two checks for non-finite losses. The number is fixed, so that a trial's record does not depend on its pack."""
+
+
+class Divergence:
+    """The first checked step at which each trial's loss was not finite."""
+
+    def __init__(self, num_trials: int, device: torch.device):
+        self.step_T = torch.full((num_trials,), NEVER, device=device)
+        """First step with a non-finite loss, or `NEVER`."""
+
+    def check(self, loss_T: Tensor, step: int) -> None:
+        """Record the trials whose loss [T] is not finite for the first time at this step. Losses may be on the CPU."""
+        is_finite_T = torch.isfinite(loss_T).to(self.step_T.device)
+        self.step_T.masked_fill_(~is_finite_T & (self.step_T == NEVER), step)
+
+    def check_if_due(self, loss_T: Tensor, step: int) -> bool:
+        """Check the losses if the step is a multiple of `CHECK_STEPS`. Return whether they were checked."""
+        is_due = (step + 1) % CHECK_STEPS == 0
+        if is_due:
+            self.check(loss_T, step)
+        return is_due
+
+    def diverged_steps(self) -> dict[int, int]:
+        """Return position -> step of the diverged trials. This waits for the device."""
+        return {position: step for position, step in enumerate(self.step_T.tolist()) if step != NEVER}
+
+    def select(self, positions: Sequence[int]) -> None:
+        """Continue with only the trials at these positions."""
+        self.step_T = self.step_T[list(positions)]
+
+
+class StreamedBatches:
+    """Draws the batches of a pack's trials. Trials with equal seeds share their batches, which are read once."""
+
+    def __init__(
+        self, samples: SampleStream, batch_size: int, seeds: Sequence[int], generators: Mapping[int, torch.Generator]
+    ):
+        """Start before the first batch.
+
+        Args:
+            samples: The stream to read.
+            batch_size: Samples per batch.
+            seeds: Seed of each trial.
+            generators: Generator of the order, by seed.
+        """
+        self._samples, self._batch_size, self._seeds, self._generators = samples, batch_size, list(seeds), generators
+        self._orders: dict[int, Tensor] = {}
+        """Sample indices [N] in the order of the current epoch, by seed."""
+        self._begun: dict[int, Tensor] = {}
+        """Generator state before drawing the order, by seed: checkpoints store it, and resuming draws the order again."""
+        self._position = 0
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Read the next batch of each trial, [T, B, I], and its labels [T, B]. An incomplete last batch is skipped.
+
+        Raises:
+            DatasetError: A sample cannot be read, or differs in form from the other samples.
+        """
+        if not self._orders or self._position + self._batch_size > self._samples.num_samples:
+            self._draw_orders()
+        rows = slice(self._position, self._position + self._batch_size)
+        self._position += self._batch_size
+        read = {seed: self._samples.read(order[rows].long().numpy()) for seed, order in self._orders.items()}
+        x_TBI, labels_TB = (torch.stack([torch.from_numpy(read[s][part]) for s in self._seeds]) for part in (0, 1))
+        return x_TBI, labels_TB
+
+    def select(self, trials: Sequence[int]) -> None:
+        """Continue with these trials only."""
+        self._seeds = [self._seeds[trial] for trial in trials]
+        self._orders = {seed: order for seed, order in self._orders.items() if seed in self._seeds}
+
+    def state(self) -> dict[str, Any]:
+        return {"position": self._position, "begun": dict(self._begun)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Resume from a `state`, which may belong to a pack with additional seeds."""
+        if not state["begun"]:
+            return
+        for seed in set(self._seeds):
+            self._generators[seed].set_state(state["begun"][seed])
+        self._draw_orders()
+        self._position = state["position"]
+
+    def _draw_orders(self) -> None:
+        count = self._samples.num_samples
+        dtype = torch.int32 if order_bytes(count) < 8 * count else torch.int64
+        self._begun, self._orders, self._position = {}, {}, 0
+        for seed in dict.fromkeys(self._seeds):
+            self._begun[seed] = self._generators[seed].get_state()
+            self._orders[seed] = torch.randperm(count, generator=self._generators[seed]).to(dtype)
+
+
+STEPS_PER_BLOCK = 1024
+"""Number of steps whose rates are computed at a time."""
+
+
+class Rates:
+    """Learning rates and bias corrections of a pack's trials at each step."""
+
+    def __init__(self, plan: TrainingPlan, hyperparameters: Sequence[Hyperparameters], device: torch.device):
+        self._plan, self._device = plan, device
+        self._lr_T = torch.tensor([h.lr for h in hyperparameters], dtype=torch.float64)
+        self._start, self._stop = 0, 0
+        self._lr_ST1 = self._rate_ST1 = self._correction_S = torch.empty(0)
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return each trial's rate [T, 1] at a step, and the square root of Adam's second bias correction.
+
+        For Adam the rate is already divided by the first bias correction.
+        """
+        if not self._start <= step < self._stop:
+            self._compute_block(step)
+        position = step - self._start
+        return self._rate_ST1[position], self._correction_S[position]
+
+    def learning_rates(self, step: int) -> Tensor:
+        """Return each trial's learning rate [T, 1] at a step."""
+        self.at(step)
+        return self._lr_ST1[step - self._start]
+
+    def block(self, start: int, max_steps: int) -> tuple[Tensor, Tensor]:
+        """Return rates [S, T, 1] and corrections [S] of between 1 and `max_steps` steps from `start` on."""
+        self.at(start)
+        steps = slice(start - self._start, min(start + max_steps, self._stop) - self._start)
+        return self._rate_ST1[steps], self._correction_S[steps]
+
+    def _compute_block(self, start: int) -> None:
+        plan, stop = self._plan, max(start + 1, min(start + STEPS_PER_BLOCK, self._plan.num_steps))
+        steps = range(start, stop)
+        factor_S1 = _column([learning_rate_factor(plan.schedule, s, plan.num_steps, plan.milestones) for s in steps])
+        rate_ST, correction_S = self._lr_T * factor_S1, torch.ones(len(steps), dtype=torch.float64)
+        self._lr_ST1 = rate_ST.to(plan.dtype).unsqueeze(2).to(self._device)
+        if plan.corrects_bias:
+            # in float32 the bias corrections drift by 1e-4 in 100 steps
+            beta1, beta2 = plan.adam_betas
+            rate_ST = rate_ST / _column([1 - beta1 ** (step + 1) for step in steps])
+            correction_S = _column([1 - beta2 ** (step + 1) for step in steps]).squeeze(1).sqrt()
+        self._rate_ST1 = rate_ST.to(plan.dtype).unsqueeze(2).to(self._device)
+        self._correction_S = correction_S.to(plan.dtype).to(self._device)
+        self._start, self._stop = start, stop
+
+
+def _column(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).unsqueeze(1)
+
+
+_TENSORS = ("theta_TP", "moment_TP", "square_TP", "_order_TN")
+"""State with one row per trial."""
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:
@@ -139,7 +287,6 @@ class PackState(ABC):
 
     @property
     def num_trials(self) -> int:
-        """Number of trials in the trainer."""
         return len(self.hyperparameters)
 
     @property
@@ -219,10 +366,8 @@ class PackState(ABC):
     def select(self, trials: Sequence[int]) -> None:
         """Continue with only these trials. Their state is unchanged to the bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
-        self.theta_TP = self.theta_TP[index]
-        self.moment_TP = self.moment_TP[index]
-        self.square_TP = None if self.square_TP is None else self.square_TP[index]
-        self._order_TN = None if self._order_TN is None else self._order_TN[index]
+        for name in _TENSORS:
+            setattr(self, name, None if (tensor := getattr(self, name)) is None else tensor[index])
         self.untrained = {name: tensor[index] for name, tensor in self.untrained.items()}
         self._generators = [self._generators[trial] for trial in trials]
         if self._streamed is not None:
@@ -232,13 +377,7 @@ class PackState(ABC):
 
     def state(self) -> dict[str, Any]:
         """Return the state for `load_state`, as tensors and numbers."""
-        return {
-            "step_count": self.step_count,
-            "position": self.position,
-            "theta_TP": self.theta_TP,
-            "moment_TP": self.moment_TP,
-            "square_TP": self.square_TP,
-            "order_TN": self._order_TN,
+        return {name: getattr(self, name) for name in (*_TENSORS, "step_count", "position")} | {
             "untrained": dict(self.untrained),
             "generators": [generator.get_state() for generator in self._generators],
             "streamed": None if self._streamed is None else self._streamed.state(),
@@ -248,17 +387,11 @@ class PackState(ABC):
         """Resume from the `state` of these trials, in this order. Default: all trials."""
         generators = state["generators"]
         index = torch.tensor(range(len(generators)) if trials is None else list(trials), dtype=torch.int64)
-
-        def rows_of(name: str) -> Tensor | None:
-            return None if state[name] is None else state[name][index].to(self.device)
-
-        theta_TP, moment_TP = rows_of("theta_TP"), rows_of("moment_TP")
-        assert theta_TP is not None and moment_TP is not None and theta_TP.shape == self.theta_TP.shape
+        assert len(index) == self.num_trials and state["theta_TP"].shape[1] == self.theta_TP.shape[1]
         self.step_count, self.position = state["step_count"], state["position"]
-        self.theta_TP, self.moment_TP = theta_TP, moment_TP
-        self.square_TP, self._order_TN = rows_of("square_TP"), rows_of("order_TN")
-        saved = state.get("untrained", {})  # checkpoints of older versions have none
-        self.untrained = {name: saved[name][index].to(self.device) for name in self.untrained}
+        for name in _TENSORS:
+            setattr(self, name, None if state[name] is None else state[name][index].to(self.device))
+        self.untrained = {name: state["untrained"][name][index].to(self.device) for name in self.untrained}
         self._prepare()
         for generator, row in zip(self._generators, index.tolist(), strict=True):
             generator.set_state(generators[row])

@@ -11,35 +11,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.flat_parameters import (
-    gradients_of,
-    leaves_of,
-)
+from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.training.engines.eager import EagerSteps
-from depthrate.tasks.training.engines.first_step import check_first_step
-from depthrate.tasks.training.engines.native import NativeSteps
-from depthrate.tasks.training.engines.native_evaluation import NativeEvaluation
+from depthrate.tasks.training.engines.native import NativeEvaluation, NativeSteps
 from depthrate.tasks.training.pack_state import MakeSteps, PackState, Steps
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.training_plan import evaluation_rows
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics over the training set, or the measured part of a streamed one, as float64 tensors [T]."""
-
-    loss: Tensor
-    objective: Tensor
-    accuracy: Tensor
-    grad_norm: Tensor
 
 
 class FusedTrainer(PackState):
@@ -68,38 +53,39 @@ class FusedTrainer(PackState):
             self._native_evaluation = NativeEvaluation(library, self.network, self.plan, self.x_NI, self.labels_N)
 
     def eager_steps(self) -> Steps:
-        """Create this trainer's eager steps."""
         return EagerSteps(self)
 
-    def evaluate(self) -> Evaluation:
-        """Compute loss, objective, accuracy and the objective's gradient norm over the whole training set."""
+    def evaluate(self) -> dict[str, Tensor]:
+        """Compute loss, objective, accuracy and the objective's gradient norm over the whole training set, or the measured part
+        of a streamed one, [T] in float64 each."""
         native = self._native_evaluation
         loss_T, correct_T, gradient_TP = self._losses_and_gradients() if native is None else native(self.theta_TP)
         theta_TP, decay_TP = self.theta_TP.double(), self.decay_TP.double()
         gradient_TP += decay_TP * theta_TP
         objective_T = loss_T + (decay_TP * theta_TP.square()).sum(1) / 2
-        accuracy_T = correct_T / len(self.x_NI)
-        return Evaluation(loss_T, objective_T, accuracy_T, gradient_TP.square().sum(1).sqrt())
+        accuracy_T, norm_T = correct_T / len(self.x_NI), gradient_TP.square().sum(1).sqrt()
+        return {"loss": loss_T, "objective": objective_T, "accuracy": accuracy_T, "grad_norm": norm_T}
 
     def _losses_and_gradients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Compute loss [T], correct samples [T] and the loss's gradient [T, P] over the whole training set."""
         leaves = leaves_of(self.parameters(), self.network.fixed_parameters)
-        num_samples = len(self.x_NI)
-        chunk_size = self.samples_per_evaluation()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         gradient_TP = torch.zeros_like(self.theta_TP, dtype=torch.float64)
-        for start in range(0, num_samples, chunk_size):
-            rows = slice(start, start + chunk_size)
-            x_TBI, labels_TB = self.expand(self.x_NI[rows], self.labels_N[rows])
+        for x_TBI, labels_TB in self._chunks():
             logits_TBK = self.network.logits(leaves, x_TBI, self.untrained)
-            weight = x_TBI.shape[1] / num_samples
+            weight = x_TBI.shape[1] / len(self.x_NI)
             chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
             pieces = gradients_of(chunk_loss_T.sum(), leaves, some_unused=self.network.may_skip_parameters)
             gradient_TP += torch.cat([piece.flatten(1) for piece in pieces], dim=1)
             loss_T += chunk_loss_T.detach().double()
             correct_T += self.num_correct(logits_TBK.detach(), labels_TB)
         return loss_T, correct_T, gradient_TP
+
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        size = self.samples_per_evaluation()
+        for x_NI, labels_N in zip(torch.split(self.x_NI, size), torch.split(self.labels_N, size), strict=True):
+            yield self.expand(x_NI, labels_N)
 
     def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         return losses(self.plan.loss, logits_TBK, labels_TB, self.plan.label_smoothing)
@@ -116,13 +102,11 @@ class FusedTrainer(PackState):
 
     def scores(self) -> dict[str, Tensor]:
         """Compute loss and accuracy over all samples without gradients, [T] in float64 each."""
-        parameters, chunk_size = self.parameters(), self.samples_per_evaluation()
+        parameters = self.parameters()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         with torch.no_grad():
-            for start in range(0, len(self.x_NI), chunk_size):
-                rows = slice(start, start + chunk_size)
-                x_TBI, labels_TB = self.expand(self.x_NI[rows], self.labels_N[rows])
+            for x_TBI, labels_TB in self._chunks():
                 logits_TBK = self.network.logits(parameters, x_TBI, self.untrained)
                 loss_T += self._losses(logits_TBK, labels_TB).double() * x_TBI.shape[1]
                 correct_T += self.num_correct(logits_TBK, labels_TB)
@@ -163,12 +147,74 @@ class FusedTrainer(PackState):
 
     def smallest_variance(self, trial: int) -> float | None:
         """Return the smallest variance of any LayerNorm input row in one trial, or None if the kernels cannot compute it."""
-        return (
-            None
-            if self._native_evaluation is None
-            else self._native_evaluation.smallest_variance(self.theta_TP[trial : trial + 1])
-        )
+        native = self._native_evaluation
+        return None if native is None else native.smallest_variance(self.theta_TP[trial : trial + 1])
 
     def samples_per_evaluation(self) -> int:
         """Return the number of samples evaluated at a time. It is the same for every pack, so that sums round identically."""
         return max(1, evaluation_rows() // self.network.rows_per_sample)
+
+
+STEP_RTOL = 1e-3
+"""Relative tolerance between another engine's first step and the eager one: far above rounding errors, and far below the error
+of a fault."""
+MAX_CHECKED_STARTS = 12
+"""Maximum number of starts from which another engine's first step is checked before the engine is rejected. Among millions of
+values one may be so close to ReLU's kink that rounding decides on which side it lies, and thus a sample's contribution to the
+gradient. If a start is an optimum, its gradient consists of rounding errors only. Both occur at individual starts, whereas a
+fault occurs at every start."""
+START_NOISE = 0.01
+"""Relative noise on the parameters of all starts but the first."""
+MAX_ERROR_RATIO = 30
+"""Maximum error of another engine's first step against float64, relative to the eager step's error."""
+
+
+def check_first_step(trainer: PackState, make_steps: MakeSteps) -> None:
+    """Check an engine's first step on the first trial against the eager step. The trainer is left unchanged.
+
+    Raises:
+        EngineError: The loss or the gradient differs by more than rounding error from every starting point.
+    """
+    for start in range(MAX_CHECKED_STARTS):
+        eager, other = (_first_trial(trainer, start) for _ in range(2))
+        steps = make_steps(other)
+        losses_T = torch.stack([eager.step(), steps.advance(1, None)])
+        gradients = eager.first_gradient(), steps.gradient()
+        exact = _first_trial(trainer, start).to_float64
+        if _agree(losses_T, *gradients) or _is_as_exact(exact(), losses_T, *gradients):
+            return
+    raise EngineError(
+        f"the {steps.engine} step of {type(trainer.network).__name__} has loss {losses_T[1].item():.6g} and the eager step "
+        f"{losses_T[0].item():.6g}, or their gradients differ. Train with --engine eager, and report this."
+    )
+
+
+def _first_trial(trainer: PackState, start: int) -> PackState:
+    """Return a trainer of the first trial before its first step, with noise on its parameters if `start` > 0."""
+    first = trainer.restart(1, trainer.plan, torch.Tensor.clone)
+    if start:
+        noise = torch.randn(first.theta_TP.shape, generator=torch.Generator().manual_seed(start))
+        first.theta_TP *= 1 + START_NOISE * noise.to(first.theta_TP)
+    return first
+
+
+def _agree(losses_T: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
+    """Return whether losses and gradients agree within the tolerance of each number or of the largest. NaN equals NaN."""
+    rtol, largest = STEP_RTOL, eager_TP.abs().where(eager_TP.isfinite(), 0.0).max().item()
+    return torch.allclose(eager_TP, other_TP, rtol=rtol, atol=rtol * largest, equal_nan=True) and torch.allclose(
+        losses_T[0], losses_T[1], rtol=rtol, equal_nan=True
+    )
+
+
+def _is_as_exact(exact: PackState, losses_T: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
+    """Return whether another engine's first step is about as close to float64 as the eager step, in loss and gradient.
+
+    In a network of hundreds of layers, rounding alone changes both by more than a fault might.
+    """
+    loss = exact.step()
+    eager_error, other_error = ((g_TP.double() - exact.first_gradient()).norm() for g_TP in (eager_TP, other_TP))
+    eager_loss_error, other_loss_error = (losses_T.double().squeeze(1) - loss).abs()
+    return bool(
+        other_error <= MAX_ERROR_RATIO * eager_error
+        and other_loss_error <= MAX_ERROR_RATIO * eager_loss_error + STEP_RTOL
+    )

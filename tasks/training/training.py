@@ -15,19 +15,21 @@ from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import PackShape
-from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import select_engine
 from depthrate.tasks.training.engines.native import native_library
-from depthrate.tasks.training.held_out import HeldOut, Measure, Rows
-from depthrate.tasks.training.layers import stored_features
+from depthrate.tasks.training.layers import HeldOut, Measure, Rows, stored_features
+from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
 from depthrate.tasks.training.polish.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
-from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, TrainingPlan
 
 Row = Mapping[str, Any]
 ExtraCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
 """Returns a task's extra columns of a curve row, from the trial's index in the pack, the row and the earlier rows."""
+RecordTest = Callable[[Any, int, Mapping[int, tuple[Rows, Rows]], Sequence[int]], None]
+"""Appends rows of the test split to the trials' tables, from the trainer, the step, position of a trial -> its (metrics,
+curves), and the positions of the trials whose layers are measured."""
 
 
 class Trainer(Protocol):
@@ -42,39 +44,21 @@ class Trainer(Protocol):
         Raises:
             EngineError: Native steps differ from eager ones by more than rounding.
         """
-        ...
 
     def advance(self, until: int, divergence: Divergence) -> bool:
         """Take one or more steps, at most up to step `until`. Return whether divergence was checked."""
-        ...
 
     def lr_at(self, step: int) -> list[float]:
         """Return the learning rate of each trial at a step."""
-        ...
 
     def select(self, trials: Sequence[int]) -> None:
         """Continue with these trials only."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return the state for `load_state`, as tensors and numbers."""
-        ...
 
     def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
         """Resume from the `state` of these trials, in this order."""
-        ...
-
-
-class Recorder(Protocol):
-    """Measures trials on a test split."""
-
-    def record(self, trainer: Any, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]) -> None:
-        """Append rows to the trials' tables at a step. `tables` maps a trial's position to its (metrics, curves)."""
-        ...
-
-
-def _no_columns(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
-    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +72,7 @@ class Training(ABC):
     curve_steps: Sequence[Collection[int]]
     """Steps at which each trial has a curve row, including the measured steps."""
     measure: Measure
-    extra_curves: ExtraCurves = _no_columns
+    extra_curves: ExtraCurves = lambda index, row, earlier: {}
     matmul_precision: str = "full"
     polish: PolishPlan | None = None
     """Plan of polish after training, or None without polish. Its evaluations count as steps."""
@@ -117,10 +101,10 @@ class Training(ABC):
         """Create the trainer of all trials on a device, before their first step."""
 
     @abstractmethod
-    def evaluate(self, trainer: Any, positions: Sequence[int]) -> Any:
-        """Evaluate the trials at these positions for their curves: a dataclass with one tensor per column, including `loss`."""
+    def evaluate(self, trainer: Any, positions: Sequence[int]) -> Mapping[str, Tensor]:
+        """Evaluate the trials at these positions for their curves: column -> tensor [T], including `loss`."""
 
-    def test_split(self, device: str) -> Recorder | None:
+    def test_split(self, device: str) -> RecordTest | None:
         """Return the recorder of the test split, or None if it is not measured."""
         return None
 
@@ -156,16 +140,22 @@ class NetworkTraining(Training):
         """Choose the engine of the steps. It is eager if there are neither steps nor polish."""
         if self.plan.num_steps == 0 and self.polish is None:
             return Engine.EAGER
-        return select_engine(requested, self.shape(), device)
+        names = ("batch_size", "num_steps", "optimizer", "label_smoothing", "matmul_precision")
+        shape = PackShape(
+            network=self.network,
+            data=self.dataset.shape,
+            num_measured_steps=len(self.measured_steps[0]),
+            dtype=str(self.plan.dtype).removeprefix("torch."),
+            **{name: getattr(self.plan, name) for name in names},
+        )
+        return select_engine(requested, shape, device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Load the kernels of the steps. Also return the seconds spent building or waiting."""
         return native_library(self.network, self.plan, should_stop, shared)
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
-        """Create the trainer of all trials on a device, before their first step."""
         arrays = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))
         x_NI, labels_N = (array.to(self.plan.dtype) if array.is_floating_point() else array for array in arrays)
         trainer = self.trainer(self.network, self.plan, self.hyperparameters, x_NI, labels_N)
@@ -175,23 +165,17 @@ class NetworkTraining(Training):
             trainer.theta_TP = self.start_TP.to(trainer.theta_TP)
         return trainer
 
-    def shape(self) -> PackShape:
-        """Return the shape that determines the steps' time."""
-        return PackShape.from_plan(self.plan, self.network, self.dataset.shape, len(self.measured_steps[0]))
-
-    def evaluate(self, trainer: FusedTrainer, positions: Sequence[int]) -> Evaluation:
+    def evaluate(self, trainer: FusedTrainer, positions: Sequence[int]) -> dict[str, Tensor]:
         """Evaluate all trials, whose curve rows are due at the same steps."""
         assert len(positions) == trainer.num_trials
         return trainer.evaluate()
 
-    def test_split(self, device: str) -> Recorder | None:
-        """Return the recorder of the data set's test split, or None if there is no test split or it is not measured."""
+    def test_split(self, device: str) -> RecordTest | None:
         if self.measure_test is None or self.dataset.test is None:
             return None
         return HeldOut(self.dataset.test, self.measure_test, device, self.plan.dtype)
 
     def final_features(self, trainer: FusedTrainer, position: int, index: int, step: int) -> Mapping[str, Any] | None:
-        """Return the features that a trial stores, computed when they are read, or None."""
         selection, dtype = self.kept[index] if self.kept else ("none", "")
         if selection == "none":
             return None

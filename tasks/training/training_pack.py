@@ -6,7 +6,6 @@ A task supplies a `Training`: the trainer, the number of steps per trial, and th
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,16 +16,16 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.training.checkpoint import at_positions, load_previous, serialise
+from depthrate.tasks.training.checkpoint import load_previous, serialise
 from depthrate.tasks.training.computing import computing
-from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.compiled import compile_steps
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.layers import null_if_not_finite
-from depthrate.tasks.training.polish.native_objective import NativeObjective
+from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.polish.polisher import Polisher
+from depthrate.tasks.training.polish.smoothed_objective import NativeObjective
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import Training
 
@@ -56,7 +55,8 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     resumed = pack.resume()
     if resumed is not None and context.device != "cpu" and pack.needs_library(resumed):
         log.warning("training restarts on the GPU, because the checkpoint's %s steps run on CPUs only", resumed)
-        pack, resumed = TrainingPack(training, context), None
+        resumed = None
+        pack.restart()
     engine = resumed or training.engine(context.engine, context.device)
     if resumed is not None and context.engine not in (resumed, Engine.AUTO):
         log.warning(
@@ -67,13 +67,14 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
         pack.engine = engine
         return pack
     try:
-        compile_s = pack.use(engine)
+        compile_s: float | None = pack.use(engine)
     except EngineError as error:
         if Engine.NATIVE in (engine, context.engine) or context.engine is Engine.COMPILED:
             raise
         log.warning("training %s, because %s", "restarts eagerly" if resumed else "runs eagerly", error)
-        context.report_engine(Engine.EAGER)
-        return pack if resumed is None else TrainingPack(training, context)
+        engine, compile_s = Engine.EAGER, None
+        if resumed:
+            pack.restart()
     context.report_engine(engine, compile_s)
     return pack
 
@@ -83,17 +84,21 @@ class TrainingPack:
 
     def __init__(self, training: Training, context: TaskContext):
         self.training, self.context = training, context
-        self.trainer = training.begin(context.device)
-        self.polisher: Polisher | None = None
-        self._polish_library: Library | None = None
-        """Kernels of native polish."""
         self.test_split = training.test_split(context.device)
-        self.engine = Engine.EAGER
         self.num_steps = max(training.num_steps)
         self._ends = set(training.num_steps)
         self.curve_steps: set[int] = set().union(*training.curve_steps)
         self._stops = sorted(self.curve_steps | self._ends)
-        num_trials = len(training.num_steps)
+        self.restart()
+
+    def restart(self) -> None:
+        """Start with all trials before their first step, with eager steps."""
+        num_trials = len(self.training.num_steps)
+        self.trainer = self.training.begin(self.context.device)
+        self.polisher: Polisher | None = None
+        self._polish_library: Library | None = None
+        """Kernels of native polish."""
+        self.engine = Engine.EAGER
         self.alive = list(range(num_trials))
         """Index in the pack of each trial in the trainer, by position."""
         self._divergence = Divergence(num_trials, self.trainer.device)
@@ -121,27 +126,20 @@ class TrainingPack:
             EngineError: The engine is not available on this machine.
             Interrupted: A stop was requested meanwhile.
         """
-        if engine is Engine.NATIVE:
-            compile_s = self._use_native()
-        else:
-            assert isinstance(self.trainer, FusedTrainer)
-            make_steps, compile_s = compile_steps(self.trainer, self.context.should_stop)
-            self.trainer.use(make_steps)
-        self.engine = engine
-        return compile_s
-
-    def _use_native(self) -> float:
-        compile_s, trainer = 0.0, self.trainer
-        if not self.is_trained:
-            library, compile_s = self.training.native_library(self.context.should_stop, self.context.libraries)
+        compile_s, trainer, polish = 0.0, self.trainer, self.training.polish
+        build = self.context.should_stop, self.context.libraries
+        if engine is not Engine.NATIVE:
+            assert isinstance(trainer, FusedTrainer)
+            make_steps, compile_s = compile_steps(trainer, self.context.should_stop)
+            trainer.use(make_steps)
+        elif not self.is_trained:
+            library, compile_s = self.training.native_library(*build)
             trainer.use_native(library)
-        if self.polishes_natively(Engine.NATIVE):
-            assert self.training.polish is not None and isinstance(trainer, FusedTrainer)
-            polish = self.training.polish
-            self._polish_library, polish_s = smoothed_library(
-                trainer.network, polish, self.context.should_stop, self.context.libraries
-            )
+        if self.polishes_natively(engine):
+            assert polish is not None and isinstance(trainer, FusedTrainer)
+            self._polish_library, polish_s = smoothed_library(trainer.network, polish, *build)
             compile_s += polish_s
+        self.engine = engine
         return compile_s
 
     def needs_library(self, engine: Engine) -> bool:
@@ -170,7 +168,8 @@ class TrainingPack:
             if step in self.curve_steps:
                 self._record(step)
             if step in self._ends and step < self.num_steps:
-                self._drop_finished(step)
+                ends = {index: step for index in self.alive if self.training.num_steps[index] == step}
+                self._drop(self.finished_at, ends)
             if step == self.num_steps or not self.alive:
                 return
             was_checked = trainer.advance(self._stops[bisect.bisect_right(self._stops, step)], self._divergence)
@@ -237,7 +236,10 @@ class TrainingPack:
         tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
         features: Mapping[str, Any] | None = None
         if self.features[index]:
-            features = _join_tables(self.features[index])
+            columns = {
+                name: [np.asarray(table[name]) for table in self.features[index]] for name in self.features[index][0]
+            }
+            features = {name: np.concatenate(parts) for name, parts in columns.items()}
         elif index in self.alive:
             position, last = self.alive.index(index), self._steps_taken(index)
             features = self.training.final_features(self.trainer, position, index, last)
@@ -249,42 +251,30 @@ class TrainingPack:
         if previous is None:
             return None
         saved, positions = previous
-        # a checkpoint of the task `words` in an older format: restarting costs time, not results
-        if "diverged_at" not in saved:
-            return None
         self.metrics = [saved["metrics"][position] for position in positions]
         self.curves = [saved["curves"][position] for position in positions]
-        self.diverged_at = at_positions(saved["diverged_at"], positions)
-        self.pruned_at = at_positions(saved.get("pruned_at", {}), positions)
-        self.finished_at = at_positions(saved.get("finished_at", {}), positions)  # older versions have none
-        self.features = [saved["features"][position] if "features" in saved else [] for position in positions]
+        self.features = [saved["features"][position] for position in positions]
+        for name in ("diverged_at", "pruned_at", "finished_at"):
+            setattr(
+                self,
+                name,
+                {p: saved[name][previous] for p, previous in enumerate(positions) if previous in saved[name]},
+            )
         ended = self.diverged_at.keys() | self.pruned_at.keys() | self.finished_at.keys()
         alive = [index for index in range(len(positions)) if index not in ended]
         self._select([self.alive.index(index) for index in alive])
         rows = [saved["alive"].index(positions[index]) for index in alive]
-        polished = saved.get("polisher")  # checkpoints of older versions have none
-        if polished is not None:
-            self._start_polish().load_state(polished, rows)
+        if saved["polisher"] is not None:
+            self._start_polish().load_state(saved["polisher"], rows)
         self.trainer.load_state(saved["trainer"], rows)
-        return Engine(saved.get("engine", Engine.EAGER))  # absent in checkpoints of older versions
+        return Engine(saved["engine"])
 
     def dump_checkpoint(self) -> bytes:
         """Serialise the state that `resume` reads, with a leading checksum."""
-        return serialise(
-            {
-                "engine": self.engine.value,
-                "trial_ids": list(self.context.trial_ids),
-                "trainer": self.trainer.state(),
-                "polisher": None if self.polisher is None else self.polisher.state(),
-                "alive": self.alive,
-                "diverged_at": self.diverged_at,
-                "pruned_at": self.pruned_at,
-                "finished_at": self.finished_at,
-                "metrics": self.metrics,
-                "curves": self.curves,
-                "features": self.features,
-            }
-        )
+        names = ("alive", "diverged_at", "pruned_at", "finished_at", "metrics", "curves", "features")
+        polisher = None if self.polisher is None else self.polisher.state()
+        state = {name: getattr(self, name) for name in names} | {"trainer": self.trainer.state(), "polisher": polisher}
+        return serialise({"engine": self.engine.value, "trial_ids": list(self.context.trial_ids), **state})
 
     def _select(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
@@ -292,22 +282,14 @@ class TrainingPack:
             self._divergence.select(positions)
             self.alive = [self.alive[position] for position in positions]
 
-    def _drop_pruned(self, step: int, reported: dict[int, dict[str, float | None]]) -> None:
-        """Report the trials' curves to their search, and drop the trials that it prunes."""
-        pruned = self.context.report(step, reported)
-        self.pruned_at |= {index: step for index in pruned}
-        self._select([position for position, index in enumerate(self.alive) if index not in pruned])
+    def _drop(self, ended_at: dict[int, int], ends: Mapping[int, int]) -> None:
+        """Drop trials, and add their last steps to `ended_at`."""
+        ended_at |= ends
+        self._select([position for position, index in enumerate(self.alive) if index not in ends])
 
     def _drop_diverged(self) -> None:
-        diverged = self._divergence.diverged_steps()
-        self.diverged_at |= {self.alive[position]: step for position, step in diverged.items()}
-        self._select([position for position in range(len(self.alive)) if position not in diverged])
-
-    def _drop_finished(self, step: int) -> None:
-        """Drop the trials whose last step this is."""
-        finished = [index for index in self.alive if self.training.num_steps[index] == step]
-        self.finished_at |= {index: step for index in finished}
-        self._select([position for position, index in enumerate(self.alive) if index not in finished])
+        steps = self._divergence.diverged_steps()
+        self._drop(self.diverged_at, {self.alive[position]: step for position, step in steps.items()})
 
     def _record(self, step: int) -> None:
         """Append the curve rows and the metrics that are due at this step."""
@@ -321,8 +303,8 @@ class TrainingPack:
         indices = [self.alive[position] for position, is_kept in zip(due, is_finite, strict=True) if is_kept]
         rows = [row for row, is_kept in zip(rows_of_due, is_finite, strict=True) if is_kept]
         if len(rows) < len(due):
-            loss_T = torch.zeros(len(self.alive), dtype=evaluation.loss.dtype, device=evaluation.loss.device)
-            loss_T[due] = evaluation.loss
+            loss_T = torch.zeros(len(self.alive), dtype=evaluation["loss"].dtype, device=evaluation["loss"].device)
+            loss_T[due] = evaluation["loss"]
             self._divergence.check(loss_T, step)
             self._drop_diverged()
         rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)
@@ -336,7 +318,7 @@ class TrainingPack:
                 reported[index] = values
         self._measure(step, positions)
         if reported:
-            self._drop_pruned(step, reported)
+            self._drop(self.pruned_at, dict.fromkeys(self.context.report(step, reported), step))
 
     def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
         """Append these trials' curve rows, with the true ReLU, and the metrics due at this step or at a trial's end."""
@@ -365,16 +347,10 @@ class TrainingPack:
                 self.features[index].append(features)
         if self.test_split is not None:
             tables = {p: (self.metrics[self.alive[p]], self.curves[self.alive[p]]) for p in positions}
-            self.test_split.record(self.trainer, step, tables, measured)
+            self.test_split(self.trainer, step, tables, measured)
 
 
-def _rows(evaluation: Any) -> list[dict[str, Any]]:
+def _rows(columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     """Convert an evaluation to one row per trial, reading all columns at once: each reading waits for a GPU."""
-    columns = {field.name: getattr(evaluation, field.name) for field in dataclasses.fields(evaluation)}
-    values_TC = torch.stack([column.to(evaluation.loss.device) for column in columns.values()], dim=1).tolist()
+    values_TC = torch.stack([column.to(columns["loss"].device) for column in columns.values()], dim=1).tolist()
     return [dict(zip(columns, values, strict=True)) for values in values_TC]
-
-
-def _join_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Concatenate tables, whose columns are tensors or lists, into one table of arrays."""
-    return {name: np.concatenate([np.asarray(table[name]) for table in tables]) for name in tables[0]}

@@ -8,8 +8,8 @@ import torch
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.native import native_library
+from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 from tests.support.training_context import Context, assert_same, ids_of

@@ -3,9 +3,10 @@
 from collections import deque
 from collections.abc import Sequence
 
+from depthrate.orchestrator.attempts.options import Option
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.base import (
     AttemptEnd,
-    AttemptSpec,
     Executor,
     ExecutorEntry,
     ExecutorRequest,
@@ -13,7 +14,6 @@ from depthrate.orchestrator.executors.base import (
     Scheduler,
     SchedulerAnswer,
 )
-from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
 
 
@@ -42,7 +42,7 @@ class OneByOne(Executor):
         run_job(job, StopFlag())
         return [AttemptEnd(job.attempt_id)]
 
-    def stop(self) -> None: ...
+    def stop(self, *, is_hopeless: bool = False) -> None: ...
 
     def close(self) -> None: ...
 
@@ -54,7 +54,7 @@ def open_one_by_one(request: ExecutorRequest) -> OneByOne:
 TOY = ExecutorEntry(
     name="toy",
     open=open_one_by_one,
-    options=(Option("nice_level", int, "How nice it is.", default=3, minimum=1),),
+    options=(Option(name="nice_level", kind="int", doc="How nice it is.", default=3, minimum=1),),
     scheduler=Scheduler(
         "TOY", lambda store, sweep: SchedulerAnswer(JobCounts(2, 1, {"Play": 2}), []), lambda store, sweep: None
     ),

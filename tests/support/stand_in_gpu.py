@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
-from depthrate.tasks.training.engines import cuda_graph
+from depthrate.tasks.training.engines import eager
 
 aten = torch.ops.aten
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -221,7 +221,7 @@ def stand_in_gpu() -> Iterator[StandInGpu]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(cuda_graph, "SideStream", _SideStream)
+        patch.setattr(eager, "SideStream", _SideStream)
         patch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
         patch.setattr(torch.cuda, "max_memory_reserved", lambda: 10**9)
         patch.setattr(torch.cuda, "empty_cache", lambda: None)

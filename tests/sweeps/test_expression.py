@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.errors import ExpressionError
+from depthrate.sweeps.expression import Expression
 
 VALUES = {"depth": 4, "width": 64, "lr": 0.1, "arch": "rn1", "momentum": None, "bias": True}
 

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthrate.sweeps.packing import (
-    MemoryLimitError,
-    check_memory,
-    estimated_wall_s,
-    make_pack,
-    pack_trials,
-    predicted_bytes,
-    why_alone,
-)
+from depthrate.sweeps.errors import MemoryLimitError
+from depthrate.sweeps.packing import check_memory, estimated_wall_s, make_pack, pack_trials, predicted_bytes, why_alone
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.parameters import Parameter, ParameterSchema
 from depthrate.tasks.supervised.task import COLLAPSE

@@ -6,7 +6,7 @@ import pytest
 
 from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.sweeps.expand import expand
-from depthrate.sweeps.load import RENAMED, SHIPPED, SweepRenamedWarning, find_sweep_file, load_sweep
+from depthrate.sweeps.load import SHIPPED, find_sweep_file, load_sweep
 
 NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.rglob("*.yaml"))
 PAPERS = [name for name in NAMES if name.startswith("papers/")]
@@ -101,10 +101,3 @@ def test_no_fit_of_a_shipped_sweep_averages_over_settings(name):
             groups.setdefault(repr([params[by] for by in request.by]), []).append(params)
         texts = {interval_text(request, group, ["data_seed"]) for group in groups.values()}
         assert all("used" not in text or "of data_seed used" in text for text in texts), (request, texts)
-
-
-@pytest.mark.parametrize("old", RENAMED)
-def test_a_sweep_is_found_by_its_old_name_with_a_warning(old):
-    new, why = RENAMED[old]
-    with pytest.warns(SweepRenamedWarning, match=f"the sweep {old} is called {new} now: {why}"):
-        assert load_sweep(old) == load_sweep(new)

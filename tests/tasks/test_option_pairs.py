@@ -18,9 +18,9 @@ from depthrate.storage.tables.from_task import layer_parts, task_table
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, Task
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.registry import registered_task
-from depthrate.tasks.training.engines.choice import EngineError
 from tests.support.option_pairs import OptionPairs, Row
 from tests.support.training_context import Context, ids_of
 

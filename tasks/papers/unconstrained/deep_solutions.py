@@ -18,11 +18,7 @@ from depthrate.tasks.papers.unconstrained.strongly_regular import (
     triangular_classes,
     triangular_root,
 )
-from depthrate.tasks.papers.unconstrained.theory import (
-    DufmProblem,
-    dnc_branch,
-    srg_branch,
-)
+from depthrate.tasks.papers.unconstrained.theory import DufmProblem, dnc_branch, srg_branch
 
 Array = npt.NDArray[np.float64]
 DRIFT = 0.01

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import numbered_samples
-from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
-from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments, spectrum
 from depthrate.tasks.papers.unconstrained.deep_solutions import (
     GEOMETRY_TOLERANCE,
     Solution,
@@ -26,12 +25,7 @@ from depthrate.tasks.papers.unconstrained.deep_solutions import (
 )
 from depthrate.tasks.papers.unconstrained.metrics import RANK_TOLERANCES
 from depthrate.tasks.papers.unconstrained.network import FEATURES, UnconstrainedFeatures
-from depthrate.tasks.papers.unconstrained.parameters import (
-    DufmParameters,
-    has_closed_forms,
-    problem_of,
-    weight_decays,
-)
+from depthrate.tasks.papers.unconstrained.parameters import DufmParameters, has_closed_forms, problem_of, weight_decays
 from depthrate.tasks.papers.unconstrained.strongly_regular import graph_order
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem, best_known, dnc_loss, srg_loss
 from depthrate.tasks.training.engines.hand_gradient import HandGradientTrainer
@@ -79,7 +73,6 @@ class DufmDescent(HandGradientTrainer):
         return [column_T.view(-1, 1, 1).to(self.theta_TP) for column_T in columns]
 
     def descend(self, *factors: Tensor) -> Tensor:
-        """Update all matrices at once."""
         error_TNK = self._forward()
         loss_T = error_TNK.square().sum(-1).mean(1) / 2
         self._backward(error_TNK, *factors)

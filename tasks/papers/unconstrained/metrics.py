@@ -6,18 +6,16 @@ P2 is Neural Collapse versus Low-Rank Bias, P3 is Progressive Feedforward Collap
 import dataclasses
 
 from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL
-from depthrate.tasks.metric import Metric, by_name, fitted
+from depthrate.tasks.metric import Metric, by_name, fitted, fitted_step, linear, step_metric
 from depthrate.tasks.panel import Panel, TradeOffPanel
 from depthrate.tasks.supervised.metrics import CLASSES
 
 _COLLAPSE = by_name(CLASSES)
 _SHARED_PER_STEP = tuple(_COLLAPSE[name] for name in ("loss", "accuracy", "grad_norm", "lr"))
 
+_PER_LAYER = ("nc1", "nc1_pinv", "nc2a", "nc2b", "nc3", "ncc_accuracy", "pfc2", "relative_position")
 UFM_METRICS = (
-    *(
-        _COLLAPSE[name]
-        for name in ("nc1", "nc1_pinv", "nc2a", "nc2b", "nc3", "ncc_accuracy", "pfc2", "relative_position")
-    ),
+    *map(_COLLAPSE.__getitem__, _PER_LAYER),
     Metric(
         "alignment",
         "Distance from the input",
@@ -25,19 +23,18 @@ UFM_METRICS = (
         axis="linear",
     ),
     *MONOTONE,
-    Metric("objective", "Objective", "loss and both regularisers together: what is minimised (P3, (13))", per="step"),
+    step_metric("objective", "Objective", "loss and both regularisers together: what is minimised (P3, (13))"),
     dataclasses.replace(
         _COLLAPSE["objective_gap"],
         label="Objective above the optimum",
         doc="objective minus the exact optimum: the closed form of the unconstrained model, the exact solver's of the other",
         panel="always",
     ),
-    fitted(
+    fitted_step(
         "optimum",
         "Exact optimum",
-        "lowest objective: c - c^2/2 with c = sqrt(lambda_W lambda) for the unconstrained model with the squared loss. For the "
-        "model with L blocks the exact solver's with lambda / L (P3, Theorem 3, corrected)",
-        per="step",
+        "lowest objective: c - c^2/2 with c = sqrt(lambda_W lambda) for the unconstrained model with the squared loss. For "
+        "the model with L blocks the exact solver's with lambda / L (P3, Theorem 3, corrected)",
     ),
     *_SHARED_PER_STEP,
 )
@@ -65,20 +62,19 @@ DUFM_METRICS = (
         "DNC3",
         "mean sine of the angle between a row of W_l and the nearest class mean, rows weighted by their norm (P2)",
     ),
-    fitted("rank_pre", "Rank before the ReLU", "rank of the class means before the layer's ReLU (P2)", axis="linear"),
-    fitted(
+    linear("rank_pre", "Rank before the ReLU", "rank of the class means before the layer's ReLU (P2)"),
+    linear(
         "ranks",
         "Rank by tolerance",
-        "singular values of the class means above 1e-1, 1e-2, ... 1e-6 times the largest: how far the rank depends on rank_tol",
-        axis="linear",
+        "singular values of the class means above 1e-1, 1e-2, ... 1e-6 times the largest: how far the rank depends on "
+        "rank_tol",
         kind="vector",
         entry="Rank",
     ),
-    fitted(
+    linear(
         "class_order",
         "Classes in the graph's order",
         "the order of the classes in which their Gram matrix is the strongly regular graph's. null where none is",
-        axis="linear",
         kind="vector",
         entry="Class",
     ),
@@ -96,26 +92,23 @@ DUFM_METRICS = (
         kind="matrix",
         entry="Class",
     ),
-    Metric("objective", "Objective", "loss and regularisation together: what training minimises (P2, (1))", per="step"),
-    Metric(
+    step_metric("objective", "Objective", "loss and regularisation together: what training minimises (P2, (1))"),
+    step_metric(
         "loss_over_dnc",
         "Objective / L_DNC",
         "objective over the lowest that deep neural collapse reaches (P2, Theorem 5)",
         axis="linear",
-        per="step",
     ),
-    fitted(
+    fitted_step(
         "loss_over_srg",
         "Objective / L_SRG",
         "objective over the lowest that the strongly regular graph's solution reaches. null where it has none (P2, Theorem 5)",
         axis="linear",
-        per="step",
     ),
-    fitted(
+    fitted_step(
         "best_known",
         "Lowest closed form",
         "the lowest objective that a closed form gives: of L_DNC, L_SRG and 1/2, the zero solution's",
-        per="step",
     ),
     *_SHARED_PER_STEP,
 )

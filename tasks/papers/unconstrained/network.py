@@ -50,11 +50,9 @@ class UnconstrainedLayers(Network):
         return [*features, ParameterSpec(WEIGHT, (self.num_classes, self.dimension), self.dimension, WEIGHT)]
 
     def state_specs(self) -> list[StateSpec]:
-        """Return X."""
         return [StateSpec(INPUTS, (self.num_samples, self.dimension), 0.0)]
 
     def layers(self) -> list[Layer]:
-        """Return layer 0 to layer depth."""
         return [Layer(number, (self.dimension,)) for number in range(self.depth + 1)]
 
     def step_cost(self) -> StepCost:
@@ -75,7 +73,6 @@ class UnconstrainedLayers(Network):
             yield parameters[name][:, rows_N]
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K]."""
         return parameters[self.feature_names()[-1]][:, x_TNI[0, :, 0]].bmm(parameters[WEIGHT].mT)
 
 
@@ -98,7 +95,6 @@ class UnconstrainedFeatures(Network):
         return [f"W_{layer}" for layer in range(1, self.depth + 1)]
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return H_1 [N, D] and the weights, in the order of sampling and storage."""
         sizes = [self.width] * (self.depth - 1) + [self.num_classes]
         weights = [
             ParameterSpec(name, (rows, self.width), self.width, name)
@@ -107,7 +103,6 @@ class UnconstrainedFeatures(Network):
         return [ParameterSpec(FEATURES, (self.num_samples, self.width), 1, FEATURES), *weights]
 
     def layers(self) -> list[Layer]:
-        """Return layer 1 to layer depth."""
         return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
 
     def step_cost(self) -> StepCost:
@@ -135,6 +130,5 @@ class UnconstrainedFeatures(Network):
             yield h_TND
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K]."""
         *_, (_, h_TND) = self.stages(parameters, x_TNI)
         return h_TND.bmm(parameters[self.weight_names()[-1]].mT)

@@ -6,17 +6,7 @@ from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.papers.unconstrained.network import FEATURES
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem
 from depthrate.tasks.parameters import later_parameter, parameter
-from depthrate.tasks.training.parameters import (
-    Dtype,
-    FeatureDtype,
-    Features,
-    Loss,
-    MeasureSteps,
-    RankTol,
-    Schedule,
-    Seed,
-    TrainingParameters,
-)
+from depthrate.tasks.training import parameters as training
 
 DEFAULT_STEPS = 50_000
 EXACT = "exact"
@@ -25,7 +15,7 @@ GAUSSIAN = "gaussian"
 _IMAGES = tuple(name for name, info in PUBLISHED.items() if not info.is_text)
 
 
-class UnconstrainedParameters(TrainingParameters):
+class UnconstrainedParameters(training.TrainingParameters):
     """Parameters of both tasks. `depth` and `proximity` belong to MUFM, `weight_decay_features` to UFM."""
 
     is_anchored: ClassVar[bool]
@@ -46,7 +36,7 @@ class UnconstrainedParameters(TrainingParameters):
         "principal components, with mean square 1",
     )
     data_seed: int = parameter(0, minimum=0, fusible=True, doc="seed of that draw")
-    loss: Loss = parameter("mse")
+    loss: training.Loss = parameter("mse")
     solver: Literal["exact", "gradient"] = parameter(
         EXACT, doc="the optimum itself, or full-batch gradient descent from `start`"
     )
@@ -54,20 +44,19 @@ class UnconstrainedParameters(TrainingParameters):
     scaled_steps: bool = parameter(
         True, doc="steps of lr K n on features and lr K on W. false: lr on both, as the objective is printed (P3)"
     )
-    schedule: Schedule = parameter("constant")
+    schedule: training.Schedule = parameter("constant")
     steps: int | None = parameter(None, minimum=1, doc=f"steps of gradient descent. null: {DEFAULT_STEPS:,}")
     start: Literal["input", "normal"] = later_parameter(
-        INPUT,
-        doc="where gradient descent begins: H = X and W drawn from N(0, 1/d), or both from N(0, 1), as P3 has it",
+        INPUT, doc="where gradient descent begins: H = X and W drawn from N(0, 1/d), or both from N(0, 1), as P3 has it"
     )
     init_scale: float = parameter(
         1.0, above=0, fusible=True, doc="factor on what is drawn there: on W, and on a drawn H"
     )
-    dtype: Dtype = parameter("float64", doc="of gradient descent")
-    seed: Seed = parameter(doc="seed of what is drawn at the start")
-    features: Features
-    feature_dtype: FeatureDtype
-    measure_steps: MeasureSteps
+    dtype: training.Dtype = parameter("float64", doc="of gradient descent")
+    seed: training.Seed = parameter(doc="seed of what is drawn at the start")
+    features: training.Features
+    feature_dtype: training.FeatureDtype
+    measure_steps: training.MeasureSteps
 
     @property
     def default_steps(self) -> int:
@@ -94,7 +83,7 @@ class MufmParameters(UnconstrainedParameters):
     weight_decay_features = 0.0
 
 
-class DufmParameters(TrainingParameters):
+class DufmParameters(training.TrainingParameters):
     """Parameters of a trial of `dufm`."""
 
     depth: int = parameter(minimum=1, doc="number L of weight matrices, with ReLUs between them")
@@ -114,13 +103,10 @@ class DufmParameters(TrainingParameters):
         None, minimum=0, fusible=True, null="weight_decay", doc="lambda_H of H_1. null: weight_decay"
     )
     weight_decays: list[float] | None = parameter(
-        None,
-        minimum=0,
-        fusible=True,
-        doc="lambda_1 to lambda_L, one per weight matrix. null: weight_decay for all",
+        None, minimum=0, fusible=True, doc="lambda_1 to lambda_L, one per weight matrix. null: weight_decay for all"
     )
     lr: float = parameter(0.5, above=0, fusible=True, doc="learning rate of gradient descent")
-    schedule: Schedule = parameter("constant")
+    schedule: training.Schedule = parameter("constant")
     steps: int = parameter(40_000, minimum=1, doc="steps of full-batch gradient descent")
     init: Literal["normal", "uniform", "he", "balanced", "dnc", "srg", "bipartite"] = parameter(
         "normal",
@@ -133,12 +119,12 @@ class DufmParameters(TrainingParameters):
     init_noise: float = parameter(
         0.0, minimum=0, fusible=True, doc="normal noise added at the start, over each matrix's root mean square"
     )
-    dtype: Dtype
-    seed: Seed = parameter(doc="seed of the start")
-    features: Features
-    feature_dtype: FeatureDtype
-    measure_steps: MeasureSteps
-    rank_tol: RankTol
+    dtype: training.Dtype
+    seed: training.Seed = parameter(doc="seed of the start")
+    features: training.Features
+    feature_dtype: training.FeatureDtype
+    measure_steps: training.MeasureSteps
+    rank_tol: training.RankTol
     loss = "mse"
 
     @property

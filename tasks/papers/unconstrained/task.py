@@ -48,7 +48,6 @@ class _FreeFeatures(NetworkTask[Trial]):
     has_engines = True
 
     def data_shape(self, trial: Trial) -> DataShape:
-        """Return the shape of the numbered samples."""
         classes = trial.num_classes
         return DataShape(num_samples=classes * trial.samples_per_class, sample_shape=(1,), num_classes=classes)
 
@@ -63,37 +62,22 @@ class Unconstrained(_FreeFeatures[UnconstrainedParameters]):
         self.name, self.parameters, self.schema, self.doc = name, parameters, parameters.schema, doc
 
     def published_sets(self, trial: UnconstrainedParameters) -> Sequence[str]:
-        """Return the data set that X is computed from, if any."""
         return () if trial.data == GAUSSIAN else (trial.data,)
 
     def network(self, trial: UnconstrainedParameters, data: DataShape) -> UnconstrainedLayers:
-        """Return the model of one trial."""
         return UnconstrainedLayers(
-            depth=trial.depth,
-            dimension=trial.dimension,
-            num_samples=data.num_samples,
-            num_classes=data.num_classes,
+            depth=trial.depth, dimension=trial.dimension, num_samples=data.num_samples, num_classes=data.num_classes
         )
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine | None:
-        """Return the engine that runs the steps of a trial, or None for the exact solver, which takes no steps.
-
-        Raises:
-            EngineError: Native steps were requested on a device other than a CPU.
-        """
+        """Return the engine that runs the steps of a trial, or None for the exact solver, which takes no steps."""
         return None if self.read(params).solver == EXACT else super().engine(params, requested, device)
 
     def pack_shape(self, trial: UnconstrainedParameters) -> PackShape:
-        """Return the quantities that determine memory and time of a pack."""
         shape = super().pack_shape(trial)
         return dataclasses.replace(shape, num_steps=shape.num_steps or _EXACT_STEPS)
 
     def check(self, trial: UnconstrainedParameters) -> None:
-        """Reject parameter combinations that cannot run.
-
-        Raises:
-            ParameterError: Parameters conflict. The message names them.
-        """
         if trial.solver == EXACT:
             for name in _OF_DESCENT:
                 value, default = getattr(trial, name), trial.schema[name].default
@@ -118,11 +102,6 @@ class Unconstrained(_FreeFeatures[UnconstrainedParameters]):
                 raise ParameterError(f"{name} is {getattr(trial, name)}, expected at most {most} with {trial.data!r}.")
 
     def training(self, trials: Sequence[UnconstrainedParameters], source: DataSource) -> NetworkTraining:
-        """Build the training of a pack of trials.
-
-        Raises:
-            DatasetError: A file of the data set is missing or corrupt.
-        """
         from depthrate.tasks.papers.unconstrained.training import inputs, training
 
         network = self.network(trials[0], self.data_shape(trials[0]))
@@ -138,7 +117,6 @@ class Dufm(_FreeFeatures[DufmParameters]):
     measurements = DUFM_METRICS
 
     def network(self, trial: DufmParameters, data: DataShape) -> UnconstrainedFeatures:
-        """Return the model of one trial."""
         return UnconstrainedFeatures(
             depth=trial.depth,
             width=trial.width,
@@ -148,11 +126,6 @@ class Dufm(_FreeFeatures[DufmParameters]):
         )
 
     def check(self, trial: DufmParameters) -> None:
-        """Reject parameter combinations that cannot run.
-
-        Raises:
-            ParameterError: Parameters conflict. The message names them.
-        """
         decays, depth, classes, init = trial.weight_decays, trial.depth, trial.num_classes, trial.init
         if decays is not None and len(decays) != depth:
             raise ParameterError(f"weight_decays has {len(decays)} numbers, depth is {depth}. Give one per matrix.")
@@ -180,17 +153,12 @@ class Dufm(_FreeFeatures[DufmParameters]):
             )
 
     def training(self, trials: Sequence[DufmParameters], source: DataSource) -> NetworkTraining:
-        """Build the training of a pack of trials."""
         from depthrate.tasks.papers.unconstrained.deep_training import training
 
         return training(trials, self.network(trials[0], self.data_shape(trials[0])))
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Train and measure a pack of trials of one shape. Warn first if the zero solution is the best closed form.
-
-        Raises:
-            Interrupted: A stop was requested and a checkpoint saved.
-        """
+        """Train and measure a pack of trials of one shape. Warn first if the zero solution is the best closed form."""
         for trial_id, params in zip(context.trial_ids, trials, strict=True):
             trial = self.read(params)
             problem = problem_of(trial)
@@ -209,8 +177,6 @@ class Dufm(_FreeFeatures[DufmParameters]):
 
 UFM = Unconstrained("ufm", UfmParameters, "Solve the unconstrained features model, exactly or by gradient descent.")
 MUFM = Unconstrained(
-    "mufm",
-    MufmParameters,
-    "Solve the multilayer unconstrained features model, whose features are held to their input.",
+    "mufm", MufmParameters, "Solve the multilayer unconstrained features model, whose features are held to their input."
 )
 DUFM = Dufm()

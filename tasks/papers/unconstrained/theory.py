@@ -164,14 +164,10 @@ def srg_loss(problem: DufmProblem) -> float | None:
     if r is not None:
         return srg_branch(problem, r).minimum()[1]
     largest = (1 + math.isqrt(1 + 8 * problem.num_classes)) // 2
-    beside = [_graph_beside_dnc(problem, r) for r in range(SMALLEST_R, largest + 1)]
+    others = {r: problem.num_classes - r * (r - 1) // 2 for r in range(SMALLEST_R, largest + 1)}
+    # the matrices of the graph and of DNC are orthogonal blocks
+    beside = [srg_branch(problem, r).minimum()[1] + dnc_branch(problem, n).minimum()[1] for r, n in others.items()]
     return min(*beside, cut_graph_branch(problem, largest + 1).minimum()[1])
-
-
-def _graph_beside_dnc(problem: DufmProblem, r: int) -> float:
-    """Return the objective of a graph on r(r-1)/2 classes and DNC on the others: the matrices are orthogonal blocks."""
-    others = problem.num_classes - r * (r - 1) // 2
-    return srg_branch(problem, r).minimum()[1] + dnc_branch(problem, others).minimum()[1]
 
 
 def best_known(problem: DufmProblem, *, relu: bool = True) -> float:

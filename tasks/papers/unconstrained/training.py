@@ -16,8 +16,8 @@ from depthrate.tasks.data.dataset import numbered_samples
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
+from depthrate.tasks.measures.geodesic import monotonicity
 from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
-from depthrate.tasks.measures.progressive import monotonicity
 from depthrate.tasks.papers.unconstrained.held_optimum import (
     Array,
     ExactSolution,
@@ -31,7 +31,7 @@ from depthrate.tasks.training.engines.hand_gradient import HandGradientTrainer
 from depthrate.tasks.training.layers import Columns, LayerMeasurements
 from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.step import losses
-from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining, Row, make_training
 
 PROXIMITY = "proximity"
@@ -49,7 +49,6 @@ class UnconstrainedDescent(HandGradientTrainer):
         self.untrained = {INPUTS: inputs_TND.to(self.theta_TP)}
 
     def options(self, trials: slice) -> dict[str, Any]:
-        """Return a trial, and inputs and start of these trials."""
         return {**super().options(trials), "trial": self._trial, "inputs_TND": self.untrained[INPUTS][trials]}
 
     def _lay_out(self, parameters: dict[str, Tensor]) -> None:
@@ -105,8 +104,7 @@ class UnconstrainedDescent(HandGradientTrainer):
         loss_T = losses("ce", logits_TNK, self.labels_N.expand(len(logits_TNK), -1))
         return loss_T, logits_TNK.softmax(-1).sub_(self._targets_NK)
 
-    def evaluate(self) -> Evaluation:
-        """Return loss, objective, accuracy and the objective's gradient norm."""
+    def evaluate(self) -> dict[str, Tensor]:
         named, (loss_T, gradients) = self.parameters(), self._gradients()
         logits_TNK = named[self.network.feature_names()[-1]].bmm(named[WEIGHT].mT)
         correct_T = (logits_TNK.argmax(-1) == self.labels_N).double().mean(1)
@@ -116,7 +114,8 @@ class UnconstrainedDescent(HandGradientTrainer):
             objective_T = objective_T + (proximity_T11 * change_TND.square()).sum((1, 2)).double() / 2
         squares_T = sum(gradient.double().square().sum((1, 2)) for gradient in gradients.values())
         assert isinstance(squares_T, Tensor)
-        return Evaluation(loss_T.double(), objective_T, correct_T, squares_T.sqrt())
+        names = "loss", "objective", "accuracy", "grad_norm"
+        return dict(zip(names, (loss_T.double(), objective_T, correct_T, squares_T.sqrt()), strict=True))
 
     def _gradients(self) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss [T] and the objective's gradient by parameter."""

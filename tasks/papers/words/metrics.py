@@ -1,16 +1,13 @@
 """Metrics of the task `words`. P4 is Feature Collapse (Laurent, von Brecht and Bresson 2023). Importable without torch."""
 
-from depthrate.tasks.metric import Metric, fitted
+from depthrate.tasks.metric import Metric, fitted, fitted_step, linear, step_metric
 from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 _PER_LAYER = (
     Metric("norm_mean", "Mean word norm", "mean norm of the words", axis="linear"),
-    fitted("norm_rms", "Word norm", "root mean square norm of the words", axis="linear"),
-    fitted(
-        "predicted_norm_rms",
-        "Word norm, predicted",
-        "the same by theory: Theorem 1, 2 or 3 of P4, or its mean field",
-        axis="linear",
+    linear("norm_rms", "Word norm", "root mean square norm of the words"),
+    linear(
+        "predicted_norm_rms", "Word norm, predicted", "the same by theory: Theorem 1, 2 or 3 of P4, or its mean field"
     ),
     fitted("norm_spread", "Spread of word norms", "standard deviation over mean of all word norms"),
     Metric(
@@ -33,10 +30,8 @@ _PER_LAYER = (
         "Angles between concepts",
         "largest difference of a cosine between two concepts' directions from -1/(n_c - 1). 0: equiangular",
     ),
-    fitted("linear_norm_rms", "Block norm", "root mean square norm of the linear layer's blocks", axis="linear"),
-    fitted(
-        "predicted_linear_norm", "Block norm, predicted", "the same by theory, as predicted_norm_rms", axis="linear"
-    ),
+    linear("linear_norm_rms", "Block norm", "root mean square norm of the linear layer's blocks"),
+    linear("predicted_linear_norm", "Block norm, predicted", "the same by theory, as predicted_norm_rms"),
     fitted(
         "linear_norm_spread",
         "Spread of block norms",
@@ -63,17 +58,11 @@ _PER_LAYER = (
     fitted(
         "collapse_3", "Distance from type III", "the same with norms that depend on the frequency rank (P4, type III)"
     ),
-    fitted(
-        "collapse_type",
-        "Type of collapse",
-        "1, 2 or 3: the strictest type whose distance is at most 0.2. 0: none",
-        axis="linear",
-    ),
-    fitted(
+    linear("collapse_type", "Type of collapse", "1, 2 or 3: the strictest type whose distance is at most 0.2. 0: none"),
+    linear(
         "prediction",
         "Source of the prediction",
         "theorem of P4 that the predicted columns come from. 0: its mean field, where no theorem holds",
-        axis="linear",
     ),
     Metric(
         "word_singular_values",
@@ -107,44 +96,33 @@ _PER_LAYER = (
     ),
 )
 _PER_STEP = (
-    Metric("loss", "Loss", "cross-entropy, without regularisation", per="step"),
-    Metric("objective", "Objective", "loss and weight decay together", per="step"),
-    Metric("accuracy", "Accuracy", "share of sentences classified right", axis="linear", per="step"),
-    fitted("test_loss", "Test loss", "cross-entropy of fresh sentences", per="step"),
-    fitted("test_accuracy", "Test accuracy", "share of fresh sentences classified right", axis="linear", per="step"),
-    fitted(
+    step_metric("loss", "Loss", "cross-entropy, without regularisation"),
+    step_metric("objective", "Objective", "loss and weight decay together"),
+    step_metric("accuracy", "Accuracy", "share of sentences classified right", axis="linear"),
+    fitted_step("test_loss", "Test loss", "cross-entropy of fresh sentences"),
+    fitted_step("test_accuracy", "Test accuracy", "share of fresh sentences classified right", axis="linear"),
+    fitted_step(
         "best_test_accuracy",
         "Best test accuracy",
         "largest test accuracy so far, over the steps of the curves",
         axis="linear",
-        per="step",
     ),
-    fitted(
+    fitted_step(
         "epoch_loss",
         "Loss, mean over the epoch so far",
         "mean cross-entropy of the sentences that the epoch has passed, each with the parameters of its step",
-        per="step",
     ),
-    fitted(
+    fitted_step(
         "epoch_accuracy",
         "Accuracy, mean over the epoch so far",
         "the same of the share classified right",
         axis="linear",
-        per="step",
     ),
-    fitted(
-        "predicted_loss",
-        "Loss, predicted",
-        "cross-entropy of the collapsed minimiser, as predicted_norm_rms",
-        per="step",
+    fitted_step("predicted_loss", "Loss, predicted", "cross-entropy of the collapsed minimiser, as predicted_norm_rms"),
+    fitted_step(
+        "predicted_objective", "Objective, predicted", "objective of the collapsed minimiser, as predicted_norm_rms"
     ),
-    fitted(
-        "predicted_objective",
-        "Objective, predicted",
-        "objective of the collapsed minimiser, as predicted_norm_rms",
-        per="step",
-    ),
-    fitted("lr", doc="learning rate of the step", per="step"),
+    fitted_step("lr", doc="learning rate of the step"),
 )
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)
 
@@ -168,9 +146,7 @@ PANELS: tuple[Panel, ...] = (
         "their frequency rank.",
     ),
     SharePanel(
-        measurement="test_accuracy",
-        x="samples_per_sequence",
-        observations=("sequences", "test_samples_per_sequence"),
+        measurement="test_accuracy", x="samples_per_sequence", observations=("sequences", "test_samples_per_sequence")
     ),
     ScatterPanel(
         kind="word",

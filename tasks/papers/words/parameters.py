@@ -6,20 +6,10 @@ Source: Feature Collapse (Laurent, von Brecht and Bresson 2023). Defaults are th
 from typing import Literal
 
 from depthrate.tasks.parameters import parameter
-from depthrate.tasks.training.parameters import (
-    BatchSize,
-    Dtype,
-    Epochs,
-    MeasureSteps,
-    Schedule,
-    Seed,
-    Steps,
-    TrainingParameters,
-    num_steps,
-)
+from depthrate.tasks.training import parameters as training
 
 
-class WordsParameters(TrainingParameters):
+class WordsParameters(training.TrainingParameters):
     """Parameters of a `words` trial."""
 
     concepts: int = parameter(3, minimum=2, doc="number of concepts [n_c]")
@@ -51,10 +41,10 @@ class WordsParameters(TrainingParameters):
     layer_norm_eps: float = parameter(1e-5, minimum=0, doc="number added to the variance in LayerNorm")
     width: int = parameter(100, minimum=1, doc="dimension of the embedding [d]")
     lr: float = parameter(0.1, above=0, fusible=True, doc="learning rate of sgd")
-    schedule: Schedule = parameter("constant")
-    steps: Steps
-    epochs: Epochs
-    batch_size: BatchSize = parameter(100)
+    schedule: training.Schedule = parameter("constant")
+    steps: training.Steps
+    epochs: training.Epochs
+    batch_size: training.BatchSize = parameter(100)
     weight_decay: float = parameter(
         0.001,
         minimum=0,
@@ -74,19 +64,18 @@ class WordsParameters(TrainingParameters):
         fusible=True,
         doc="factor on the start: N(0, 1) for the embedding, U(-1, 1)/sqrt(L d) for the linear layer",
     )
-    dtype: Dtype
-    seed: Seed
+    dtype: training.Dtype
+    seed: training.Seed
     features: Literal["none", "projection", "projections"] = parameter(
         "none",
         fusible=True,
         doc="first three principal components of words and of blocks of the linear layer, kept at the end or at every "
         "measured step",
     )
-    measure_steps: MeasureSteps
+    measure_steps: training.MeasureSteps
 
     @property
     def words_per_concept(self) -> int:
-        """Number s of words per concept."""
         return self.vocabulary_size // self.concepts
 
     @property
@@ -96,8 +85,7 @@ class WordsParameters(TrainingParameters):
 
     @property
     def num_steps(self) -> int:
-        """Number of training steps."""
-        return num_steps(self, self.num_sentences)
+        return training.num_steps(self, self.num_sentences)
 
     @property
     def embedding_decay(self) -> float:

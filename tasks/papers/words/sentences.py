@@ -32,7 +32,6 @@ class Sentences:
 
     @property
     def num_train(self) -> int:
-        """Number of training sentences."""
         return len(self.train_NL)
 
 

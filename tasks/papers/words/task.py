@@ -38,17 +38,11 @@ class Words(FusedTask[WordsParameters]):
     panels = PANELS
 
     def training(self, trials: Sequence[WordsParameters], source: DataSource) -> WordsTraining:
-        """Build the training of a pack of trials."""
         from depthrate.tasks.papers.words.training import training
 
         return training(trials)
 
     def check(self, trial: WordsParameters) -> None:
-        """Reject parameter combinations that cannot run.
-
-        Raises:
-            ParameterError: Parameters conflict. The message names them.
-        """
         check_training(trial, trial.num_sentences)
         words, concepts = trial.vocabulary_size, trial.concepts
         if words % concepts:
@@ -74,21 +68,14 @@ class Words(FusedTask[WordsParameters]):
                 )
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine:
-        """Return the engine that runs the steps of a trial.
-
-        Raises:
-            EngineError: Native steps were requested on a device other than a CPU.
-        """
         return select_engine_by_hand(requested, device)
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        """Return the number of trials of one shape to fuse for speed."""
         if device == "cuda":
             return 64
         return int(max(1, min(16, FUSED_MULTIPLY_ADDS // _step_multiply_adds(self.read(params)))))
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float:
-        """Estimate the seconds that a trial takes on one core."""
         trial = self.read(params)
         a_second, beside_s = (
             (NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S)
@@ -114,9 +101,6 @@ class Words(FusedTask[WordsParameters]):
         return float((0 if device == "cuda" else PROCESS_BYTES) + pack + table)
 
     def measured(self, params: Params, steps: int) -> tuple[list[int], list[int]]:
-        """Return the (steps, layers) measured in a trial of `steps` steps.
-
-        Layer 0 is the embedding. With LayerNorm, layer 1 is the normalised embedding, which the linear layer reads."""
         trial = self.read(params)
         return taken_steps(trial, trial.num_sentences, steps), [0, 1] if trial.layer_norm else [0]
 

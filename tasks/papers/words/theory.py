@@ -222,12 +222,6 @@ def _log_sum(setting: Setting, log_product: Any) -> Any:
     return np.log(1 - setting.share + setting.sequences * np.exp(log_product))
 
 
-def _risk_slope(setting: Setting, gap: float) -> float:
-    """Return the derivative of `risk` in the gap."""
-    product = setting.sequences * math.exp(setting.sentence_length * _log_factor(setting, gap))
-    return setting.sentence_length * product / (1 - setting.share + product) * _factor_slope(setting, gap)
-
-
 def _factor_slope(setting: Setting, gap: Any) -> Any:
     """Return the derivative of `_log_factor` in the gap."""
     wrong = (setting.concepts - 1) * np.exp(-gap)
@@ -281,7 +275,10 @@ def _minimum(
         return risk(setting, rate * t) + penalty(t)[0]
 
     def slope(t: float) -> float:
-        return float(rate * _risk_slope(setting, rate * t) + penalty(t)[1])
+        length, gap = setting.sentence_length, rate * t
+        product = setting.sequences * math.exp(length * _log_factor(setting, gap))
+        by_gap = length * product / (1 - setting.share + product) * _factor_slope(setting, gap)
+        return float(rate * by_gap + penalty(t)[1])
 
     most = largest(math.log(setting.sequences + 1))
     points = [0.0, *np.geomspace(most * 1e-9, most, 2000)]

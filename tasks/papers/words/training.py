@@ -18,13 +18,12 @@ from depthrate.tasks.papers.words import word_geometry as geometry
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import draw_sentences
 from depthrate.tasks.papers.words.theory import Prediction, Setting, frequencies, predict
-from depthrate.tasks.papers.words.word_trainer import WordsEvaluation, WordsTrainer, words_library
+from depthrate.tasks.papers.words.word_trainer import WordsTrainer, words_library
 from depthrate.tasks.parameters import OncePerObject
 from depthrate.tasks.training.engines.choice import select_engine_by_hand
-from depthrate.tasks.training.held_out import Rows
-from depthrate.tasks.training.layers import null_if_not_finite
+from depthrate.tasks.training.layers import Rows, null_if_not_finite
 from depthrate.tasks.training.parameters import measured_steps
-from depthrate.tasks.training.training import Row, Training
+from depthrate.tasks.training.training import RecordTest, Row, Training
 
 CURVES_PER_DECADE = 16
 
@@ -62,26 +61,21 @@ class WordsTraining(Training):
     trials: Sequence[WordsParameters]
 
     def engine(self, requested: Engine, device: str) -> Engine:
-        """Return the engine that runs the steps."""
         return select_engine_by_hand(requested, device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Return the kernel library of the steps and the seconds spent building it."""
         return words_library(self.trials[0], should_stop, shared)
 
     def begin(self, device: str = "cpu") -> WordsTrainer:
-        """Create the trainer of all trials on a device, before the first step."""
         return WordsTrainer(self.trials, [draw_sentences(trial) for trial in self.trials], device)
 
-    def evaluate(self, trainer: WordsTrainer, positions: Sequence[int]) -> WordsEvaluation:
-        """Evaluate loss and accuracy of the trials at these positions."""
+    def evaluate(self, trainer: WordsTrainer, positions: Sequence[int]) -> dict[str, Tensor]:
         return trainer.evaluate(positions)
 
-    def test_split(self, device: str) -> TestSentences:
-        """Return the recorder of the test sentences' rows."""
-        return TestSentences()
+    def test_split(self, device: str) -> RecordTest:
+        return record_test_sentences
 
     def intermediate_features(
         self, trainer: WordsTrainer, position: int, index: int, step: int
@@ -92,18 +86,13 @@ class WordsTraining(Training):
         return kept_projection(trainer, position, step) if is_kept else None
 
 
-class TestSentences:
-    """Curve rows of the test sentences, which are evaluated together with the training sentences."""
-
-    __test__ = False
-
-    def record(
-        self, trainer: WordsTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]
-    ) -> None:
-        """Append loss and accuracy of trials at a step. `tables` maps a trial's position to its (metrics, curves)."""
-        for _, curves in tables.values():
-            loss, accuracy = curves[-1]["test_loss"], curves[-1]["test_accuracy"]
-            curves.append({"step": step, "split": "test", "loss": loss, "accuracy": accuracy})
+def record_test_sentences(
+    trainer: WordsTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]
+) -> None:
+    """Append curve rows of the test sentences (`RecordTest`), which are evaluated together with the training sentences."""
+    for _, curves in tables.values():
+        loss, accuracy = curves[-1]["test_loss"], curves[-1]["test_accuracy"]
+        curves.append({"step": step, "split": "test", "loss": loss, "accuracy": accuracy})
 
 
 def curve_steps(last: int) -> set[int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.finite_matrices import zero_unless_finite
+from depthrate.tasks.measures.neural_collapse import zero_unless_finite
 
 COLLAPSE_MAX_DISTANCE = 0.2
 """Largest distance, in any condition of a type of collapse, at which a trial counts as collapsed."""
@@ -120,18 +120,16 @@ def principal_values(vectors_ND: Tensor) -> Tensor:
     return torch.where(is_finite[0], torch.linalg.svdvals(centred_ND), torch.nan)
 
 
-def projection(vectors_ND: Tensor, labels_N: Tensor, num_components: int = 3) -> Tensor:
-    """Return the first principal components of the vectors, [N, components], padded with zeros if there are fewer dimensions.
+def projection(vectors_ND: Tensor, labels_N: Tensor) -> Tensor:
+    """Return the first three principal components of the vectors, [N, 3], padded with zeros if there are fewer dimensions.
 
     The plane of the first two is rotated so that the mean of label 0 lies on the positive x-axis, and reflected if needed
     so that the mean of label 1 does not lie below it. Figures of different steps and seeds are then comparable.
     """
     centred_ND = vectors_ND.double() - vectors_ND.double().mean(0)
     _, _, basis_DD = torch.linalg.svd(zero_unless_finite(centred_ND.T @ centred_ND)[0])
-    shown_NC = centred_ND @ basis_DD[:num_components].T
-    shown_NC = torch.nn.functional.pad(shown_NC, (0, num_components - shown_NC.shape[1]))
-    if num_components < 2:
-        return shown_NC
+    shown_NC = centred_ND @ basis_DD[:3].T
+    shown_NC = torch.nn.functional.pad(shown_NC, (0, 3 - shown_NC.shape[1]))
     x, y = (shown_NC[labels_N == 0].mean(0))[:2].tolist()
     length = (x * x + y * y) ** 0.5
     if length > 0:

@@ -10,7 +10,6 @@ Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,14 +18,13 @@ from torch import Tensor
 
 from depthrate.tasks.interface import SharedLibraries
 from depthrate.tasks.native.build import NUMBERS, load_library
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library, WordsCall
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import Sentences
 from depthrate.tasks.parameters import changed
-from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native_call import BoundCall, Pace
-from depthrate.tasks.training.pack_state import random_stream
+from depthrate.tasks.training.pack_state import CHECK_STEPS, NEVER, Divergence, random_stream
 from depthrate.tasks.training.training_plan import learning_rate_factor
 
 SMALLEST_SCALE = 2.0**-20
@@ -34,22 +32,16 @@ SMALLEST_SCALE = 2.0**-20
 STEP_RTOL = 1e-3
 """Relative tolerance of the first native step against the eager one: far above rounding, far below a fault."""
 ROWS_AT_ONCE = 4096
+_TENSORS = ("_words_TVD", "_linear_TKM", "_epoch_T3")
+_LISTS = ("_word_scales", "_linear_scales", "_positions", "_orders")
+"""State with one entry per trial, in tensors and lists."""
 EVALUATED_PER_SEQUENCE = 10
 """Training sentences per sequence used for losses and accuracies. Evaluating 500 costs about 1,000 steps."""
 
 
-@dataclass(frozen=True)
-class WordsEvaluation:
-    """Losses and accuracies of trials, each a float64 tensor [T]."""
-
-    loss: Tensor
-    objective: Tensor
-    accuracy: Tensor
-    test_loss: Tensor
-    test_accuracy: Tensor
-    epoch_loss: Tensor
-    """Mean over the sentences of the epoch so far, each with the parameters of its step. NaN before the first step."""
-    epoch_accuracy: Tensor
+_COLUMNS = ("loss", "objective", "accuracy", "test_loss", "test_accuracy", "epoch_loss", "epoch_accuracy")
+"""Columns of an evaluation. Those of an epoch are means over its sentences so far, each with the parameters of its step, and
+NaN before the first step."""
 
 
 def words_library(
@@ -233,12 +225,12 @@ class WordsTrainer:
         return sums_T
 
     @torch.no_grad()
-    def evaluate(self, trials: Sequence[int]) -> WordsEvaluation:
+    def evaluate(self, trials: Sequence[int]) -> dict[str, Tensor]:
         """Return loss and accuracy of trials on training sentences (up to 10 per sequence) and test sentences."""
         numbers = torch.tensor([self._evaluated(trial) for trial in trials], dtype=torch.float64).view(-1, 5)
         seen_T3 = self._epoch_T3[list(trials)].cpu()
         means_T2 = seen_T3[:, :2] / seen_T3[:, 2:]
-        return WordsEvaluation(*numbers.unbind(1), *means_T2.unbind(1))
+        return dict(zip(_COLUMNS, (*numbers.unbind(1), *means_T2.unbind(1)), strict=True))
 
     def _evaluated(self, trial: int) -> tuple[float, ...]:
         of_trial, sentences = self.trials[trial], self.sentences[trial]
@@ -259,46 +251,27 @@ class WordsTrainer:
     def select(self, trials: Sequence[int]) -> None:
         """Keep only these trials, unchanged to the bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
-        self._words_TVD, self._linear_TKM = self._words_TVD[index], self._linear_TKM[index]
-        self._epoch_T3 = self._epoch_T3[index]
-        for name in (
-            "trials",
-            "sentences",
-            "_num_steps",
-            "_word_scales",
-            "_linear_scales",
-            "_generators",
-            "_positions",
-            "_orders",
-            "_shuffled",
-        ):
+        for name in _TENSORS:
+            setattr(self, name, getattr(self, name)[index])
+        for name in ("trials", "sentences", "_num_steps", "_generators", "_shuffled", *_LISTS):
             values = getattr(self, name)
             setattr(self, name, [values[trial] for trial in trials])
         self._prepare()
 
     def state(self) -> dict[str, Any]:
         """Return the state needed to resume training, as tensors and numbers."""
-        return {
-            "step_count": self.step_count,
-            "words_TVD": self._words_TVD,
-            "linear_TKM": self._linear_TKM,
-            "word_scales": list(self._word_scales),
-            "linear_scales": list(self._linear_scales),
-            "positions": list(self._positions),
-            "orders": list(self._orders),
-            "epoch_T3": self._epoch_T3,
-            "generators": [generator.get_state() for generator in self._generators],
-        }
+        values = {name: getattr(self, name) for name in _TENSORS} | {name: [*getattr(self, name)] for name in _LISTS}
+        generators = [generator.get_state() for generator in self._generators]
+        return {**values, "step_count": self.step_count, "generators": generators}
 
     def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
         """Resume from the result of `state`: these of its trials, in this order."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self.step_count = state["step_count"]
-        self._words_TVD, self._linear_TKM = (state[name][index].to(self.device) for name in ("words_TVD", "linear_TKM"))
-        for name in ("word_scales", "linear_scales", "positions", "orders"):
-            setattr(self, f"_{name}", [state[name][trial] for trial in trials])
-        if "epoch_T3" in state:  # missing in older checkpoints: the epoch's mean then starts at the checkpoint
-            self._epoch_T3 = state["epoch_T3"][index].to(self.device)
+        for name in _TENSORS:
+            setattr(self, name, state[name][index].to(self.device))
+        for name in _LISTS:
+            setattr(self, name, [state[name][trial] for trial in trials])
         for generator, trial in zip(self._generators, trials, strict=True):
             generator.set_state(state["generators"][trial])
         self._shuffled = [None] * len(self._orders)

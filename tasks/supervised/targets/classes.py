@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target
 
 if TYPE_CHECKING:
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
 
 
 class StreamedClasses(Streamed):
@@ -43,17 +43,14 @@ class StreamedClasses(Streamed):
 
     @property
     def num_outputs(self) -> int:
-        """Number of classes."""
         return len(self._classes)
 
     @property
     def labels_held(self) -> int:
-        """Number of labels in memory."""
         return 0 if self._labels_N is None else len(self._labels_N)
 
     @property
     def default_measured(self) -> int:
-        """Default number of measured samples."""
         return max(DEFAULT_MEASURED_SAMPLES, MEASURED_PER_CLASS * self.num_outputs)
 
     def _learn_labels(self, y_B: np.ndarray) -> None:
@@ -170,13 +167,11 @@ class Classes(Target):
         return Dataset(x_NI, labels_N[order], counts_K, sample_shape, vocabulary, class_names=names), classes
 
     def check_alike(self, answers: np.ndarray, test_answers: np.ndarray, name: str) -> None:
-        """Reject a class without samples in one of the splits."""
         if len(answers) != len(test_answers) or (answers != test_answers).any():
             unshared = sorted(set(map(str, answers)) ^ set(map(str, test_answers)))
             raise DatasetError(f"{name}: class {unshared[0]} is in one split only. Add samples of it to the other.")
 
     def held_shape(self, whole: Dataset, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of a training set of custom data in memory."""
         shape, samples_per_class = whole.shape, trial.samples_per_class
         num_samples = shape.num_samples if samples_per_class is None else samples_per_class * shape.num_classes
         trained_bytes = num_samples * shape.num_inputs * np.dtype(trial.dtype).itemsize
@@ -185,7 +180,6 @@ class Classes(Target):
         )
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Select samples of each class, and normalise them and the test split with the same moments."""
         return prepare_classes(
             whole if trial.test else dataclasses.replace(whole, test=None),
             trial.dataset,
@@ -196,30 +190,19 @@ class Classes(Target):
         )
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of a published training set."""
-        return PUBLISHED[trial.dataset].shape(
-            samples_per_class=trial.samples_per_class,
-            context_length=trial.context_length or DEFAULT_CONTEXT_LENGTH,
-            vocabulary_size=trial.vocabulary_size or DEFAULT_VOCABULARY_SIZE,
-            dtype=trial.dtype,
-        )
+        return PUBLISHED[trial.dataset].shape(**_published_sizes(trial))
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Load the published data set of a trial."""
         return load_dataset(
             trial.dataset,
             source,
-            samples_per_class=trial.samples_per_class,
             data_seed=trial.data_seed,
             normalize=trial.normalize,
-            context_length=trial.context_length or DEFAULT_CONTEXT_LENGTH,
-            vocabulary_size=trial.vocabulary_size or DEFAULT_VOCABULARY_SIZE,
-            dtype=trial.dtype,
             test=trial.test,
+            **_published_sizes(trial),
         )
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject unknown metrics, and more samples per class than the smallest class has."""
         parse_measure(trial.measure, self.custom)
         if isinstance(whole, Streamed) or trial.samples_per_class is None:
             return
@@ -231,11 +214,19 @@ class Classes(Target):
             )
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
-        """Return the function that measures the geometry of classes in each layer."""
         from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 
         names = parse_measure(trial.measure, self.custom)
         return layer_measurements(dataset.class_counts_K, trial.rank_tol, split=split, names=names)
+
+
+def _published_sizes(trial: SupervisedParameters) -> dict[str, Any]:
+    return {
+        "samples_per_class": trial.samples_per_class,
+        "context_length": trial.context_length or DEFAULT_CONTEXT_LENGTH,
+        "vocabulary_size": trial.vocabulary_size or DEFAULT_VOCABULARY_SIZE,
+        "dtype": trial.dtype,
+    }
 
 
 def _check_class_count(classes: np.ndarray, name: str) -> None:

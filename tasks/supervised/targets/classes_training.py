@@ -12,19 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.alignment import distance_to_optima, feature_alignment, weight_alignment
+from depthrate.tasks.measures.alignment import (
+    distance_to_optima,
+    feature_alignment,
+    row_norms,
+    smallest_deviations,
+    square_norms,
+    weight_alignment,
+)
 from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
 from depthrate.tasks.measures.linear_probe import probe_accuracy
 from depthrate.tasks.measures.named import Named, NamedMeasurements
-from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
-from depthrate.tasks.measures.norms import row_norms, smallest_deviations, square_norms
-from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments, spectrum
 from depthrate.tasks.supervised.parameters import SupervisedParameters
 from depthrate.tasks.supervised.theory import UnconstrainedOptimum
-from depthrate.tasks.training.held_out import Measure
 from depthrate.tasks.training.layers import (
     Columns,
     LayerMeasurements,
+    Measure,
     OfLast,
     OfMoments,
     null_if_not_finite,

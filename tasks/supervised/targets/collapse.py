@@ -23,7 +23,7 @@ from depthrate.tasks.supervised.theory import UnconstrainedOptimum, gufm_optimum
 from depthrate.tasks.training.polish.polish_parameters import check_polish
 
 if TYPE_CHECKING:
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
     from depthrate.tasks.training.training import Row
 
 MIN_SIDE = 8
@@ -34,16 +34,14 @@ class Collapse(Classes):
     """Classes with a known optimum at infinite depth. Trials are compared with the optimum and can be trained to reach it."""
 
     name = "collapse"
-    version = (
-        3  # Version 2 weighted class means by sample counts, and gave nc2 and nc3 of raw inputs as wide as the layers.
-    )
+    # Version 2 weighted class means by sample counts, and gave nc2 and nc3 of raw inputs as wide as the layers.
+    version = 3
     doc = "Train deep residual networks or transformers and measure neural collapse layer by layer."
     panels = PATH_PANELS
     has_engines = True
     declares: ClassVar[Mapping[str, Fields]] = {}
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject combinations that cannot run, and parameters that have no effect for a network."""
         super().check(trial, whole)
         _check_patches(trial)
         _check_free(trial)
@@ -51,11 +49,9 @@ class Collapse(Classes):
         _check_stages(trial)
 
     def check_network(self, trial: SupervisedParameters, network: Network, data: DataShape) -> None:
-        """Reject parameters of polish that are mutually exclusive."""
         check_polish(trial, is_deepenable=not trial.continuation or network.neutral_block() is not None)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
-        """Return the function that measures layers and, on the training split, the network's weights."""
         from depthrate.tasks.supervised.targets.classes_training import layer_and_weight_measurements
 
         def find_optimum(weight_decay_last: float) -> UnconstrainedOptimum | None:

@@ -26,7 +26,7 @@ from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target, check_drawn
 
 if TYPE_CHECKING:
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
 
 TEXT_SIZES = {MARKOV: (16, 32), "imdb": (32, 1000)}
 """Data set -> default context length and vocabulary size."""
@@ -47,7 +47,6 @@ class StreamedTokens(Streamed):
 
     @property
     def num_outputs(self) -> int:
-        """Number of tokens in the vocabulary."""
         assert self.splits.vocabulary_size is not None
         return self.splits.vocabulary_size
 
@@ -93,12 +92,12 @@ class NextToken(Target):
         "context_length": {
             "doc": "tokens per sequence, each trained on the next one (null: "
             + ", ".join(f"{length} for {name}" for name, (length, _) in TEXT_SIZES.items())
-            + ")",
+            + ")"
         },
         "vocabulary_size": {
             "doc": "number of tokens, for imdb the most frequent ones and one for all others (null: "
             + ", ".join(f"{size:,} for {name}" for name, (_, size) in TEXT_SIZES.items())
-            + ")",
+            + ")"
         },
         "test": {"added_later": False},
     }
@@ -135,7 +134,6 @@ class NextToken(Target):
         return _token_dataset(x, y, size), None
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Select sequences, with the test split if requested."""
         test = whole.test if trial.test else None
         if trial.samples is None:
             return dataclasses.replace(whole, test=test)
@@ -145,7 +143,6 @@ class NextToken(Target):
         return _token_dataset(whole.x_NI[chosen], whole.labels_N[chosen], whole.vocabulary_size, test)
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of sequences of a chain or of reviews."""
         length, size = _text_sizes(trial)
         number = trial.samples or DEFAULT_SEQUENCES
         # A chain needs memory for a row of transitions per sequence, and reviews for all their sections.
@@ -179,7 +176,6 @@ class NextToken(Target):
         return _token_dataset(tokens_NS[:number, :-1], tokens_NS[:number, 1:], size, test)
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject a request for more sequences than the data contain, and chain parameters without a chain."""
         if whole is not None:
             check_drawn(trial, whole.num_samples)
         elif trial.dataset != MARKOV:
@@ -191,7 +187,6 @@ class NextToken(Target):
                     )
 
     def check_measurable(self, dataset: Dataset, trial: SupervisedParameters) -> None:
-        """Reject data in which fewer than two tokens occur as next token often enough to be measured."""
         count_classes(dataset, trial, "train")
         if dataset.test is not None:
             count_classes(dataset.test, trial, "test")
@@ -206,18 +201,15 @@ class NextToken(Target):
                 )
 
     def measured_width(self, layer: Layer) -> int:
-        """Return the number of values per feature at one position."""
         return layer.shape[-1]
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
-        """Return the function that measures the collapse of next tokens in each layer."""
         from depthrate.tasks.supervised.targets.next_token_training import TokenMeasurements
 
         counts_V, classes_K = count_classes(dataset, trial, split)
         return TokenMeasurements(counts_V, classes_K, last_only=trial.positions == "last", split=split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return the trainer, with the chain's minimum expected loss."""
         from depthrate.tasks.supervised.targets.next_token_training import NextTokenTrainer
 
         markov_chain = _chain(trials[0])

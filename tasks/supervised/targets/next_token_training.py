@@ -5,7 +5,6 @@ vocabulary, K classes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,8 @@ from torch import Tensor
 
 from depthrate.tasks.measures.token_classes import ClassMoments
 from depthrate.tasks.training.layers import null_if_not_finite
-from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import evaluation_rows
-
-
-@dataclass(frozen=True)
-class NextTokenEvaluation(Evaluation):
-    """Values over the whole training set."""
-
-    perplexity: Tensor
-    loss_gap: Tensor
 
 
 class NextTokenTrainer(FusedTrainer):
@@ -34,29 +25,24 @@ class NextTokenTrainer(FusedTrainer):
         self._vocabulary_size, self._floor = vocabulary_size, floor
 
     def options(self, trials: slice) -> dict[str, Any]:
-        """Return the vocabulary size and the floor."""
         return {"vocabulary_size": self._vocabulary_size, "floor": self._floor}
 
     def num_correct(self, logits_TBSV: Tensor, labels_TBS: Tensor) -> Tensor:
         """Return the share of correctly predicted tokens, summed over sequences, [T] in float64."""
         return (logits_TBSV.argmax(-1) == labels_TBS).double().mean(-1).sum(1)
 
-    def evaluate(self) -> NextTokenEvaluation:
-        """Return loss, objective, accuracy, gradient norm, perplexity and loss gap over the training set."""
-        evaluation = super().evaluate()
-        return NextTokenEvaluation(**vars(evaluation), **self._derive(evaluation.loss))
+    def evaluate(self) -> dict[str, Tensor]:
+        return self._with_perplexity(super().evaluate())
 
     def scores(self) -> dict[str, Tensor]:
-        """Return loss, accuracy, perplexity and loss gap over all sequences, by column, each [T], without a gradient."""
-        scores = super().scores()
-        return scores | self._derive(scores["loss"])
+        return self._with_perplexity(super().scores())
 
     def samples_per_evaluation(self) -> int:
         """Return the number of sequences evaluated together, given one output per token."""
         return max(1, evaluation_rows(self._vocabulary_size) // self.network.rows_per_sample)
 
-    def _derive(self, loss_T: Tensor) -> dict[str, Tensor]:
-        return {"perplexity": loss_T.exp(), "loss_gap": loss_T - self._floor}
+    def _with_perplexity(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**scores, "perplexity": scores["loss"].exp(), "loss_gap": scores["loss"] - self._floor}
 
 
 class TokenMeasurements:

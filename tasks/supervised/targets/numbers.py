@@ -24,7 +24,7 @@ from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target, check_drawn
 
 if TYPE_CHECKING:
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
 
 HIDDEN = 32
 _NO_CLASSES = np.zeros(0, np.int64)
@@ -38,7 +38,6 @@ class StreamedNumbers(Streamed):
 
     @property
     def num_outputs(self) -> int:
-        """Number of values per target."""
         return self._num_targets
 
     def _learn_labels(self, y_B: np.ndarray) -> None:
@@ -77,9 +76,7 @@ class Numbers(Target):
             "choices": tuple(name for name, info in PUBLISHED.items() if not info.is_text),
             "doc": "images, with the outputs of a fixed random network, the teacher, as targets",
         },
-        "data_seed": {
-            "doc": "seed of the samples and of the teacher, shared by all trials unless varied",
-        },
+        "data_seed": {"doc": "seed of the samples and of the teacher, shared by all trials unless varied"},
         "samples": {"minimum": 4},
         "last_bias": {
             "nullable": False,
@@ -113,7 +110,6 @@ class Numbers(Target):
         return Dataset(flat_NI, y_Nm, _NO_CLASSES, sample_shape), y_Nm.shape[1]
 
     def check_alike(self, answers: int, test_answers: int, name: str) -> None:
-        """Reject a test split with targets of another length."""
         if answers != test_answers:
             raise DatasetError(f"{name}: targets have {answers} numbers, but the test split has {test_answers}")
 
@@ -122,13 +118,11 @@ class Numbers(Target):
         return _select_and_scale(whole, trial, trial.normalize)
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of images with a teacher's targets."""
         shape = PUBLISHED[trial.dataset].shape(dtype=trial.dtype)
         num_samples = trial.samples or shape.num_samples
         return dataclasses.replace(shape, num_samples=num_samples, num_classes=trial.targets, has_targets=True)
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Load images with a teacher's targets."""
         images = load_dataset(
             trial.dataset,
             source,
@@ -141,18 +135,15 @@ class Numbers(Target):
         return _select_and_scale(_with_teacher_targets(images, trial.targets, trial.data_seed), trial, "none")
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject unknown metrics, and more samples than the data have."""
         parse_measure(trial.measure, self.custom)
         check_drawn(trial, PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
-        """Return the function that measures NRC1, NRC2 and NRC3 of each layer."""
         from depthrate.tasks.supervised.targets.numbers_training import layer_measurements
 
         return layer_measurements(dataset.labels_N, parse_measure(trial.measure, self.custom), split=split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return the trainer."""
         from depthrate.tasks.supervised.targets.numbers_training import NumbersTrainer
 
         return {"trainer": NumbersTrainer}

@@ -3,7 +3,6 @@
 Shapes: T trials, N samples, D numbers per feature, m numbers per target.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,14 +12,7 @@ from depthrate.tasks.measures.geometry import component_collapse, weight_collaps
 from depthrate.tasks.measures.linear_probe import probe_r2
 from depthrate.tasks.measures.named import Named, NamedMeasurements, measure_per_trial
 from depthrate.tasks.training.layers import LayerMeasurements
-from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
-
-
-@dataclass(frozen=True)
-class NumbersEvaluation(Evaluation):
-    """Values over the whole training set. Accuracy is not defined."""
-
-    r_squared: Tensor
+from depthrate.tasks.training.trainer import FusedTrainer
 
 
 class NumbersTrainer(FusedTrainer):
@@ -30,13 +22,11 @@ class NumbersTrainer(FusedTrainer):
         """Return NaN [T], since numbers have no accuracy."""
         return torch.full((len(logits_TBK),), torch.nan, dtype=torch.float64, device=logits_TBK.device)
 
-    def evaluate(self) -> NumbersEvaluation:
-        """Return loss, objective, R^2 and the objective's gradient norm over the whole training set."""
+    def evaluate(self) -> dict[str, Tensor]:
         evaluation = super().evaluate()
-        return NumbersEvaluation(**vars(evaluation), r_squared=self._r_squared(evaluation.loss))
+        return {**evaluation, "r_squared": self._r_squared(evaluation["loss"])}
 
     def scores(self) -> dict[str, Tensor]:
-        """Return loss and R^2 over all samples, by column, each [T] in float64, without a gradient."""
         loss_T = super().scores()["loss"]
         return {"loss": loss_T, "r_squared": self._r_squared(loss_T)}
 

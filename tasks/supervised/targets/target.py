@@ -25,12 +25,9 @@ from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema
 from depthrate.tasks.supervised.arrays import Splits
 from depthrate.tasks.supervised.parameters import (
-    BUILTIN_NETWORK_PARAMETERS,
-    CUSTOM_DATA_PARAMETERS,
-    CUSTOM_NETWORK_PARAMETERS,
-    TARGET_PARAMETERS,
     TEXT_PARAMETERS,
     SupervisedParameters,
+    absent_parameters,
     weight_decays,
 )
 from depthrate.tasks.supervised.references import is_custom, replace_references, short_name
@@ -38,7 +35,7 @@ from depthrate.tasks.supervised.streaming import Streamed
 
 if TYPE_CHECKING:
     from depthrate.tasks.supervised.custom_metric import CustomMetric
-    from depthrate.tasks.training.held_out import Measure
+    from depthrate.tasks.training.layers import Measure
     from depthrate.tasks.training.training import NetworkTraining
 
 Fields = Mapping[str, Any]
@@ -105,11 +102,8 @@ class Target(ABC):
         Raises:
             ParameterError: An argument has the name of a parameter or of another argument.
         """
-        absent = {name for names in TARGET_PARAMETERS.values() for name in names}.difference(
-            TARGET_PARAMETERS[self.name]
-        )
-        absent.update(CUSTOM_NETWORK_PARAMETERS if network is None else BUILTIN_NETWORK_PARAMETERS)
-        absent.update(CUSTOM_DATA_PARAMETERS if data is None else self.published_only)
+        absent = absent_parameters(self.name, network=network is not None, data=data is not None)
+        absent.update(() if data is None else self.published_only)
         declared = {
             name: replace(parameter, **self.declares.get(name, {}))
             for name, parameter in SupervisedParameters.schema.items()
@@ -292,10 +286,6 @@ class _CustomName(Parameter):
     """`arch`, `dataset` or `measure` with a custom value."""
 
     def check(self, value: Any) -> Any:
-        """Return the value with names without their folders.
-
-        Raises:
-            ParameterError: The name is another one.
-        """
+        """Return the value with names without their folders."""
         custom = is_custom(self.name, value)
         return super().check(replace_references(self.name, value, short_name) if custom else value)

@@ -4,11 +4,8 @@ The choice depends on the trial's shape and number of steps but never on its pac
 the pack either.
 """
 
-import os
-import shutil
-
-from depthrate.errors import InputError
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.native.compiler import EngineError, NoCompilerError, compiler
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import SPEED_UP, PackShape, steps_s
 from depthrate.tasks.training.training_plan import ENGINE_OPTIMIZERS
@@ -17,14 +14,6 @@ COMPILE_S = 15.0
 """CPU seconds to import the compiler (measured, see LOG.md)."""
 COMPILE_S_PER_PRODUCT = 2.5
 """CPU seconds to compile a step, per matrix product (measured, see LOG.md)."""
-
-
-class EngineError(InputError):
-    """Raised when steps cannot run with the requested engine or precision."""
-
-
-class NoCompilerError(EngineError):
-    """Raised when neither a built library nor a compiler is available on this machine."""
 
 
 def check_precision(matmul_precision: str, device: str) -> None:
@@ -59,26 +48,22 @@ def select_engine(requested: Engine, shape: PackShape, device: str) -> Engine:
     if shape.network.has_step_by_hand:
         return Engine.EAGER
     if (reason := _eager_only_reason(shape)) is not None:
-        if requested is Engine.COMPILED:
-            raise EngineError(f"{reason}, which compiled steps do not support. Train with --engine auto.")
+        problem = f"{reason}, which compiled steps do not support. Train with --engine auto."
+    elif not shape.network.is_compilable:
+        problem = f"the step of {type(shape.network).__name__} is not compiled. Train with --engine auto."
+    elif shape.matmul_precision == "bf16":
         return Engine.EAGER
-    if not shape.network.is_compilable:
-        if requested is Engine.COMPILED:
-            raise EngineError(f"the step of {type(shape.network).__name__} is not compiled. Train with --engine auto.")
-        return Engine.EAGER
-    if shape.matmul_precision == "bf16":
-        return Engine.EAGER
-    if device != "cpu":
-        if requested is Engine.COMPILED:
-            raise EngineError(
-                f"compiled steps run on CPUs only, and the device is {device}. Train with --engine auto, which replays eager "
-                "steps on a GPU."
-            )
-        return Engine.EAGER
-    if requested is not Engine.AUTO:
+    elif device != "cpu":
+        problem = f"compiled steps run on CPUs only, and the device is {device}. Train with --engine auto, which replays eager "
+        problem += "steps on a GPU."
+    elif requested is not Engine.AUTO:
         return requested
-    saved_s = steps_s(shape) * (1 - 1 / SPEED_UP)  # polish and measurements are not compiled
-    return Engine.COMPILED if saved_s > compile_s(shape.network) else Engine.EAGER
+    else:
+        saved_s = steps_s(shape) * (1 - 1 / SPEED_UP)  # polish and measurements are not compiled
+        return Engine.COMPILED if saved_s > compile_s(shape.network) else Engine.EAGER
+    if requested is Engine.COMPILED:
+        raise EngineError(problem)
+    return Engine.EAGER
 
 
 def select_engine_by_hand(requested: Engine, device: str) -> Engine:
@@ -136,19 +121,3 @@ def _eager_only_reason(shape: PackShape) -> str | None:
     if shape.label_smoothing:
         return f"label_smoothing is {shape.label_smoothing}"
     return None if shape.optimizer in ENGINE_OPTIMIZERS else f"optimizer is {shape.optimizer}"
-
-
-def compiler() -> str:
-    """Return the path of the C++ compiler.
-
-    Raises:
-        NoCompilerError: It is not on PATH.
-    """
-    name = os.environ.get("CXX") or "g++"
-    path = shutil.which(name)
-    if path is None:
-        raise NoCompilerError(
-            f"the C++ compiler {name!r} is not on PATH, but native and compiled steps need one. Either install g++, set CXX to "
-            "another compiler, or train with --engine eager."
-        )
-    return path

@@ -25,25 +25,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.interface import Engine, Interrupted
-from depthrate.tasks.native.build import hold_lock, processor
+from depthrate.tasks.code.private_cache import is_private_file, private_cache
+from depthrate.tasks.interface import Engine
+from depthrate.tasks.native.build import hold_lock, processor, wait_for
+from depthrate.tasks.native.compiler import EngineError, compiler
 from depthrate.tasks.networks import flat_parameters, operations
 from depthrate.tasks.networks.flat_parameters import split_parameters
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.private_cache import is_private_file, private_cache
 from depthrate.tasks.python_process import start_python
 from depthrate.tasks.training import step
-from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines import step_program
-from depthrate.tasks.training.engines.choice import EngineError, compiler
 from depthrate.tasks.training.engines.step_program import StepProgram
-from depthrate.tasks.training.pack_state import MakeSteps, PackState, Steps
+from depthrate.tasks.training.pack_state import Divergence, MakeSteps, PackState, Steps
 
 log = logging.getLogger(__name__)
 
 TRIES = 3
 """Number of steps timed per group size. The fastest step counts."""
-COMPILE_POLL_INTERVAL_S = 0.2
 ERROR_TAIL = 2000
 
 
@@ -75,7 +73,6 @@ class CompiledSteps(Steps):
         self._split(self._size or self._sizes[0])
 
     def release(self) -> None:
-        """Release the bound tensors."""
         super().release()
         self._state, self._parts = [], []
 
@@ -210,13 +207,4 @@ def _run_compiler(request: Path, output: Path, should_stop: Callable[[], bool]) 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        try:
-            while process.poll() is None:
-                if should_stop():
-                    raise Interrupted
-                time.sleep(COMPILE_POLL_INTERVAL_S)
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    return process.returncode
+        return wait_for(process, should_stop, partial(os.killpg, process.pid, signal.SIGKILL))

@@ -11,29 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.training.engines.eager import TorchSteps
 from depthrate.tasks.training.pack_state import Steps
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 
 class HandGradientTrainer(FusedTrainer):
     """Plain gradient descent from fixed starts. Subclasses allocate their tensors once and compute the step in them."""
 
-    def __init__(
-        self,
-        network: Network,
-        plan: TrainingPlan,
-        hyperparameters: Sequence[Hyperparameters],
-        x_NI: Tensor,
-        labels_N: Tensor,
-        *,
-        start_TP: Tensor,
-    ):
+    def __init__(self, *arguments: Any, start_TP: Tensor):
         self._laid_out: Tensor | None = None
         self._start_TP = start_TP
-        super().__init__(network, plan, hyperparameters, x_NI, labels_N)
+        super().__init__(*arguments)
 
     def _start(self) -> Tensors:
         state = super()._start()
@@ -41,16 +31,13 @@ class HandGradientTrainer(FusedTrainer):
         return state
 
     def select(self, trials: Sequence[int]) -> None:
-        """Continue with only these trials. Their state is unchanged to the bit."""
         self._start_TP = self._start_TP[list(trials)]
         super().select(trials)
 
     def eager_steps(self) -> Steps:
-        """Create the handwritten steps."""
         return _HandSteps(self)
 
     def options(self, trials: slice) -> dict[str, Any]:
-        """Return the start of these trials."""
         return {"start_TP": self._start_TP[trials]}
 
     def first_gradient(self) -> Tensor:
@@ -86,19 +73,16 @@ class _HandSteps(TorchSteps):
     trainer: HandGradientTrainer
 
     def prepare(self) -> None:
-        """Bind the parameters."""
         super().prepare()
         self.trainer.bind_parameters()
         self._rates: list[float] = []
         self._factors: Sequence[Tensor] = ()
 
     def inputs(self) -> Sequence[Tensor]:
-        """Return the factors that contain the learning rates."""
         rates = self.trainer.lr_at(self.trainer.step_count)
         if rates != self._rates:
             self._rates, self._factors = rates, self.trainer.rate_factors(rates)
         return self._factors
 
     def take(self, *inputs: Tensor) -> Tensor:
-        """Take the handwritten step."""
         return self.trainer.descend(*inputs)

@@ -113,9 +113,9 @@ class StepProgram:
                 state[name].copy_(new_state[name])
         return loss_T
 
-    def examples(self, num_trials: int = EXAMPLE_TRIALS) -> tuple[object, ...]:
+    def examples(self) -> tuple[object, ...]:
         """Create inputs of `run` with a trainer's memory layout: parameters are columns of rows of P numbers."""
-        specs, dtype = self.network.parameter_specs(), self.plan.dtype
+        specs, dtype, num_trials = self.network.parameter_specs(), self.plan.dtype, EXAMPLE_TRIALS
         width = sum(spec.size for spec in specs)
 
         def pieces() -> list[Tensor]:

@@ -131,7 +131,8 @@ class StageContext:
 
     def save_checkpoint(self, content: bytes) -> None:
         """Save this depth's checkpoint together with earlier depths' checkpoints."""
-        self.chain.context.save_checkpoint(_join_checkpoints([*self.chain.saved[: self.stage], content]))
+        parts = [*self.chain.saved[: self.stage], content]
+        self.chain.context.save_checkpoint(b"".join(len(part).to_bytes(8, "big") + part for part in parts))
 
     def load_checkpoint(self) -> bytes | None:
         """Return this depth's checkpoint, or None."""
@@ -147,13 +148,8 @@ def _budget(training: NetworkTraining) -> int:
     return training.plan.num_steps + (0 if training.polish is None else training.polish.num_evaluations)
 
 
-def _join_checkpoints(parts: Sequence[bytes]) -> bytes:
-    """Join the checkpoints of several depths, each preceded by its length."""
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-
-
 def _split_checkpoints(content: bytes | None) -> list[bytes]:
-    """Split joined checkpoints. A truncated last part is detected later by its checksum."""
+    """Split joined checkpoints, each preceded by its length. A truncated last part is detected later by its checksum."""
     parts, rest = [], content or b""
     while rest:
         length = int.from_bytes(rest[:8], "big")

@@ -6,6 +6,7 @@ Source: Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices, Ma
 of Lewis and Overton, Nonsmooth optimization via quasi-Newton methods, Math. Programming 141 (2013), which needs no smoothness.
 """
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,11 @@ CURVATURE = 0.9
 """Weak Wolfe condition: maximum remaining share of the slope."""
 MAX_TRIES = 40
 """Maximum number of points per line search."""
+_STATE = (
+    *("point_P", "gradient_P", "_pairs_MP", "_direction_P", "_order", "is_stalled"),
+    *("_slope", "_step", "_low", "_high", "_tries"),
+)
+_PRODUCTS = ("_sy_MM", "_yy_MM")
 
 
 class Lbfgs:
@@ -165,13 +171,8 @@ class Lbfgs:
 
     def state(self) -> dict[str, Any]:
         """Return the state for `load_state` except the iterate, as tensors and numbers."""
-        return {
-            "tensors": [self.point_P, self.gradient_P, self._pairs_MP],
-            "direction_P": self._direction_P,
-            "products": [torch.from_numpy(self._sy_MM.copy()), torch.from_numpy(self._yy_MM.copy())],
-            "order": list(self._order),
-            "line": [self._slope, self._step, self._low, self._high, self._tries],
-            "is_stalled": self.is_stalled,
+        return {name: getattr(self, name) for name in _STATE} | {
+            name: torch.from_numpy(getattr(self, name).copy()) for name in _PRODUCTS
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -179,10 +180,8 @@ class Lbfgs:
         device = self.iterate_P.device
         self.iterate_P = state["iterate_P"].to(device)
         self.value, self.gradient_norm = state["ends"]
-        if "tensors" not in state:
-            return
-        self.point_P, self.gradient_P, self._pairs_MP = (tensor.to(device) for tensor in state["tensors"])
-        self._direction_P = None if state["direction_P"] is None else state["direction_P"].to(device)
-        self._sy_MM, self._yy_MM = (product.numpy().copy() for product in state["products"])
-        self._order, self.is_stalled = list(state["order"]), state["is_stalled"]
-        self._slope, self._step, self._low, self._high, self._tries = state["line"]
+        for name in _STATE if _STATE[0] in state else ():
+            value = state[name]
+            setattr(self, name, value.to(device) if isinstance(value, Tensor) else copy.copy(value))
+        for name in _PRODUCTS if _STATE[0] in state else ():
+            setattr(self, name, state[name].numpy().copy())

@@ -33,6 +33,10 @@ MIN_CURVATURE = 1e-10
 """Curvature at or below which a direction counts as flat."""
 
 Requested = Literal["product", "step"]
+_STATE = (
+    *("gradient_P", "point_P", "_step_P", "_bent_P", "_residual_P", "_direction_P", "_requested", "_is_at_edge"),
+    *("is_stalled", "_radius", "_square", "_num_products", "_residual_tolerance", "_length"),
+)
 
 
 class NewtonCg:
@@ -83,12 +87,8 @@ class NewtonCg:
         self._step_P, self._bent_P = torch.zeros_like(self.iterate_P), torch.zeros_like(self.iterate_P)
         self._residual_P, self._direction_P = self.gradient_P.clone(), -self.gradient_P
         self._square, self._num_products, self._is_at_edge = self.gradient_norm**2, 0, False
-        share = (
-            min(MAX_RESIDUAL_SHARE, math.sqrt(self.gradient_norm / abs(self.value)))
-            if self.value
-            else MAX_RESIDUAL_SHARE
-        )
-        self._residual_tolerance = share * self.gradient_norm
+        relative = self.gradient_norm / abs(self.value) if self.value else math.inf
+        self._residual_tolerance = min(MAX_RESIDUAL_SHARE, math.sqrt(relative)) * self.gradient_norm
         self._request_product()
 
     def _request_product(self) -> None:
@@ -133,25 +133,12 @@ class NewtonCg:
 
     def state(self) -> dict[str, Any]:
         """Return the state for `from_state` except the iterate, as tensors and numbers."""
-        return {
-            "newton": [
-                self.point_P, self.gradient_P, self._step_P, self._bent_P, self._residual_P, self._direction_P,
-            ],
-            "numbers": [self._radius, self._square, self._num_products, self._residual_tolerance, self._length],
-            "asked": self._requested,
-            "flags": [self._is_at_edge, self.is_stalled],
-        }  # fmt: skip
+        return {"newton": [getattr(self, name) for name in _STATE]}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], device: torch.device, *, rounding: float) -> NewtonCg:
         """Resume from a `state` with the iterate added."""
-        tensors = [tensor.to(device) for tensor in state["newton"]]
-        value, _ = state["ends"]
-        search = cls(state["iterate_P"].to(device), value, tensors[1], rounding=rounding)
-        search.point_P, _, search._step_P, search._bent_P, search._residual_P, search._direction_P = tensors
-        search._radius, search._square, search._num_products, search._residual_tolerance, search._length = state[
-            "numbers"
-        ]
-        search._requested = state["asked"]
-        search._is_at_edge, search.is_stalled = state["flags"]
+        values = [value.to(device) if isinstance(value, Tensor) else value for value in state["newton"]]
+        search = cls(state["iterate_P"].to(device), state["ends"][0], values[0], rounding=rounding)
+        vars(search).update(zip(_STATE, values, strict=True))
         return search

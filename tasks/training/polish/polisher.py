@@ -14,14 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from depthrate.tasks.networks.flat_parameters import leaves_of, split_parameters
+from depthrate.tasks.networks.smooth_relu import KinkSlopes
 from depthrate.tasks.training.polish.lbfgs import Lbfgs
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
 from depthrate.tasks.training.polish.smoothed_objective import Objective, SmoothedObjective
-from depthrate.tasks.training.polish.subgradient import min_subgradient_norm
-from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.step import losses
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import PolishPlan
 
 OBJECTIVE_RTOL = 1e-10
@@ -85,7 +88,7 @@ class Polisher:
             for trial in self._trials
         ]
 
-    def compare(self, trials: Iterable[int]) -> Evaluation:
+    def compare(self, trials: Iterable[int]) -> dict[str, Tensor]:
         """Record iterates with the lowest true objective so far, and evaluate the trainer at `theta_TP`.
 
         Unless the plan requests stationary points, a trial ends at its lowest point and not at its last one: the smoothed
@@ -94,7 +97,7 @@ class Polisher:
         """
         self._trainer.theta_TP = torch.stack([trial.search.iterate_P for trial in self._trials])
         evaluation = self._trainer.evaluate()
-        objective_T = evaluation.objective.tolist()
+        objective_T = evaluation["objective"].tolist()
         for trial, objective in ((self._trials[position], objective_T[position]) for position in trials):
             if objective < trial.lowest or self.plan.to_stationary:
                 trial.best_P, trial.lowest = trial.search.iterate_P, objective
@@ -127,12 +130,8 @@ class Polisher:
             has_converged = search.gradient_norm <= plan.tolerance
             is_over = self.num_evaluations * stages >= (trial.stage + 1) * plan.num_evaluations
         if not (has_converged or search.is_stalled or is_over):
-            if (
-                plan.newton
-                and is_last
-                and isinstance(search, Lbfgs)
-                and search.gradient_norm <= loose * abs(search.value)
-            ):
+            is_near = plan.newton and is_last and search.gradient_norm <= loose * abs(search.value)
+            if is_near and isinstance(search, Lbfgs):
                 trial.search = NewtonCg(search.iterate_P, search.value, search.gradient_P, rounding=self._rounding)
             return
         if not is_last and isinstance(search, Lbfgs) and self.num_evaluations < plan.num_evaluations:
@@ -173,11 +172,61 @@ class Polisher:
             else:
                 trial.search = self._lbfgs(trial.search.iterate_P)
                 trial.search.load_state(search_state)
-            trial.best_P, trial.lowest, trial.best_gradient_norm, *flags = best
-            trial.is_stationary = any(flags)  # absent in checkpoints of older versions
+            trial.best_P, trial.lowest, trial.best_gradient_norm, trial.is_stationary = best
             trial.best_P = trial.best_P.to(trial.search.iterate_P.device)
 
 
 def _search_end(search: Lbfgs | NewtonCg) -> dict[str, Any]:
     """Return a search's iterate with value and gradient norm, the only state of a finished search."""
     return {"iterate_P": search.iterate_P, "ends": [search.value, search.gradient_norm]}
+
+
+MAX_EVALUATIONS = 40
+"""Maximum number of evaluations of the norm and its gradient."""
+
+
+def min_subgradient_norm(trainer: FusedTrainer, position: int, theta_P: Tensor, width: float) -> float:
+    """Minimise the norm of one trial's gradient over the slopes at ReLU's kinks, each between 0 and 1.
+
+    ReLU's value is the true one. Units with |z| small compared with the last smoothing width are at a kink. Their slopes start
+    at polish's values, and the squared norm is minimised over them. All samples are processed at once.
+
+    Returns:
+        The smallest norm found.
+    """
+    kinks = KinkSlopes(width)
+    network = trainer.network.with_relu(kinks)
+    leaves = leaves_of(split_parameters(theta_P.unsqueeze(0), trainer.specs), network.fixed_parameters)
+    trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    decay_P = trainer.decay_TP[position]
+    decayed = split_parameters((decay_P * theta_P).unsqueeze(0), trainer.specs)
+    state = {name: tensor[position : position + 1] for name, tensor in trainer.untrained.items()}
+    x_1NI, labels_1N = trainer.x_NI.unsqueeze(0), trainer.labels_N.unsqueeze(0)
+
+    def square(slopes: list[Tensor] | None, *, differentiable: bool) -> Tensor:
+        kinks.begin(slopes)
+        loss = losses(trainer.plan.loss, network.logits(leaves, x_1NI, state), labels_1N).sum()
+        pieces = torch.autograd.grad(loss, list(trained.values()), create_graph=differentiable)
+        terms = [(piece + decayed[name]).square().sum() for name, piece in zip(trained, pieces, strict=True)]
+        return torch.stack(terms).sum()
+
+    # imported late, since the import takes half a second and most packs have no polish
+    from scipy.optimize import minimize
+
+    first = square(None, differentiable=False).item()
+    start = torch.cat(kinks.starts) if kinks.starts else theta_P.new_zeros(0)
+    if not len(start):
+        return float(np.sqrt(first))
+    sizes, scale = [len(part) for part in kinks.starts], max(first, 1e-300)
+
+    def scaled(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        slopes = torch.from_numpy(flat.copy()).to(theta_P).requires_grad_()
+        value = square(list(torch.split(slopes, sizes)), differentiable=True) / scale
+        (gradient,) = torch.autograd.grad(value, slopes)
+        return value.item(), gradient.numpy(force=True).astype(float)
+
+    options = {"maxfun": MAX_EVALUATIONS, "maxiter": MAX_EVALUATIONS, "ftol": 0.0, "gtol": 1e-12}
+    result = minimize(
+        scaled, start.numpy(force=True), jac=True, method="L-BFGS-B", bounds=[(0, 1)] * len(start), options=options
+    )
+    return float(np.sqrt(min(result.fun * scale, first)))

@@ -37,8 +37,8 @@ from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import number_text, three_decimals
 from depthrate.orchestrator.report.trial_tables import left_out_table
 from depthrate.sweeps.spec import FitRequest
-from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
+from depthrate.tasks.fits.lack_of_fit import BoundCheck
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import fit_rates, predict
 from tests.support.browser import Browser, browser

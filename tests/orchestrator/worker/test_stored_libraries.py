@@ -10,14 +10,14 @@ import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.native import build
+from depthrate.tasks.native.compiler import NoCompilerError
 from depthrate.tasks.papers.unconstrained.task import DUFM
-from depthrate.tasks.training.engines.choice import NoCompilerError
 from tests.support.launches import job_options
 
 GIVEN = {"depth": 2, "num_classes": 2, "samples_per_class": 3, "width": 7, "steps": 40}

@@ -16,11 +16,10 @@ import pytest
 
 from depthrate.sweeps.load import load_sweep
 from depthrate.tasks.code import load, trust
-from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import code_of_file
 from depthrate.tasks.code.trust import accept, is_accepted, untrusted_reason
 from depthrate.tasks.code.unpack import unpack
-from depthrate.tasks.interface import TaskError
+from depthrate.tasks.interface import TaskCode, TaskError
 from depthrate.tasks.loading import code_of_task, load_task
 
 ME, STRANGER = 65534, 65533

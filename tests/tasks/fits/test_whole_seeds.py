@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from depthrate.tasks.fits.bounds import check_bound
 from depthrate.tasks.fits.common_exponent import common_exponent
-from depthrate.tasks.fits.lack_of_fit import change_over_x, lack_of_fit
+from depthrate.tasks.fits.lack_of_fit import check_bound, lack_of_fit
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many, fit_rates
 
@@ -203,12 +202,3 @@ def test_a_correction_to_scaling_keeps_the_coverage(correction):
     fits = [fit for (fit,) in fit_many(x, y.reshape(300, -1), models=("power_correction",), seeds=seeds)]
     held = np.mean([fit.ci_low <= 0.5 <= fit.ci_high for fit in fits])
     assert 0.95 - 3 * 0.0126 < held < 0.998
-
-
-def test_a_change_over_x_needs_no_model():
-    x, (y, *_), seeds = simulated(CURVES["power_floor"][0], "shift", num_curves=1)
-    table_SG = np.log(y).reshape(5, 5)
-    changes = table_SG[:, -1] - table_SG[:, 0]
-    interval = stats.t.interval(0.95, 4, loc=changes.mean(), scale=stats.sem(changes))
-    assert change_over_x(x, y, seeds=seeds) == pytest.approx((changes.mean(), *interval))
-    assert change_over_x(x[:10], y[:10], seeds=seeds[:10]) is None, "two seeds"

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import depthrate
-from depthrate.tasks.measures.geodesic import Geodesic, effective_depth, line_distances
-from depthrate.tasks.measures.progressive import monotonicity
+from depthrate.tasks.measures.geodesic import Geodesic, effective_depth, line_distances, monotonicity
 from depthrate.tasks.supervised.task import COLLAPSE
 from tests.support.training_context import Context, ids_of
 

@@ -6,8 +6,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
-from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
-from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments, spectrum
 
 RANK_TOL = 1e-2
 BALANCED, UNBALANCED = [7, 7, 7, 7], [3, 9, 1, 5]

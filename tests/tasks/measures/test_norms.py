@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from depthrate.tasks.measures.norms import smallest_deviations
+from depthrate.tasks.measures.alignment import smallest_deviations
 
 ROWS = {
     "normal": lambda h_TND: h_TND,

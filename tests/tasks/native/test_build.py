@@ -13,8 +13,8 @@ import pytest
 from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.native import build
 from depthrate.tasks.native.build import FLAGS, load_library
+from depthrate.tasks.native.compiler import EngineError, NoCompilerError
 from depthrate.tasks.native.library import Call
-from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError
 from tests.support.native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 CONSTANTS = {"NUMBER": "float", "WIDTH": 3, "INPUTS": 2, "CLASSES": 2, "LINEAR_LAYERS": 1, "PRE_NORM": 0}

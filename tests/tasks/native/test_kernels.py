@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines import native_call
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native import native_library
+from depthrate.tasks.training.pack_state import Divergence
 from tests.support.native_trials import (
     error,
     gradient,

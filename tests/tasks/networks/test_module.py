@@ -123,7 +123,7 @@ def test_it_trains_as_torch_trains_it(make):
         torch.testing.assert_close(found.untrained[name][0], buffer)
     with torch.no_grad():
         loss = nn.functional.cross_entropy(module.eval()(x.view(-1, 1, 8, 8)), labels)
-    torch.testing.assert_close(found.evaluate().loss[0].float(), loss, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found.evaluate()["loss"][0].float(), loss, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("arguments", [{"make": MLP, "depth": 1, "dropout": 0.3}, {"make": ResNet}])
@@ -386,7 +386,7 @@ def test_unusual_modules_train_as_torch_trains_them(make, is_fused):
     expected = torch.cat([named[name].detach().flatten() for name in specs])
     torch.testing.assert_close(again.theta_TP[0], expected, atol=1e-5, rtol=1e-4)
     loss = nn.functional.cross_entropy(module.eval()(x.view(-1, 1, 8, 8)), labels)
-    torch.testing.assert_close(again.evaluate().loss[0].float(), loss.detach(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(again.evaluate()["loss"][0].float(), loss.detach(), atol=1e-5, rtol=1e-4)
 
 
 class Refused(MLP):

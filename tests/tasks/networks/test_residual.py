@@ -111,10 +111,10 @@ def test_objective_is_loss_plus_half_lambda_squares(linear_layers, pre_norm, dep
         theta = {name: p[trial].numpy() for name, p in trainer.parameters().items()}
         hidden = sum((w**2).sum() for name, w in theta.items() if name[0] == "W" and name not in ("W_0", "W_L"))
         penalty = (h.weight_decays["hidden"] * hidden + h.weight_decays["last"] * (theta["W_L"] ** 2).sum()) / 2
-        assert (found.objective - found.loss)[trial].item() == pytest.approx(penalty, rel=1e-10)
+        assert (found["objective"] - found["loss"])[trial].item() == pytest.approx(penalty, rel=1e-10)
         outputs = np.array([reference(theta, x.numpy(), linear_layers, pre_norm, depth)[1] for x in inputs()[0]])
-        assert found.loss[trial].item() == pytest.approx(data_term(loss, outputs, labels_N.numpy()), rel=1e-10)
-        assert found.accuracy[trial].item() == pytest.approx(np.mean(outputs.argmax(1) == labels_N.numpy()))
+        assert found["loss"][trial].item() == pytest.approx(data_term(loss, outputs, labels_N.numpy()), rel=1e-10)
+        assert found["accuracy"][trial].item() == pytest.approx(np.mean(outputs.argmax(1) == labels_N.numpy()))
 
 
 def data_term(loss, outputs_NK, labels_N):

@@ -176,12 +176,12 @@ def test_objective_is_cross_entropy_plus_half_lambda_squares(attention_layers, m
         theta = {name: p[trial].numpy() for name, p in trainer.parameters().items()}
         hidden = sum((w**2).sum() for name, w in theta.items() if name[0] == "W" and name[2:] not in ("e", "p", "L"))
         penalty = (h.weight_decays["hidden"] * hidden + h.weight_decays["last"] * (theta["W_L"] ** 2).sum()) / 2
-        assert (found.objective - found.loss)[trial].item() == pytest.approx(penalty, rel=1e-10)
+        assert (found["objective"] - found["loss"])[trial].item() == pytest.approx(penalty, rel=1e-10)
         loss = 0.0
         for sample, label in zip(trainer.x_NI.numpy(), trainer.labels_N.tolist(), strict=True):
             output = reference(theta, columns_of(sample, is_text), attention_layers, mlp_layers, pre_norm, 2)[1]
             loss += (np.log(np.exp(output).sum()) - output[label]) / SAMPLES
-        assert found.loss[trial].item() == pytest.approx(loss, rel=1e-10)
+        assert found["loss"][trial].item() == pytest.approx(loss, rel=1e-10)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -197,8 +197,8 @@ def test_fused_is_alone_bitwise(attention_layers, mlp_layers, pre_norm, is_text,
         assert torch.equal(fused.step(), losses)
     for trial, trainer in enumerate(alone):
         assert torch.equal(fused.theta_TP[trial : trial + 1], trainer.theta_TP)
-        for name, values in vars(fused.evaluate()).items():
-            assert torch.equal(values[trial : trial + 1], getattr(trainer.evaluate(), name))
+        for name, values in fused.evaluate().items():
+            assert torch.equal(values[trial : trial + 1], trainer.evaluate()[name])
 
 
 @on_patches_and_tokens
@@ -209,7 +209,7 @@ def test_large_sets_are_evaluated_in_parts(is_text):
     found = trainer.evaluate()
     parameters, x_TNI = trainer.parameters(), trainer.x_NI.unsqueeze(0)
     expected = torch.nn.functional.cross_entropy(network.logits(parameters, x_TNI)[0], trainer.labels_N)
-    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert found["loss"].item() == pytest.approx(expected.item(), rel=1e-12)
     for part, whole in zip(trainer.features(0), network.features(parameters, x_TNI), strict=True):
         torch.testing.assert_close(part, whole)
 

@@ -71,8 +71,8 @@ def test_fixed_together_is_fixed_alone(engine):
 
 def test_the_gradient_norm_leaves_out_what_is_fixed():
     fixed, trained = trainer_of(params_of(train_embedding=False)), trainer_of(params_of())
-    assert 0 < fixed.evaluate().grad_norm.item() < trained.evaluate().grad_norm.item()
-    assert fixed.evaluate().objective.item() == trained.evaluate().objective.item()
+    assert 0 < fixed.evaluate()["grad_norm"].item() < trained.evaluate()["grad_norm"].item()
+    assert fixed.evaluate()["objective"].item() == trained.evaluate()["objective"].item()
 
 
 def test_decayed_embeddings_and_biases_cost_what_they_are():

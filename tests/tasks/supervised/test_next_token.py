@@ -232,9 +232,9 @@ def test_steps_are_those_of_torch(folder):
         return nn.functional.cross_entropy(module(trainer.x_NI[rows]).flatten(0, 1), trainer.labels_N[rows].flatten())
 
     found, everything = trainer.evaluate(), torch.arange(40)
-    assert found.loss[0].item() == pytest.approx(loss(everything).item())
+    assert found["loss"][0].item() == pytest.approx(loss(everything).item())
     right = module(trainer.x_NI).argmax(-1) == trainer.labels_N
-    assert found.accuracy[0].item() == pytest.approx(right.double().mean().item())
+    assert found["accuracy"][0].item() == pytest.approx(right.double().mean().item())
     order = trainer.next_order()[0]
     for step in range(3):
         for group in optimizer.param_groups:

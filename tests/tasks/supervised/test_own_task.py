@@ -13,8 +13,8 @@ from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.interface import Engine, TaskError
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.engines.choice import EngineError
 from tests.support import own_models
 from tests.support.own_data import data_of_function
 from tests.support.training_context import run_pack

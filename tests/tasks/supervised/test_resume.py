@@ -13,7 +13,7 @@ import torch
 
 from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.training_pack import TrainingPack
 from tests.support.collapse_packs import STEPS, pack_of, params_of, run, with_diverging
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed

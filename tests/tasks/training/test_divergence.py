@@ -8,7 +8,7 @@ import torch
 
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.training_pack import run_training
 from tests.support.training_context import Context, ids_of, training_on
 

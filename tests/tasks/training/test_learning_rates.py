@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from depthrate.tasks.training import learning_rates
-from depthrate.tasks.training.learning_rates import Rates
+from depthrate.tasks.training import pack_state
+from depthrate.tasks.training.pack_state import Rates
 from depthrate.tasks.training.training_plan import Hyperparameters, learning_rate_factor
 from tests.support import native_trials
 
@@ -22,7 +22,7 @@ plan_of = functools.partial(native_trials.plan_of, num_steps=50)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
 @pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "warmup_cosine", "one_cycle"])
 def test_together_and_alone_are_one_number(schedule, optimizer, dtype, at_once, monkeypatch):
-    monkeypatch.setattr(learning_rates, "STEPS_PER_BLOCK", at_once)
+    monkeypatch.setattr(pack_state, "STEPS_PER_BLOCK", at_once)
     plan = plan_of(schedule=schedule, optimizer=optimizer, dtype=dtype)
     formed = Rates(plan, TRIALS, torch.device("cpu"))
     for step in [0, 1, 49, 3, 20, 21, 50, 70]:  # forward, back, and beyond the end

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.computing import computing
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.step import lowered_precision
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 

@@ -14,7 +14,7 @@ from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import training_plan
 from depthrate.tasks.training.computing import computing
-from depthrate.tasks.training.engines import cuda_graph
+from depthrate.tasks.training.engines import eager
 from depthrate.tasks.training.pack_state import permutations
 from depthrate.tasks.training.training_pack import TrainingPack
 from tests.support.collapse_packs import params_of
@@ -225,11 +225,11 @@ def test_the_steps_of_a_dropped_trainer_are_freed_at_once(gpu):
 
 def test_a_recording_is_replayed_with_the_arguments_of_each_step(gpu):
     taken = []
-    replayed = cuda_graph.ReplayedStep()
-    for number in range(2 * cuda_graph.WARM_UP_STEPS):
+    replayed = eager.ReplayedStep()
+    for number in range(2 * eager.WARM_UP_STEPS):
         losses = replayed(lambda x: taken.append(x.clone()) or x * 2, [torch.full((2,), float(number)).to("cuda")])
         assert losses.tolist() == [2.0 * number] * 2
-    assert [x.tolist()[0] for x in taken] == list(range(2 * cuda_graph.WARM_UP_STEPS))
+    assert [x.tolist()[0] for x in taken] == list(range(2 * eager.WARM_UP_STEPS))
 
 
 @pytest.mark.parametrize(("error", "is_raised"), [(torch.OutOfMemoryError, True), (RuntimeError, False)])
@@ -237,9 +237,9 @@ def test_a_step_that_cannot_be_recorded_is_launched_operation_by_operation(error
     def fails(stream, function):
         raise error("no")
 
-    monkeypatch.setattr(cuda_graph.SideStream, "record", fails)
-    replayed, one = cuda_graph.ReplayedStep(), torch.ones(1).to("cuda")
-    for _ in range(cuda_graph.WARM_UP_STEPS):
+    monkeypatch.setattr(eager.SideStream, "record", fails)
+    replayed, one = eager.ReplayedStep(), torch.ones(1).to("cuda")
+    for _ in range(eager.WARM_UP_STEPS):
         replayed(torch.square, [one])
     with pytest.raises(error) if is_raised else contextlib.nullcontext():
         for _ in range(3):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import bound_of_gap
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.step import losses
 from tests.support.training_context import Context, ids_of
 

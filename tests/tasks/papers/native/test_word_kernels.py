@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.papers.words.word_trainer import words_library
-from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.pack_state import Divergence
 from tests.support.native_trials import assert_native_pack, error
 
 SHAPES = [

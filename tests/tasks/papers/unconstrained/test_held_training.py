@@ -102,9 +102,9 @@ def test_a_step_by_hand_is_a_step_by_autograd(task, own, loss):
         objective = data + 0.05 / 6 * w.square().sum() + lam / 24 * pull
         grads = torch.autograd.grad(objective, list(leaves.values()))
         evaluation = made.evaluate()
-        torch.testing.assert_close(evaluation.objective[0], objective.detach(), rtol=1e-12, atol=0)
+        torch.testing.assert_close(evaluation["objective"][0], objective.detach(), rtol=1e-12, atol=0)
         norm = sum(g.square().sum() for g in grads).sqrt()
-        torch.testing.assert_close(evaluation.grad_norm[0], norm, rtol=1e-12, atol=0)
+        torch.testing.assert_close(evaluation["grad_norm"][0], norm, rtol=1e-12, atol=0)
         made.step()
         for (name, value), grad in zip(leaves.items(), grads, strict=True):
             rate = 0.2 * (3 if name == "W" else 12)

@@ -39,7 +39,7 @@ def plain(params, num_steps):
 
 
 def numbers(trainer, position):
-    return vars(trainer.evaluate([position])).values()
+    return trainer.evaluate([position]).values()
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
@@ -110,10 +110,10 @@ def test_the_evaluation_is_that_of_the_network_on_its_sentences():
     ):
         logits = trainer.word_features(0)[words_NL.long()].flatten(1) @ trainer.linear(0).flatten(1).T
         found = trainer.evaluate([0])
-        assert getattr(found, loss) == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-12)
-        assert getattr(found, accuracy) == (logits.argmax(1) == labels).double().mean().item()
+        assert found[loss] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-12)
+        assert found[accuracy] == (logits.argmax(1) == labels).double().mean().item()
     decay = params["weight_decay"] / 2 * trainer.linear(0).square().sum().item()
-    assert found.objective == pytest.approx(found.loss + decay, rel=1e-12)
+    assert found["objective"] == pytest.approx(found["loss"] + decay, rel=1e-12)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
@@ -121,7 +121,7 @@ def test_the_epoch_s_mean_is_that_of_its_batches_each_before_its_step(layer_norm
     """48 sentences in batches of 20: an epoch has two steps, and what is over begins a new one."""
     params = filled(layer_norm=layer_norm, dtype="float64", init_scale=1.0, lr=0.5, samples_per_sequence=4)
     trainer, shadow = trainer_of(params), trainer_of(params)
-    assert all(value.isnan() for value in (trainer.evaluate([0]).epoch_loss, trainer.evaluate([0]).epoch_accuracy))
+    assert all(trainer.evaluate([0])[name].isnan() for name in ("epoch_loss", "epoch_accuracy"))
     before: list[tuple[float, float]] = []
     for step in range(5):
         rows, labels = shadow._next_batch()  # the same batches; shadow's own numbers are not used
@@ -133,5 +133,5 @@ def test_the_epoch_s_mean_is_that_of_its_batches_each_before_its_step(layer_norm
         found = trainer.evaluate([0])
         means = [sum(item) / len(before) for item in zip(*before, strict=True)]
         torch.testing.assert_close(
-            torch.stack([found.epoch_loss[0], found.epoch_accuracy[0]]), torch.tensor(means).double()
+            torch.stack([found["epoch_loss"][0], found["epoch_accuracy"][0]]), torch.tensor(means).double()
         )

@@ -10,13 +10,14 @@ import time
 import pytest
 import torch
 
+from depthrate.tasks.code.private_cache import private_cache
 from depthrate.tasks.interface import Engine, Interrupted
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.networks.mlp import Mlp
-from depthrate.tasks.private_cache import private_cache
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import training_pack
 from depthrate.tasks.training.engines import compiled as compiled_module
-from depthrate.tasks.training.engines.choice import EngineError, select_engine
+from depthrate.tasks.training.engines.choice import select_engine
 from depthrate.tasks.training.engines.compiled import compile_steps, compiled_program, program_key
 from depthrate.tasks.training.engines.step_program import StepProgram
 from depthrate.tasks.training.pack_state import Steps

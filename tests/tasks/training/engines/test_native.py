@@ -7,9 +7,9 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.interface import Engine, Interrupted
+from depthrate.tasks.native.compiler import EngineError, NoCompilerError
 from depthrate.tasks.papers.unconstrained.task import DUFM
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError
 from tests.support.training_context import Context, assert_same, ids_of
 
 

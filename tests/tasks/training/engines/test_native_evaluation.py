@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from depthrate.tasks.training.engines import native_evaluation
+from depthrate.tasks.training.engines import native as engine
 from tests.support.native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 FAMILIES = [(1, False), (1, True), (2, False), (2, True)]
@@ -32,9 +32,9 @@ def test_it_is_as_near_to_float64_as_torch(linear_layers, pre_norm, loss):
     native, eager, exact = trainers(linear_layers, pre_norm, loss)
     before = native.theta_TP.clone(), native.moment_TP.clone()
     found, of_torch, true = (trainer.evaluate() for trainer in (native, eager, exact))
-    assert torch.equal(found.accuracy, true.accuracy)
+    assert torch.equal(found["accuracy"], true["accuracy"])
     for name in ("loss", "objective", "grad_norm"):
-        here, there, value = (getattr(result, name) for result in (found, of_torch, true))
+        here, there, value = (result[name] for result in (found, of_torch, true))
         assert off(here, value) <= 2 * off(there, value) + 1e-6, name
     assert torch.equal(native.theta_TP, before[0]) and torch.equal(native.moment_TP, before[1])
     for trial in range(3):
@@ -51,7 +51,7 @@ def test_layers_and_evaluations_of_one_tile_do_not_affect_each_other(pre_norm):
     layers = list(native.features(0))
     found, true = native.evaluate(), exact.evaluate()
     for name in ("loss", "objective", "grad_norm"):
-        assert off(getattr(found, name), getattr(true, name)) < 1e-5, name
+        assert off(found[name], true[name]) < 1e-5, name
     assert all(torch.equal(one, other) for one, other in zip(layers, native.features(0), strict=True))
 
 
@@ -66,7 +66,7 @@ def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, p
     assert eager.smallest_variance(0) is None
     alone = native.smallest_variance(0)
     assert len(list(native.features(0))) == len(list(native.features(1))) == 4
-    monkeypatch.setattr(native_evaluation.NativeEvaluation, "_run", None)
+    monkeypatch.setattr(engine.NativeEvaluation, "_run", None)
     assert native.smallest_variance(0) == alone  # known from the pass that gave the layers
     monkeypatch.undo()
     assert len(list(native.features(0))) == 4
@@ -79,7 +79,7 @@ def test_a_trial_is_evaluated_as_if_it_were_alone():
     found, layers = together.evaluate(), list(together.features(1))
     together.select([1])
     alone = together.evaluate()
-    assert torch.equal(alone.loss[0], found.loss[1]) and torch.equal(alone.grad_norm[0], found.grad_norm[1])
+    assert torch.equal(alone["loss"][0], found["loss"][1]) and torch.equal(alone["grad_norm"][0], found["grad_norm"][1])
     assert all(torch.equal(one, other) for one, other in zip(together.features(0), layers, strict=True))
 
 
@@ -90,8 +90,8 @@ def test_other_samples_and_networks_with_more_layers_than_are_held_are_left_to_t
         torch.equal(one, other)
         for one, other in zip(*(list(trainer.features(0)) for trainer in elsewhere), strict=True)
     )
-    assert torch.equal(elsewhere[0].evaluate().grad_norm, elsewhere[1].evaluate().grad_norm)
-    monkeypatch.setattr(native_evaluation, "MAX_BUFFER_BYTES", 1000)
+    assert torch.equal(elsewhere[0].evaluate()["grad_norm"], elsewhere[1].evaluate()["grad_norm"])
+    monkeypatch.setattr(engine, "MAX_BUFFER_BYTES", 1000)
     assert all(
         torch.equal(one, other) for one, other in zip(list(native.features(0)), list(eager.features(0)), strict=True)
     )

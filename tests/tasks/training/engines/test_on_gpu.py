@@ -7,7 +7,7 @@ import torch
 
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.training.engines import cuda_graph
+from depthrate.tasks.training.engines import eager
 from depthrate.tasks.training.engines.eager import EagerSteps
 from tests.support.training_context import Context, ids_of, run_resumed
 
@@ -55,7 +55,7 @@ def test_a_trial_in_a_pack_is_the_trial_alone(shape):
 @pytest.fixture
 def unreplayed(monkeypatch):
     """Launch the operations of steps one by one."""
-    monkeypatch.setattr(cuda_graph, "WARM_UP_STEPS", 10**9)
+    monkeypatch.setattr(eager, "WARM_UP_STEPS", 10**9)
 
 
 @every_shape

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from depthrate.tasks.interface import Engine, Interrupted
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import FreeParameters
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native import smoothed_library
-from depthrate.tasks.training.polish.native_objective import NativeObjective
-from depthrate.tasks.training.polish.smoothed_objective import SmoothedObjective
+from depthrate.tasks.training.polish.smoothed_objective import NativeObjective, SmoothedObjective
 from depthrate.tasks.training.training_plan import PolishPlan
 from tests.support.native_trials import error, network_of, plan_of, trainer_of, trials_of
 from tests.support.training_context import Context, assert_same, ids_of

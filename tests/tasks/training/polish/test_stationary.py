@@ -13,8 +13,7 @@ from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
-from depthrate.tasks.training.polish.polisher import Polisher
-from depthrate.tasks.training.polish.subgradient import min_subgradient_norm
+from depthrate.tasks.training.polish.polisher import Polisher, min_subgradient_norm
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 
@@ -173,7 +172,7 @@ def test_the_least_subgradient_falls_with_the_width():
 def test_without_kinks_nearby_the_least_subgradient_is_the_gradient():
     trainer = training_of(params_of()).begin()
     norm = min_subgradient_norm(trainer, 0, trainer.theta_TP[0], 1e-12)
-    assert norm == pytest.approx(trainer.evaluate().grad_norm.item(), rel=1e-12)
+    assert norm == pytest.approx(trainer.evaluate()["grad_norm"].item(), rel=1e-12)
 
 
 @pytest.mark.slow

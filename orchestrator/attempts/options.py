@@ -1,31 +1,27 @@
-"""Launch options, declared once here or with their executor. Commands, notebooks and job files derive from them.
+"""Launch options, declared once here or with their executor. Commands and notebooks derive from them.
 
 To add an option, add a field to `LaunchOptions`, or an `Option` to an `ExecutorEntry` if only one executor has it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from depthrate.deprecated import LAUNCH_OPTIONS, rename_launch_options, warn_renamed
+from depthrate.deprecated import LAUNCH_OPTIONS, warn_renamed
 from depthrate.errors import InputError
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.parameters import Parameter, ParameterError
 
 
 class OptionError(InputError):
     """A launch option is unknown or has an invalid value."""
 
 
-@dataclass(frozen=True)
-class Option:
+@dataclass(frozen=True, kw_only=True)
+class Option(Parameter):
     """Declaration of an option: `packs_per_gpu` is --packs-per-gpu, and packs_per_gpu=4 in a notebook."""
 
-    name: str
-    type: type
-    doc: str
     default: Any = None
-    minimum: float | None = None
     metavar: str | None = None
     is_list: bool = False
     """True if the option may be repeated."""
@@ -37,34 +33,27 @@ class Option:
         """Flag on the command line."""
         return f"--{self.name.rstrip('_').replace('_', '-')}"
 
-    def check(self, value: Any) -> None:
-        """Reject a value that the command line would reject.
+    def check(self, value: Any) -> Any:
+        """Return the value in its canonical type.
 
         Raises:
             OptionError: The value has the wrong type or is too small.
         """
         if self.is_list or (value is None and self.default is None):
-            return
-        expected = {bool: "True or False", int: "an int", float: "a number", str: "a str"}[self.type]
-        kinds = (int, float) if self.type is float else (self.type,)
-        is_type = isinstance(value, kinds) and (self.type is bool or not isinstance(value, bool))
-        if not is_type or (self.minimum is not None and not value >= self.minimum):
-            bound = "" if self.minimum is None else f" >= {self.minimum:g}"
-            raise OptionError(f"{self.name} is {value!r}, expected {expected}{bound}")
+            return value
+        try:
+            return super().check(value)
+        except ParameterError:
+            raise OptionError(f"{self.name} is {value!r}, expected {self.allowed}") from None
 
 
 def _option(kind: type, doc: str, default: Any = None, **more: Any) -> Any:
-    return field(default=default, metadata={"option": {"type": kind, "doc": doc, "default": default} | more})
-
-
-def _declared(declared: Field[Any]) -> Option | None:
-    metadata = declared.metadata.get("option")
-    return None if metadata is None else Option(declared.name, **metadata)
+    return field(default=default, metadata={"kind": kind.__name__, "doc": doc, "default": default} | more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Options of one launch, from a command line or a notebook. Jobs receive them as JSON."""
+    """Options of one launch, from a command line or a notebook."""
 
     sweep: str = ""
     """Sweep file, or name of a shipped or launched sweep."""
@@ -91,8 +80,6 @@ class LaunchOptions:
     notify: str | None = _option(str, "Command or URL to call on first failure and on completion.", in_plan=False)
     quiet: bool = _option(bool, "Print only errors, on stderr. Check the exit code.", False, in_plan=False)
     pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
-    data: str | None = None
-    """Folder of the data sets. None means DEPTHRATE_DATA of this process."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in LAUNCH_OPTIONS:
@@ -106,17 +93,9 @@ class LaunchOptions:
         """Return all options in the order of --help, including executors' options."""
         options: list[Option] = []
         for declared in fields(cls):
-            options += of_executors if declared.name == "executor_options" else filter(None, [_declared(declared)])
+            own = [Option(name=declared.name, **declared.metadata)] if declared.metadata else []
+            options += of_executors if declared.name == "executor_options" else own
         return options
-
-    def to_json(self) -> str:
-        """Return the options as one line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the JSON of `to_json`."""
-        return cls(**rename_launch_options(json.loads(text)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +103,8 @@ class JobOptions(LaunchOptions):
     """Options of all jobs of a launch: the resolved launch options, and values derived from them."""
 
     store: str = field()
-    data: str = field()
+    data: str
+    """Folder of the data sets."""
     device: str = field()
     """Device of the packs: cpu or cuda."""
     engine: str = Engine.AUTO
@@ -140,4 +120,4 @@ class JobOptions(LaunchOptions):
     gpu_share: float = 1.0
     """Share of a GPU per pack, if packs run on a GPU."""
     beat_s: float | None = None
-    """Seconds between heartbeats of an attempt, longer if many attempts run. None means the interval of a single attempt."""
+    """Seconds between heartbeats of an attempt. None means the interval of workers on the launch's machine."""

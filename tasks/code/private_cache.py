@@ -9,7 +9,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from depthrate.tasks.code.trust import distrust_of_paths
+from depthrate.tasks.code.trust import distrust_of_paths, is_private_to_user
 
 log = logging.getLogger("depthrate")
 
@@ -24,7 +24,7 @@ def private_cache(name: str) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        # Older versions and a umask of 002 left modes that let others write.
+        # A umask of 002 leaves modes that let others write.
         _restrict(folder.parent, ~0o022)
         _restrict(folder, 0o700)
         problems = distrust_of_paths([folder], {folder.resolve()})
@@ -42,12 +42,10 @@ def is_of_process(folder: Path) -> bool:
 
 def is_private_file(path: Path) -> bool:
     """Return whether `path` is a regular file that belongs to this user, has one name and is writable by no one else."""
-    try:
-        status = path.lstat()
-    except OSError:
+    if not is_private_to_user(path):
         return False
-    is_owner = status.st_uid == os.geteuid() and status.st_nlink == 1  # no hard link to another file of the user
-    return stat.S_ISREG(status.st_mode) and is_owner and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1  # no hard link to another file of the user
 
 
 def _restrict(folder: Path, mask: int) -> None:
