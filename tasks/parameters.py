@@ -202,7 +202,7 @@ class Parameter:
         hint = nearest(canonical, map(str, self.choices)) if self.choices and isinstance(canonical, str) else ""
         numbers = value if isinstance(value, list | tuple) else [value]
         is_huge = any(isinstance(number, int | float) and abs(number) >= LARGEST for number in numbers)
-        bound = f", of magnitude below {LARGEST:g}" if is_huge else ""
+        bound = f", of magnitude below {LARGEST:g}" if is_huge else text_fault(value)
         if self.kind == "str" and isinstance(value, bool | int | float):
             hint += " (quote it in YAML if it is text)"
         elif self.kind == "scalar" and isinstance(value, str):
@@ -220,6 +220,11 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return "\0" not in value
+
+
+def text_fault(value: Any) -> str:
+    """Return the condition that a str violates and so cannot be stored, to follow `Parameter.allowed`."""
+    return " without NUL and lone surrogates" if isinstance(value, str) and not _is_text(value) else ""
 
 
 class OncePerObject(Generic[Result]):

@@ -10,7 +10,7 @@ from typing import Any
 from depthrate.deprecated import LAUNCH_OPTIONS, warn_renamed
 from depthrate.errors import InputError
 from depthrate.tasks.interface import Engine
-from depthrate.tasks.parameters import Parameter, ParameterError
+from depthrate.tasks.parameters import Parameter, ParameterError, text_fault
 
 
 class OptionError(InputError):
@@ -44,7 +44,7 @@ class Option(Parameter):
         try:
             return super().check(value)
         except ParameterError:
-            raise OptionError(f"{self.name} is {value!r}, expected {self.allowed}") from None
+            raise OptionError(f"{self.name} is {value!r}, expected {self.allowed}{text_fault(value)}") from None
 
 
 def _option(kind: type, doc: str, default: Any = None, **more: Any) -> Any:

@@ -265,7 +265,9 @@ def bad_arguments(store: str) -> Iterator[Row]:
         yield f"{verb} nowhere", [verb, *words, "--store", "nowhere"], "no store at"
         yield from ((f"{verb} {url!r}", [verb, *words, "--store", url], "cannot open") for url in NO_PLACES)
     for verb in ("run", "plan"):
-        yield from ((f"{verb} {url!r}", [verb, "quickstart", "--store", url], "cannot open") for url in NO_PLACES)
+        for url in NO_PLACES:
+            message = "without NUL" if "\0" in url else "cannot open"
+            yield f"{verb} {url!r}", [verb, "quickstart", "--store", url], message
     for given in (_of_launches, _of_runs):
         yield from ((f"{' '.join(words)}", words, piece) for words, piece in given())
     yield from ((f"{' '.join(words)}", [*words, "--store", store], piece) for words, piece in _of_queries())
