@@ -18,9 +18,9 @@ from typing import Any
 from unittest import mock
 
 import depthrate
+from depthrate.orchestrator.attempts.options import JobOptions
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import AttemptSpec
-from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.worker import live_curve_writer
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from depthrate.orchestrator.attempts.options import JobOptions
 from depthrate.orchestrator.executors.base import Executor
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep, make_plan
 from depthrate.storage.files.store import Store

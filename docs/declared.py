@@ -278,7 +278,7 @@ def fit_models() -> str:
 def executors() -> str:
     """One row per executor: its options, and what continues without its launch."""
     rows = [
-        [f"`{e.name}`", ", ".join(f"`{option.flag}`" for option in e.options), f"`{e.detach}`" if e.detach else "no"]
+        [f"`{e.name}`", ", ".join(f"`{option.flag}`" for option in e.options), "yes" if e.scheduler else "no"]
         for e in registered_executors().values()
     ]
     return _table(["`--executor`", "options", "`--detach`"], rows)

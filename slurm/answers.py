@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 
 _TEXT_INSIDE = re.compile(
     r" JobName=.*?(?= UserId=[^ ]*\(\d+\) )| OS=.*?(?= RealMemory=\d+ AllocMem=)|( JobState=[^ ]*) Reason=.*?(?= Dependency=)"

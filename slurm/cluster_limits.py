@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from depthrate.slurm import answers
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.profile import Profile, parse_gpu_gres
 
 ACCOUNTING_TIMEOUT_S = 10.0
-"""Timeout of sacctmgr in seconds. If the accounting is slower, the limits are learnt from refused submissions."""
+"""Timeout of sacctmgr in seconds. If the accounting is slower, only a refused submission shows that a limit is reached."""
 _BETWEEN_FEATURES = re.compile(r"[&|,\[\]()]|\*\d+")
 
 
@@ -42,7 +43,7 @@ class Partition:
         if not self.members:
             return self.nodes
         rest = replace(profile, constraint=None)
-        nodes = [node for node in self.members if _refusal_reason(rest, node, 1, "") is None]
+        nodes = [node for node in self.members if _refusal_reason(rest, node, "") is None]
         return sum(_may_meet(profile.constraint or "", n.features) and n.name not in profile.exclude for n in nodes)
 
 
@@ -87,13 +88,13 @@ class Limits:
                 raise SlurmError(f"partition is {name!r}, which this cluster does not have. Set it to one of {names}.")
         return [self.partitions[name] for name in profile.partitions]
 
-    def check(self, profile: Profile, num_jobs: int, nodes: int = 1) -> None:
-        """Check that the cluster can run `num_jobs` jobs of `nodes` nodes in at least one of the profile's partitions.
+    def check(self, profile: Profile, num_jobs: int) -> None:
+        """Check that the cluster can run `num_jobs` jobs in at least one of the profile's partitions.
 
         Raises:
             SlurmError: If it cannot. The message names the limit and the requested value.
         """
-        refusals = [_refusal_reason(profile, part, nodes, self.cluster) for part in self._partitions_of(profile)]
+        refusals = [_refusal_reason(profile, part, self.cluster) for part in self._partitions_of(profile)]
         if all(refusals):
             raise SlurmError(", and ".join(text for text in refusals if text))
         if num_jobs > self.max_jobs:
@@ -102,7 +103,7 @@ class Limits:
             )
 
 
-def _refusal_reason(profile: Profile, partition: Partition, nodes: int, cluster: str) -> str | None:
+def _refusal_reason(profile: Profile, partition: Partition, cluster: str) -> str | None:
     """Describe why a partition of the cluster would refuse a job of this profile, or return None."""
     where = f"partition {partition.name}"
     if not partition.is_up:
@@ -126,11 +127,9 @@ def _refusal_reason(profile: Profile, partition: Partition, nodes: int, cluster:
     if unknown := sorted(requested_features - partition.features):
         features = ", ".join(sorted(partition.features)) or "none"
         return f"constraint names {unknown[0]!r}, but the features of nodes in {where} are: {features}"
-    if nodes > partition.nodes:
-        return f"nodes is {nodes}, but {where} has {partition.nodes}"
-    if (usable := partition.num_usable(profile)) < nodes:
+    if not partition.num_usable(profile):
         keys = f"{profile.resources_text()}, constraint {profile.constraint} and exclude {','.join(profile.exclude) or None}"
-        return f"nodes is {nodes}, but {usable} of the nodes of {where} meet {keys} together (see sinfo -N -l)"
+        return f"none of the {partition.nodes} nodes of {where} meets {keys} together (see sinfo -N -l)"
     return None
 
 
@@ -214,20 +213,8 @@ class SubmitLimits:
 
     max_jobs: Mapping[JobGroup, int] = field(default_factory=dict)
     """Group of jobs -> limit, in decreasing order of the limit."""
-    account: str | None = None
-    """Account of the profile's jobs, or None if unknown."""
     qos: str | None = None
     """QOS of the profile's jobs, or None if unknown."""
-
-    def refused_group(self, refusal: str) -> JobGroup:
-        """Return the group whose limit is reached according to sbatch's message, such as `QOSMaxSubmitJobPerUserLimit`."""
-        if "PerAccount" in refusal and self.account:
-            return JobGroup(self.account, qos=self.qos, is_shared=True)
-        limit = re.search(r"\b(Assoc|QOS)(Grp|Max)", refusal)  # "accounting/QOS policy" also occurs in the message
-        if limit is None:
-            return JobGroup()
-        group = JobGroup(self.account) if limit[1] == "Assoc" else JobGroup(qos=self.qos)
-        return replace(group, is_shared=limit[2] == "Grp" and group != JobGroup())
 
 
 def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
@@ -245,7 +232,7 @@ def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
         columns = "name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
         qualities = {name: texts for name, *texts in _sacctmgr(columns, "qos")}
     except (SlurmError, KeyError):
-        return SubmitLimits(account=profile.account, qos=profile.qos)
+        return SubmitLimits(qos=profile.qos)
     account, qos = profile.account, profile.qos
     texts_by_group: list[tuple[JobGroup, str]] = []
     for default, name, partition, user_limit, group_limit, default_qos in associations:
@@ -258,7 +245,7 @@ def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
         groups = [JobGroup(qos=qos), JobGroup(account, qos=qos, is_shared=True), JobGroup(qos=qos, is_shared=True)]
         texts_by_group += zip(groups, qualities[qos], strict=True)
     limits = [(group, limit) for group, text in texts_by_group if (limit := answers.parse_integer(text)) is not None]
-    return SubmitLimits(dict(sorted(limits, key=lambda entry: -entry[1])), account, qos)
+    return SubmitLimits(dict(sorted(limits, key=lambda entry: -entry[1])), qos)
 
 
 def _read_qos_minutes(profile: Profile, cluster: str) -> float:

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from depthrate.slurm.errors import SlurmError
+
 TIMEOUT_S = 60.0
 _CONTROLLER_DOWN_HINT = (
     "Running jobs continue. Try again in a minute. `scontrol ping` shows whether SLURM's controller is up."
@@ -18,10 +20,6 @@ _WAITED = threading.local()
 _IGNORED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
 """Prefixes of variables that change the behaviour of SLURM's commands or describe a surrounding job."""
 _CLUSTER_VARIABLES = frozenset(["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"])
-
-
-class SlurmError(ValueError):
-    """SLURM is missing, does not answer, or refuses. The message has the command or key and SLURM's answer."""
 
 
 def command_environment() -> dict[str, str]:

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from depthrate.slurm.answers import parse_local_time, parse_records, parse_time
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.script import REQUEUE_CODE, START_MARKER
 
 QUERY_TIMEOUT_S = 15.0
@@ -24,7 +25,7 @@ def job_id() -> str:
 
 def mark_started() -> None:
     """Record for the batch script that depthrate's program has started in this job."""
-    with contextlib.suppress(KeyError, OSError):  # a job of an earlier version has no marker
+    with contextlib.suppress(OSError):  # the disk is full: the job then counts as not started, until it has a record
         Path(os.environ[START_MARKER]).touch()
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from depthrate.slurm.answers import parse_columns, parse_integer, parse_table, parse_time
-from depthrate.slurm.command import TIMEOUT_S, SlurmError, run_command
+from depthrate.slurm.command import TIMEOUT_S, run_command
+from depthrate.slurm.errors import SlurmError
 
 Phase = Literal["waiting", "running", "over"]
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")

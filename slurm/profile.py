@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from depthrate.slurm.answers import parse_integer
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Variables from which S3 tools read keys before they read a file."""
@@ -51,14 +51,9 @@ class Profile:
     gpu_mem_gb: float | None = None
     """Memory of one GPU in GB, which SLURM does not report."""
     walltime_min: int = 60
-    nodes: int = 1
-    """Number of nodes of a Ray cluster inside one allocation. Other jobs have one node."""
     array_parallelism: int | None = None
     max_submitted: int | None = None
-    """Limit on the user's waiting and running jobs. None: read from the accounting, or learnt from refusals."""
-    supervisor: bool = True
-    """True if a detached launch may submit a supervisor, a one-CPU job that submits the remaining packs."""
-    supervisor_partition: str | None = None
+    """Limit on the user's waiting and running jobs. None: read from the accounting."""
     job_min: float = 30.0
     signal_s: int | None = None
     poll_s: float | None = None
@@ -132,7 +127,6 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "mem_per_cpu_gb": (0.1, 10_000),
     "gpu_mem_gb": (0.1, 10_000),
     "walltime_min": (1, 525_600),
-    "nodes": (1, 10_000),
     "array_parallelism": (1, 100_000),
     "max_submitted": (1, 1_000_000),
     "job_min": (0.0, 525_600),

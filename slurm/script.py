@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import SETUP_FAILED_CODE, JobState
 from depthrate.slurm.profile import KEY_VARIABLES, Profile, parse_gpu_gres
 
@@ -23,11 +23,6 @@ MEGABYTES = 1024
 """Megabytes per gigabyte, as SLURM counts memory."""
 REQUEUE_CODE = 114
 """Exit code of depthrate's program in a container, which requests a requeue from the batch script."""
-RESUBMIT_TRIES = 180
-"""Number of attempts to submit a replacement job. A full queue accepts it only when another job of the user ends."""
-RESUBMIT_INTERVAL_S = 20
-"""Seconds between these attempts."""
-
 _FOLDERS_PER_JOB = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
 """(variable in the batch script, key of the profile) for each folder whose path is known only in a job."""
 
@@ -62,14 +57,8 @@ def _ended_marker(index: str) -> str:
     return f"work_{index}.ended"
 
 
-def sbatch_parameters(
-    profile: Profile, name: str, folder: Path, exclude: Sequence[str] = (), nodes: int = 1, elsewhere: int = 0
-) -> dict[str, Any]:
-    """Return submitit's parameters for a profile.
-
-    Args:
-        elsewhere: Number of times that a job which fails before depthrate's program starts is resubmitted on another node.
-    """
+def sbatch_parameters(profile: Profile, name: str, folder: Path, exclude: Sequence[str] = ()) -> dict[str, Any]:
+    """Return submitit's parameters for a profile."""
     profile = profile.alternatives()[0]
     gpus = f"{profile.gpu_type}:{profile.gpus}" if profile.gpu_type else profile.gpus or None
     excluded = sorted({*profile.exclude, *exclude})
@@ -84,7 +73,6 @@ def sbatch_parameters(
         "gpus_per_node": None if parse_gpu_gres(profile.gres) else gpus,
         "gres": profile.gres,
         "cpus_per_task": profile.cpus,
-        **({} if nodes == 1 else {"nodes": nodes, "ntasks_per_node": 1}),
         "mem": _megabytes(profile.mem_gb),
         "mem_per_cpu": _megabytes(profile.mem_per_cpu_gb),
         "time": profile.walltime_min,
@@ -92,7 +80,7 @@ def sbatch_parameters(
         "signal_delay_s": profile.warning_s,
         "wckey": None,
         "setup": [
-            *_exit_trap(profile, folder, excluded, elsewhere),
+            *_exit_trap(profile, folder),
             *_credentials(profile),
             *_setup(profile),
             "export PYTHONSAFEPATH=1",  # a user's tasks.py in the working folder must not shadow depthrate's modules
@@ -154,8 +142,8 @@ def _environment(profile: Profile) -> list[str]:
     return lines
 
 
-def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewhere: int) -> list[str]:
-    """Return the exit trap of the batch script: clean up, resubmit elsewhere, write the end marker, delay a failed start."""
+def _exit_trap(profile: Profile, folder: Path) -> list[str]:
+    """Return the exit trap of the batch script: clean up, report a failed start and delay its end, write the end marker."""
     lines = []
     if profile.scratch is not None:  # not through TMPDIR, which names a different folder until the script has set it
         lines.append('[ -z "$scratch_of_job" ] || rm -rf -- "$scratch_of_job"')
@@ -165,21 +153,8 @@ def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewher
         f'  job=${{job:-$SLURM_JOB_ID}} report="$here/{FAILED_STARTS}/$SLURM_JOB_ID.new"',
         '  { echo "$code $SLURMD_NODENAME"; tail -qc 2000 "$here/$job"_*log.err; } > "$report"',
         f'  mv "$report" "$here/{FAILED_STARTS}/$job-${{SLURM_RESTART_COUNT:-0}}"',
+        "fi",
     ]
-    if elsewhere:
-        lines += [
-            '  echo "$SLURMD_NODENAME" >> "$here/avoided"',
-            f"  avoided={shlex.quote(','.join(excluded))}",
-            '  for node in $(sort -u "$here/avoided"); do avoided=${avoided:+$avoided,}$node; done',
-            f'  if (($(wc -l < "$here/avoided") <= {elsewhere})); then',
-            "    for name in ${!SLURM_@} ${!SBATCH_@}; do [ $name = SLURM_CONF ] || unset $name; done",
-            f"    for try in {{1..{RESUBMIT_TRIES}}}; do",
-            '      sbatch --exclude="$avoided" "$here/submission.sh" && break',
-            f"      sleep {RESUBMIT_INTERVAL_S}",
-            "    done",
-            "  fi",
-        ]
-    lines.append("fi")
     lines.append(f'((code)) || touch "$here/{_ended_marker("${SLURM_ARRAY_TASK_ID:-0}")}"')
     min_s = profile.failed_start_s
     lines.append(f"((code == 0 || code >= 128 || SECONDS >= {min_s})) || sleep $(({min_s} - SECONDS))")
@@ -249,15 +224,7 @@ def check_python(profile: Profile) -> None:
         )
 
 
-def batch_script(
-    profile: Profile,
-    name: str,
-    num_jobs: int,
-    folder: Path,
-    exclude: Sequence[str] = (),
-    nodes: int = 1,
-    elsewhere: int = 0,
-) -> str:
+def batch_script(profile: Profile, name: str, num_jobs: int, folder: Path, exclude: Sequence[str] = ()) -> str:
     """Return the batch script for sbatch. `plan` prints it too.
 
     Raises:
@@ -268,7 +235,7 @@ def batch_script(
         executor = submitit.SlurmExecutor(folder=folder, python=python_command(profile))
     except RuntimeError as error:
         raise SlurmError(f"{error}. Log in to a submit node.") from None
-    executor.update_parameters(**sbatch_parameters(profile, name, folder, exclude, nodes, elsewhere))
+    executor.update_parameters(**sbatch_parameters(profile, name, folder, exclude))
     if num_jobs > 1:
         executor.parameters["map_count"] = num_jobs
     text: str = executor._make_submission_file_text(executor._submitit_command_str, "")

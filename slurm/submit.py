@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError, SubmitLimitError, UnclearSubmissionError
 from depthrate.slurm.job_states import array_job_ids, live_job_ids
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
 from depthrate.slurm.script import FAILED_STARTS, batch_script, import_submitit, work_file
@@ -28,14 +29,6 @@ _NO_ANSWER = re.compile(
 _FULL = re.compile(r"MaxSubmit|SubmitJob|job submit limit|MaxJobCount|unable to accept job", re.IGNORECASE)
 
 
-class SubmitLimitError(SlurmError):
-    """The cluster accepts no more jobs from this user, or fewer jobs per submission."""
-
-
-class UnclearSubmissionError(SlurmError):
-    """sbatch gave no clear answer, and the controller does not report whether it accepted the jobs."""
-
-
 def submit_array(
     profile: Profile,
     name: str,
@@ -43,15 +36,9 @@ def submit_array(
     function: Callable[[list[str]], None],
     arguments: Sequence[list[str]],
     exclude: Sequence[str] = (),
-    nodes: int = 1,
-    elsewhere: int = 0,
 ) -> list[str]:
     """Submit one array with one job per element of `arguments`. The caller keeps it within the array limits.
 
-    Args:
-        nodes: Nodes per job. The job runs `function` once on each.
-        elsewhere: Number of times that a single job which fails before depthrate starts resubmits itself, under the same
-            name and on another node.
     Returns:
         The ids of the jobs.
     Raises:
@@ -65,7 +52,7 @@ def submit_array(
     script = folder / "submission.sh"
     refusals: list[SlurmError] = []
     for alternative in profile.alternatives():
-        script.write_text(batch_script(alternative, name, len(arguments), folder, exclude, nodes, elsewhere))
+        script.write_text(batch_script(alternative, name, len(arguments), folder, exclude))
         try:
             array_id = _send(script, name, KEY_VARIABLES if profile.credentials else ())
             return array_job_ids(array_id, len(arguments))

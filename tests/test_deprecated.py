@@ -8,8 +8,8 @@ from click.testing import CliRunner
 import depthrate
 from depthrate import deprecated
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.app import COMMANDS, app
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import make_launch_options
 from depthrate.storage.files.store import Store
 from depthrate.tasks.manual_training import ManualTraining

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from depthrate.orchestrator.api.find_sweep import sweep_to_launch
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.code.permission import check_stored_code
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted, print_line
-from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
-from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.base import Executor, ExecutorRequest, usable_engine
 from depthrate.orchestrator.executors.registry import executor_options, open_executor
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
 from depthrate.orchestrator.launch.launch_plan import (
@@ -79,7 +79,7 @@ def _stored_code(prefix: str, store: Store) -> Mapping[str, bytes]:
     return files
 
 
-def open_compute_target(options: LaunchOptions, sweep: SweepSpec, store: Store) -> ComputeTarget:
+def open_compute_target(options: LaunchOptions, sweep: SweepSpec, store: Store) -> Executor:
     """Open the executor that runs the packs of a sweep.
 
     Raises:
@@ -93,7 +93,7 @@ class PlannedSweep:
     """A sweep with its plan on a compute target."""
 
     store: Store
-    target: ComputeTarget
+    target: Executor
     plan: Plan
     view: SearchView | None
     estimates: Estimates
@@ -155,21 +155,21 @@ def overrides_of(texts: Sequence[str]) -> dict[str, object]:
     return overrides
 
 
-def plan_on(target: ComputeTarget, checked: CheckedSweep, store: Store) -> Plan:
+def plan_on(target: Executor, checked: CheckedSweep, store: Store) -> Plan:
     """Plan the pending trials of a sweep as packs for this executor."""
     return make_plan(
         checked,
         store,
         device=target.device,
         workers=target.workers,
-        submitted=target.submitted,
+        submitted=target.submitted(),
         memory_bytes=target.memory_bytes,
     )
 
 
-def estimates_on(target: ComputeTarget, plan: Plan, store: Store) -> Estimates:
+def estimates_on(target: Executor, plan: Plan, store: Store) -> Estimates:
     """Return estimates of the seconds per pack on this executor."""
-    return make_estimates(plan, store, target.device, target.engine(plan.checked.sweep.engine)[0])
+    return make_estimates(plan, store, target.device, usable_engine(target, plan.checked.sweep.engine)[0])
 
 
 def plan_summary(plan: Plan) -> str:
@@ -180,13 +180,13 @@ def plan_summary(plan: Plan) -> str:
     return text + (f", {plan.num_resumed} of them from a checkpoint" if plan.num_resumed else "")
 
 
-def peak_gb(pack: Pack, plan: Plan, target: ComputeTarget) -> float | None:
+def peak_gb(pack: Pack, plan: Plan, target: Executor) -> float | None:
     """Return the predicted peak memory of a pack in GB, or None if the task does not predict it."""
     peak_bytes = predicted_bytes(pack, plan.checked.task, target.device)
     return None if peak_bytes is None else peak_bytes / 1e9
 
 
-def cost_lines(plan: Plan, target: ComputeTarget, estimates: Estimates, details: Mapping[str, Any]) -> list[str]:
+def cost_lines(plan: Plan, target: Executor, estimates: Estimates, details: Mapping[str, Any]) -> list[str]:
     """Return the expected cost of a plan, one line per item: hours, memory per worker, details of the executor."""
     lines = []
     hours = estimates.hours(plan.packs, target.workers)

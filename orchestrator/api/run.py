@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,12 +18,11 @@ from depthrate.orchestrator.api.planning import (
     plan_summary,
     resume_command,
 )
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.attempts.retry_policy import error_pattern
-from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
-from depthrate.orchestrator.executors.base import ComputeTarget, Estimate, Executor, RemoteLauncher
-from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.base import Estimate, Executor
 from depthrate.orchestrator.launch.code_changes import (
     find_code_mismatch,
     mismatch_message,
@@ -32,7 +30,6 @@ from depthrate.orchestrator.launch.code_changes import (
     resolve_code_change,
     unknown_code_message,
 )
-from depthrate.orchestrator.launch.display import JobWatcher
 from depthrate.orchestrator.launch.launch import (
     LaunchEnd,
     delete_checkpoints,
@@ -45,7 +42,7 @@ from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import Outcome, PackFailure, RunState
 from depthrate.orchestrator.search.search_view import SearchView, with_search
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.packing import one_of_each_shape
@@ -62,7 +59,7 @@ class _Run:
     options: LaunchOptions
     console: Console
     store: Store
-    target: ComputeTarget
+    target: Executor
     plan: Plan
     view: SearchView | None
     feed: SearchFeed | None
@@ -103,18 +100,16 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     target = open_compute_target(options, checked.sweep, store)
     with_all, view, feed = _open_search(checked, store, target, options)
     plan = plan_on(target, with_all, store)
-    if resolve_code_change(plan, store, target.submitted, options, command=resume_command(options)):
+    if resolve_code_change(plan, store, target.submitted(), options, command=resume_command(options)):
         with_all, view, feed = _open_search(checked, store, target, options)
         plan = plan_on(target, with_all, store)
     check_contents(plan, data)
     if options.pilot:
-        if view is not None or isinstance(target, RemoteLauncher):
-            raise UsageError(
-                "--pilot runs packs of a grid from this machine. Leave it out for a search and for --executor ray --cluster."
-            )
+        if view is not None:
+            raise UsageError("--pilot runs packs of a grid. Leave it out for a search.")
         plan = replace(plan, packs=one_of_each_shape(plan.packs, checked.task))
     run = _Run(
-        options=replace(options, data=data.url),
+        options=options,
         console=console,
         store=store,
         target=target,
@@ -135,7 +130,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
             trial_id for pack in (*plan.packs, *plan.in_flight.values()) for trial_id in pack.trial_ids
         )
     if not (plan.packs or plan.in_flight or (view is not None and not view.is_over)):
-        if isinstance(target, Executor) and target.outlives_driver:
+        if target.outlives_driver:
             target.close()  # deletes the leftovers of earlier launches
         delete_checkpoints(plan.stale_checkpoints, store)
         return _conclude(run, None)
@@ -147,11 +142,7 @@ def _launch(run: _Run) -> RunState:
     estimate_s = estimates_on(run.target, run.plan, run.store)
     run.target.check(run.plan.packs, estimate_s)
     run.print(f"{run.target.summary()}. Store: {run.store.url}")
-    if isinstance(run.target, RemoteLauncher):
-        end = _submit_driver(run, run.target)
-    else:
-        assert isinstance(run.target, Executor)
-        end = _run_driver(run, run.target, estimate_s)
+    end = _run_driver(run, run.target, estimate_s)
     if run.options.pilot and isinstance(end, LaunchEnd):
         return _conclude_pilot(run, end)
     return end if isinstance(end, RunState) else _conclude(run, end)
@@ -176,15 +167,12 @@ def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
 
 
 def _open_search(
-    checked: CheckedSweep, store: Store, target: ComputeTarget, options: LaunchOptions
+    checked: CheckedSweep, store: Store, target: Executor, options: LaunchOptions
 ) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
-    """Return the sweep with its trials so far, its search, and the feed of new proposals. The last two may be None.
-
-    Without a search, the search and the feed are None. A remote launch makes its own proposals, so it has no feed here.
-    """
+    """Return the sweep with its trials so far, its search, and the feed of new proposals. The last two may be None."""
     checked, view = with_search(checked, store)
-    if view is None or isinstance(target, RemoteLauncher):
-        return checked, view, None
+    if view is None:
+        return checked, None, None
     if options.detach:
         raise UsageError("a search needs its launch to make proposals, so it cannot detach. Leave out --detach.")
     if view.is_over:
@@ -205,13 +193,10 @@ def _run_driver(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEn
         run.print(f"{counted(submitted.submitted, 'pack')} submitted. Progress: {run.next('status')}")
         if submitted.claimed_by_peers:
             run.print(f"{counted(submitted.claimed_by_peers, 'pack is', 'packs are')} claimed by another launch")
-        if submitted.job is not None:
-            run.print(
-                f"job {submitted.job.job_id} submits {submitted.not_submitted} more when the cluster accepts them"
-            )
-        elif submitted.not_submitted:
+        if submitted.not_submitted:
             rest = counted(submitted.not_submitted, "pack is", "packs are")
-            print_line(f"depthrate: {rest} not submitted. Resume: {resume_command(run.options)}", stderr=True)
+            text = f"depthrate: {rest} not submitted. Submit more once jobs have ended: {resume_command(run.options)}"
+            print_line(text, stderr=True)
             return RunState.INCOMPLETE
         return RunState.DETACHED
     try:
@@ -228,23 +213,6 @@ def _run_driver(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEn
     except KeyboardInterrupt:
         run.print(f"stopped. Resume: {resume_command(run.options)}")
         return RunState.INTERRUPTED
-
-
-def _submit_driver(run: _Run, site: RemoteLauncher) -> LaunchEnd | RunState:
-    """Submit the whole launch and follow it. Return its end, or the state if this process detaches or stops."""
-    checked = run.plan.checked
-    require_clock(run.store)
-    write_launch(run.store, checked)
-    job = site.send_launch(replace(run.options, code_version=keep_source(run.store, checked.task)))
-    run.print(f"job {job.job_id} submitted. Progress: {run.next('status')}")
-    if run.options.detach:
-        return RunState.DETACHED
-    try:
-        job_end = site.follow(job, JobWatcher(checked, run.store, run.console).show)
-    except KeyboardInterrupt:
-        run.print(f"detached, the job continues. Cancel: {run.next('cancel')}  Reattach: {resume_command(run.options)}")
-        return RunState.INTERRUPTED
-    return LaunchEnd(take_snapshot(run.store), job=job, job_end=job_end)
 
 
 def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
@@ -274,8 +242,6 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
     if not is_all:
         return _report_incomplete(run, end, num_open)
     _remember(run.store, checked)
-    if end is not None and end.job is not None:
-        shutil.rmtree(end.job.folder, ignore_errors=True)
     run.print(f"report: {run.next('report')}")
     return RunState.COMPLETE
 
@@ -312,8 +278,6 @@ def _print_diverged(run: _Run, checked: CheckedSweep, snapshot: Snapshot) -> Non
 def _report_incomplete(run: _Run, end: LaunchEnd | None, num_open: int) -> RunState:
     """Report why trials are not done, and the command that resumes."""
     command = resume_command(run.options)
-    if end is not None and end.job is not None:
-        print_line(f"depthrate: {end.job_end}\n  retry: {command}", stderr=True)
     outcome = None if end is None else end.outcome
     if outcome is None:
         return RunState.INCOMPLETE

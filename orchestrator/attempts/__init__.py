@@ -1,5 +1,5 @@
-"""State of an attempt: its record, its liveness, the consequences of a failure, and the cancellation of a sweep.
+"""An attempt: its spec and options, record, liveness, events, the consequences of a failure, and the cancellation of a sweep.
 
-Imports the executor contract, `storage` and `tasks`, nothing else of the orchestrator. Start with `record`. `liveness` holds
-the heartbeat rule, `retry` the table of failure kinds.
+Imports `console`, `storage` and `tasks`, nothing else of the orchestrator. Start with `spec` and `record`. `liveness` holds the
+heartbeat rule, `retry_policy` the table of failure kinds.
 """

@@ -9,14 +9,11 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 
 HEARTBEAT_S = 2.0
-"""Seconds between heartbeats on a file system."""
+"""Seconds between heartbeats on a file system, of workers on the machine of their launch."""
+CLUSTER_HEARTBEAT_S = 5.0
+"""Seconds between heartbeats on a file system, of workers on other machines."""
 REMOTE_HEARTBEAT_S = 15.0
 """Seconds between heartbeats on an object store, where each is a paid request."""
-MAX_HEARTBEATS_PER_S = 20.0
-"""Limit for all attempts of a sweep together, unless the interval would exceed `MAX_HEARTBEAT_S`, which takes precedence.
-"""
-MAX_HEARTBEAT_S = 60.0
-"""Longest heartbeat interval in seconds, however many attempts run."""
 MAX_MISSED_HEARTBEATS = 4
 """Number of heartbeats that an attempt may miss without being stale."""
 MAX_MISSED_NODE_HEARTBEATS = 2
@@ -24,14 +21,17 @@ MAX_MISSED_NODE_HEARTBEATS = 2
 STALE_S = 60.0
 """Shortest heartbeat age in seconds at which a record alone makes an attempt stale."""
 
+POLL_BACKOFF_FACTOR = 20
+"""Poll backoff: after a poll of d seconds wait 20 d, so that polling takes at most 5 % of the time."""
 STALLED_AFTER_S = 900.0
 """Seconds without progress after which an attempt is listed as stalled."""
 
 
-def heartbeat_s(store: Store, num_attempts: int = 1) -> float:
-    """Return the seconds between heartbeats of each of `num_attempts` parallel attempts in this store."""
-    min_s = REMOTE_HEARTBEAT_S if store.uses_requests else HEARTBEAT_S
-    return max(min_s, min(MAX_HEARTBEAT_S, num_attempts / MAX_HEARTBEATS_PER_S))
+def heartbeat_s(store: Store, *, is_local: bool = True) -> float:
+    """Return the seconds between heartbeats in this store, of workers on this machine or on others."""
+    if store.uses_requests:
+        return REMOTE_HEARTBEAT_S
+    return HEARTBEAT_S if is_local else CLUSTER_HEARTBEAT_S
 
 
 def stale_after_s(interval_s: float, *, min_s: float = 0.0, max_missed: int = MAX_MISSED_HEARTBEATS) -> float:

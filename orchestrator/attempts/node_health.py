@@ -1,7 +1,6 @@
 """Unhealthy nodes: nodes of SLURM or Ray, or GPUs of one machine, that fail where others do not, judged by counts.
 
-`NodeHealth` counts attempts, `StartFailures` counts jobs that end before depthrate starts in them, and `NodeMonitor` makes an
-executor exclude nodes.
+`NodeHealth` counts attempts, and `StartFailures` counts jobs that end before depthrate starts in them.
 
 A bug in a task fails on every node and counts against no node. A pack that fails on two healthy nodes counts as faulty, and its
 failures count against no node. A one-sided Fisher test compares the remaining failures of a node with the failures elsewhere. A
@@ -13,14 +12,12 @@ import json
 import logging
 import math
 import re
-import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.attempts.retry_policy import RULES, Cause
-from depthrate.orchestrator.executors.base import Executor
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import cleared_nodes_path
@@ -44,8 +41,6 @@ MIN_START_FAILURES = 2
 """Number of consecutive jobs that end on a node before depthrate starts in them, at which the node is excluded."""
 MIN_FAILURES_ANYWHERE = 3
 """Number of early ends, on at least two nodes or on every node, from which on no single node can be the cause."""
-POLL_INTERVAL_S = 5.0
-"""Seconds between reads of the cleared nodes while any node is excluded."""
 _HARDWARE_ERRORS = (
     r"uncorrectable (?:ECC|NVLink) error|ECC error|double[- ]bit ECC|ECC_?UNCORRECTABLE",
     r"\bXid\b",
@@ -325,44 +320,3 @@ class StartFailures:
         return (
             num_jobs >= MIN_FAILURES_ANYWHERE and len(tried) >= min(2, self._num_nodes) and tried.issuperset(running_on)
         )
-
-
-class NodeMonitor:
-    """Keeps an executor's list of excluded nodes up to date and reports each change to the user."""
-
-    def __init__(self, store: Store, sweep: str, executor: Executor, clock: Callable[[], float] = time.monotonic):
-        self.health = NodeHealth(executor.num_nodes, clock)
-        self._store, self._sweep, self._executor, self._clock = store, sweep, executor, clock
-        self._excluded: list[str] = []
-        self._reported: dict[str, str] = {}
-        """Excluded node -> last message about it."""
-        self._cleared: dict[str, float] = {}
-        """Node -> time of the last clearing that was applied."""
-        self._started_at, self._next_read = time.time(), float("-inf")
-
-    def update(self) -> None:
-        """Pass the currently excluded nodes to the executor. Call this after counting all ended attempts."""
-        health = self.health
-        for attempt_id, node in self._executor.nodes_by_attempt().items():
-            health.record_start(node, attempt_id)
-        if health.excluded and self._clock() >= self._next_read:
-            self._next_read = self._clock() + POLL_INTERVAL_S
-            for node, at in read_cleared(self._store, self._sweep).items():
-                if at > self._cleared.get(node, self._started_at):
-                    health.clear(node)
-                    self._cleared[node] = at
-        if (excluded := health.excluded) != self._excluded:
-            self._executor.exclude_nodes(excluded)
-            self._excluded = excluded
-        reports = {node: text for node, text in self._reported.items() if node in health.cooling_down}
-        for node in health.cooling_down:
-            if health.fails_only_here(node):
-                reports[node] = f"Excluded for {COOLDOWN_S / 60:.0f} min."
-        for node in health.unhealthy:
-            undo = f"depthrate nodes {shlex.quote(self._sweep)} --clear {shlex.quote(node)}"
-            reports[node] = f"Excluded. Once it is repaired: {undo}"
-        for node, text in reports.items():
-            if self._reported.get(node) != text:
-                failures = f"{health.describe(node)}, last error: {health.last_error(node)}"
-                log.warning("%s. %s", failures[:500], text)
-        self._reported = reports

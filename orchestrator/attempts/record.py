@@ -7,7 +7,7 @@ import secrets
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -103,18 +103,47 @@ def read_attempts(store: Store, sweep: str, attempt_ids: Iterable[str]) -> dict[
     return {record["attempt_id"]: record for _, record in read_loose_records(store, paths)}
 
 
-def lost_attempt(*facts: Mapping[str, Any], kind: FailureKind, error: str | None) -> Attempt:
+@dataclass(frozen=True, kw_only=True)
+class SchedulerFacts:
+    """Facts about an attempt that its scheduler knows better than this process. None: unknown."""
+
+    host: str | None = None
+    job_id: str | None = None
+    pid: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+def lost_attempt(
+    attempt_id: str,
+    sweep: str,
+    record: Record | None,
+    *,
+    kind: FailureKind,
+    error: str | None,
+    pack_id: str = "",
+    trial_ids: Sequence[str] = (),
+    device: str = "",
+    facts: SchedulerFacts = SchedulerFacts(),
+) -> Attempt:
     """Return the final state of an attempt that could not record its end itself.
 
-    `facts` contains at least attempt_id, sweep, pack_id, trial_ids and device. Later values replace earlier ones.
+    The attempt's own `record` wins, except over the scheduler's start, and the last heartbeat is its end.
     """
-    fields = {name: value for known in facts for name, value in known.items() if value is not None and name in _FIELDS}
-    fields = {"ended_at": time.time()} | fields
-    fields |= {"state": AttemptState.LOST, "error_kind": kind, "error": error}
+    fields: dict[str, Any] = {
+        "pack_id": pack_id,
+        "trial_ids": list(trial_ids),
+        "device": device,
+        "ended_at": time.time(),
+    }
+    times = {"started_at": facts.started_at, "heartbeat_at": facts.ended_at}
+    for known in (asdict(facts), record or {}, times):
+        fields |= {name: value for name, value in known.items() if value is not None and name in _FIELDS}
+    fields |= {"attempt_id": attempt_id, "sweep": sweep, "state": AttemptState.LOST, "error_kind": kind, "error": error}
     return Attempt(**fields)
 
 
-def write_lost(store: Store, *facts: Mapping[str, Any], kind: FailureKind, error: str | None) -> None:
+def write_lost(store: Store, lost: Attempt) -> None:
     """Write the end of an attempt as `lost_attempt` returns it, unless the record has an end already.
 
     The end INTERRUPTED is replaced if the scheduler knows the cause.
@@ -122,13 +151,9 @@ def write_lost(store: Store, *facts: Mapping[str, Any], kind: FailureKind, error
     Raises:
         OSError: The store is not writable.
     """
-    lost = lost_attempt(*facts, kind=kind, error=error)
     current = read_attempt(store, lost.sweep, lost.attempt_id)
-    if (
-        current is None
-        or current["state"] is AttemptState.RUNNING
-        or _is_overruled_by_scheduler(current["state"], kind)
-    ):
+    state = AttemptState.RUNNING if current is None else current["state"]
+    if state is AttemptState.RUNNING or _is_overruled_by_scheduler(state, lost.error_kind):
         lost.write(store)
 
 
@@ -154,7 +179,7 @@ def classify_failure(
     return _kind_of_error(recorded_kind, error), error
 
 
-def _is_overruled_by_scheduler(state: AttemptState, kind: FailureKind) -> bool:
+def _is_overruled_by_scheduler(state: AttemptState, kind: FailureKind | None) -> bool:
     """Return whether the scheduler's cause is more precise than the worker's record that it was interrupted."""
     return state is AttemptState.INTERRUPTED and kind in SCHEDULER_KNOWN_KINDS
 

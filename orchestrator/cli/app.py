@@ -28,7 +28,6 @@ COMMANDS = [
     "cancel",
     "logs",
     "debug",
-    "diff",
     "query",
     "compare",
     "compact",

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from depthrate.orchestrator.attempts.options import Option
 from depthrate.orchestrator.cli.options import Number, sweep_argument
-from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.registry import launch_options as declared_options
 from depthrate.orchestrator.executors.registry import make_launch_options
 

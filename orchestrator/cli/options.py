@@ -11,7 +11,6 @@ from depthrate.deprecated import rename_flags
 from depthrate.orchestrator.cli.exit_codes import exits
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-GRACE_NOTE = "the first compaction after at least an hour"
 
 
 class Number(click.FloatRange):

@@ -22,8 +22,8 @@ def changed_files(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[st
     return changes
 
 
-def unified_diff(old: Mapping[str, bytes], new: Mapping[str, bytes], old_name: str, new_name: str) -> list[str]:
-    """Return the differences in the format of `diff -u`, with a single line for every file that is not Python code."""
+def short_diff(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[str]:
+    """Return the first lines of the differences, as `diff -u` prints them. A file that is not Python code has a single line."""
     lines: list[str] = []
     for path in sorted(old.keys() | new.keys()):
         old_content, new_content = old.get(path, b""), new.get(path, b"")
@@ -32,14 +32,8 @@ def unified_diff(old: Mapping[str, bytes], new: Mapping[str, bytes], old_name: s
         if not path.endswith(".py"):
             lines.append(f"{path} differs")
             continue
-        names = (f"{path} ({old_name})", f"{path} ({new_name})")
+        names = (f"{path} (then)", f"{path} (now)")
         lines += difflib.unified_diff(_lines(old_content), _lines(new_content), *names, n=1, lineterm="")
-    return lines
-
-
-def short_diff(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[str]:
-    """Return the first lines of `unified_diff`."""
-    lines = unified_diff(old, new, "then", "now")
     num_hidden = len(lines) - MAX_LINES_SHOWN
     return lines if num_hidden <= 0 else [*lines[:MAX_LINES_SHOWN], f"... {num_hidden} more lines"]
 

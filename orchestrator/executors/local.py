@@ -12,17 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from depthrate.orchestrator.attempts.options import Option
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import (
-    AttemptEnd,
-    AttemptSpec,
-    ComputeTarget,
-    Executor,
-    ExecutorEntry,
-    ExecutorRequest,
-)
+from depthrate.orchestrator.executors.base import AttemptEnd, Executor, ExecutorEntry, ExecutorRequest
 from depthrate.orchestrator.executors.gpu_sharing import has_service, shared_gpus
-from depthrate.orchestrator.executors.options import Option
 from depthrate.tasks.python_process import start_python
 
 WORKER_ENVIRONMENT = {
@@ -158,7 +152,7 @@ class LocalExecutor(Executor):
                 if time.monotonic() - worker.gone_at > OUTPUT_WAIT_S:
                     yield self._parse_message(slot, worker.process, None)
 
-    def stop(self) -> None:
+    def stop(self, *, is_hopeless: bool = False) -> None:
         """Ask all workers to save a checkpoint and exit."""
         for worker in self._workers.values():
             if worker.process.poll() is None:
@@ -242,7 +236,7 @@ def _exit_message(worker: _Worker) -> str:
     return f"{message}: {tail}" if tail else message
 
 
-def _open(request: ExecutorRequest) -> ComputeTarget:
+def _open(request: ExecutorRequest) -> Executor:
     """Return an executor for worker processes on the local machine."""
     from depthrate.orchestrator.executors.machine import choose_machine
 

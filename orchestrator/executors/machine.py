@@ -8,12 +8,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from depthrate.orchestrator.executors.errors import MachineError
+
 USABLE_SHARE = 0.8
 """Usable share of the memory. The rest is reserved for the system, the driver and errors of the memory estimate."""
-
-
-class MachineError(ValueError):
-    """The requested device or number of workers is not available."""
 
 
 @dataclass(frozen=True)

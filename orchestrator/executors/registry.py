@@ -7,14 +7,9 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.executors.base import (
-    ComputeTarget,
-    ExecutorEntry,
-    ExecutorError,
-    ExecutorRequest,
-    Scheduler,
-)
-from depthrate.orchestrator.executors.options import LaunchOptions, Option
+from depthrate.orchestrator.attempts.options import LaunchOptions, Option
+from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorRequest, Scheduler
+from depthrate.orchestrator.executors.errors import ExecutorError
 from depthrate.tasks.plugins import load_plugin, load_plugins
 
 if TYPE_CHECKING:  # --help imports this module
@@ -72,7 +67,7 @@ def list_unreported_ends(store: Store, sweep: str) -> list[Record]:
     return [record for answer in answers if answer is not None for record in answer.unreported_ends]
 
 
-def open_executor(request: ExecutorRequest) -> ComputeTarget:
+def open_executor(request: ExecutorRequest) -> Executor:
     """Return the compute target of `--executor` and its options, without starting anything.
 
     Raises:
@@ -98,6 +93,6 @@ def open_executor(request: ExecutorRequest) -> ComputeTarget:
         )
     target = entry.open(replace(request, options=options))
     if options.detach and not target.outlives_driver:
-        able = " or ".join(f"--executor {executor.detach}" for executor in executors().values() if executor.detach)
+        able = " or ".join(f"--executor {name}" for name in schedulers())
         raise ExecutorError(f"--detach needs {able}, because {executor} workers end with their launch")
     return target

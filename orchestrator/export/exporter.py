@@ -41,7 +41,6 @@ class CommittedRun:
     name: str
     """Varying parameters, as in `depth=3,seed=0`."""
     params: Mapping[str, Any]
-    began_at: float
     ended_at: float
     """Time of the commit, in seconds since 1970."""
     steps: list[Scalars]
@@ -73,22 +72,22 @@ class ExportedSweep:
         Raises:
             UsageError: No trial is committed.
         """
-        query = "select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials order by trial_id"
+        query = "select trial_id, attempt_id, epoch(committed_at) from trials order by trial_id"
         rows = self.results.sql(query).fetchall()
         if not rows:
             raise UsageError(f"sweep {self.name!r} has no committed trials. Run it first.")
         return self._with_steps(rows)
 
-    def _with_steps(self, rows: Sequence[tuple[str, str, float, float]]) -> Iterator[CommittedRun]:
+    def _with_steps(self, rows: Sequence[tuple[str, str, float]]) -> Iterator[CommittedRun]:
         trials, names = {trial.trial_id: trial for trial in self.checked.trials}, self._run_names()
         measured = _scalars_of_trials(self.results)
         measured_id, steps = next(measured, ("", []))
-        for trial_id, attempt_id, at, wall_s in rows:
+        for trial_id, attempt_id, at in rows:
             own: list[Scalars] = []
             if measured_id == trial_id:
                 own = steps
                 measured_id, steps = next(measured, ("", []))
-            yield CommittedRun(trial_id, attempt_id, names[trial_id], trials[trial_id].params, at - wall_s, at, own)
+            yield CommittedRun(trial_id, attempt_id, names[trial_id], trials[trial_id].params, at, own)
 
     def _run_names(self) -> dict[str, str]:
         trials = self.checked.trials
@@ -107,14 +106,12 @@ class Exporter:
     """Exports a sweep to another program."""
 
     name: str
-    """Name of its flag: `mlflow` gives `--mlflow`."""
+    """Name of its flag: `wandb` gives `--wandb`."""
     doc: str
     """Help text of its flag."""
-    export: Callable[[ExportedSweep, str | None], str]
+    export: Callable[[ExportedSweep, str], str]
     """Function that exports a sweep to a folder or URL and returns the line to print. Raises UsageError if writing fails.
     """
-    needs_place: bool = True
-    """Whether a folder or URL must be named."""
     takes: Callable[[str], bool] = lambda place: False
     """Whether it handles the given folder or URL if no flag is set."""
     library: str = ""
@@ -128,7 +125,7 @@ class Exporter:
         Raises:
             UsageError: The place is missing or not writable, there is nothing to copy, or the library is not installed.
         """
-        if self.needs_place and place is None:
+        if place is None:
             raise UsageError(f"--{self.name} needs a folder or URL: depthrate export SWEEP PLACE --{self.name}")
         try:
             return self.export(sweep, place)
@@ -155,10 +152,7 @@ def select_exporter(names: Sequence[str], place: str | None) -> Exporter:
     for exporter in exporters().values():
         if place is not None and exporter.takes(place):
             return exporter
-    default_place = " or ".join(f"--{exporter.name}" for exporter in exporters().values() if not exporter.needs_place)
-    raise UsageError(
-        f"export needs a folder or URL, with an exporter (--{', --'.join(exporters())}), or {default_place} alone"
-    )
+    raise UsageError(f"export needs a folder or URL, with or without an exporter (--{', --'.join(exporters())})")
 
 
 def _scalars_of_trials(results: Results) -> Iterator[tuple[str, list[Scalars]]]:

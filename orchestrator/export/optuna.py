@@ -8,10 +8,10 @@ from depthrate.orchestrator.search.search_view import ProposalState, SearchView
 from depthrate.sweeps.errors import SweepError
 
 
-def _export(sweep: ExportedSweep, place: str | None) -> str:
+def _export(sweep: ExportedSweep, place: str) -> str:
     if sweep.search is None:
         raise UsageError(f"sweep {sweep.name!r} has no search to write to {place}. For TensorBoard, give a folder.")
-    return "\n".join(f"wrote study {name!r} to {place}" for name in export_studies(sweep.search, str(place)))
+    return "\n".join(f"wrote study {name!r} to {place}" for name in export_studies(sweep.search, place))
 
 
 def export_studies(view: SearchView, url: str) -> list[str]:

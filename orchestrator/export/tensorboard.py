@@ -7,9 +7,9 @@ from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter, Scalars
 
 
-def _export(sweep: ExportedSweep, place: str | None) -> str:
+def _export(sweep: ExportedSweep, place: str) -> str:
     """Write one event file per committed trial, replacing earlier ones."""
-    folder = Path(str(place))
+    folder = Path(place)
     written = 0
     try:
         for run in sweep.runs():

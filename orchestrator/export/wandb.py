@@ -10,16 +10,15 @@ from pathlib import Path
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.exporter import CommittedRun, ExportedSweep, Exporter
-from depthrate.orchestrator.export.mlflow import ATTEMPT_TAG, TRIAL_TAG
 
 MARK = "depthrate-attempt"
 """Name of the file that marks a complete run and contains its attempt id."""
 
 
-def _export(sweep: ExportedSweep, place: str | None) -> str:
+def _export(sweep: ExportedSweep, place: str) -> str:
     import wandb
 
-    folder = Path(str(place))
+    folder = Path(place)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         new, old = write_offline_runs(folder, sweep.name, sweep.runs())
@@ -79,7 +78,7 @@ def _write_run(folder: Path, project: str, trial: CommittedRun, settings: object
         project=project,
         id=trial.trial_id,
         name=trial.name,
-        config={**trial.params, TRIAL_TAG: trial.trial_id, ATTEMPT_TAG: trial.attempt_id},
+        config={**trial.params, "depthrate.trial_id": trial.trial_id, "depthrate.attempt_id": trial.attempt_id},
         settings=settings,  # type: ignore[arg-type]
         reinit="create_new",
     )

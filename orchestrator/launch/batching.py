@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.attempts.retry_policy import RULES, Cause, Failure
-from depthrate.orchestrator.executors.base import BATCH_S, PackTrials
+from depthrate.orchestrator.attempts.spec import BATCH_S, PackTrials
 from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.tables.states import AttemptState, FailureKind

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from depthrate.orchestrator.attempts.liveness import is_live
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.code.diff import changed_files, short_diff
 from depthrate.orchestrator.code.store import code_hash
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import SubmittedPack
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, read_checkpoints
 from depthrate.storage.attempts.records import read_loose_records, records_of_attempts
 from depthrate.storage.catalog.code import read_code
@@ -210,7 +210,7 @@ def _mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None
     versions = ", ".join(f"{count} by {version[:12]}" for version, count in codes.most_common(5))
     return (
         f"{checked.sweep.name}: trials were run by {len(codes)} versions of task {checked.task.name!r} ({versions}). "
-        'List them: depthrate query "select code_hash, trial_id from trials". Compare two: depthrate diff TRIAL TRIAL.'
+        'List them: depthrate query "select code_hash, trial_id from trials".'
     )
 
 

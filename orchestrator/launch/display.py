@@ -19,11 +19,8 @@ from rich.progress import Progress as ProgressBars
 from depthrate.orchestrator.attempts.liveness import STALLED_AFTER_S, stalled_s
 from depthrate.orchestrator.attempts.record import stalled_text
 from depthrate.orchestrator.console.tables import counted, duration, listed
-from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
+from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Progress as LaunchProgress
-from depthrate.storage.commits.cache import SnapshotCache
-from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.interface import Engine
@@ -234,24 +231,3 @@ def bar_html(done: int, total: int, summary: str, packs: list[tuple[str, str]]) 
         f"<div class='depthrate-bar'><progress value='{done}' max='{max(total, 1)}' style='width:20em'></progress> "
         f"{html.escape(summary)}{lines}</div>"
     )
-
-
-class JobWatcher:
-    """Prints a line whenever the state or the number of committed trials of a supervisor's job has changed."""
-
-    def __init__(self, checked: CheckedSweep, store: Store, console: Console):
-        self._trial_ids = set(checked.trials.ids)
-        self._store, self._console = store, console
-        self._cache = SnapshotCache()
-        self._shown = ""
-
-    def show(self, state: str) -> None:
-        """Print the job's `state` and the number of committed trials, if either has changed."""
-        try:
-            committed = take_snapshot(self._store, cache=self._cache).trial_ids()
-        except (OSError, StoreError):
-            return
-        text = f"{state}, {len(self._trial_ids & committed)}/{counted(len(self._trial_ids), 'trial')}"
-        if text != self._shown:
-            self._console.print(text)
-        self._shown = text

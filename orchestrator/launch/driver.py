@@ -5,24 +5,19 @@ import time
 from collections.abc import Callable, Sequence
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
-from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.events import log_event
+from depthrate.orchestrator.attempts.liveness import POLL_BACKOFF_FACTOR, heartbeat_s
+from depthrate.orchestrator.attempts.options import JobOptions
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry_policy import Backoff
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import (
-    AttemptEnd,
-    AttemptSpec,
-    Executor,
-    QueueFullError,
-    SubmitError,
-    SubmitRateError,
-)
-from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.executors.base import AttemptEnd, Executor
+from depthrate.orchestrator.executors.errors import QueueFullError, SubmitError, SubmitRateError
 from depthrate.orchestrator.launch.batching import QueuedPack, to_pack_trials
-from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome, Progress, Watcher
-from depthrate.orchestrator.launch.pack_queue import POLL_BACKOFF_FACTOR, Feed, PackQueue
+from depthrate.orchestrator.launch.pack_queue import Feed, PackQueue
 from depthrate.orchestrator.launch.supervisor import AttemptSupervisor
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.store import Store
@@ -63,11 +58,11 @@ class Driver:
         """True if the last submission was refused only by the limit on requests to the scheduler."""
         self._next_tick = float("-inf")
 
-    def stop(self) -> None:
+    def stop(self, *, is_hopeless: bool = False) -> None:
         """Start no more packs. Running packs save a checkpoint and end, or continue if they outlive this process."""
         if not self.stopping:
             self.stopping = True
-            self.executor.stop()
+            self.executor.stop(is_hopeless=is_hopeless)
 
     def run(self) -> Outcome:
         """Run until every pack is committed or given up."""
@@ -122,7 +117,7 @@ class Driver:
                     record for record in queue.peers.live_records if blocked_ids.intersection(record["trial_ids"])
                 ],
                 blocking_launches=queue.peers.describe_blocking(blocked_ids),
-                waiting_reasons=self.executor.waiting_reasons(),
+                waiting_reasons=self.executor.waiting_reasons,
                 packs_added=queue.packs_added,
                 failures=tuple(self._supervisor.failed.given_up),
             )
@@ -155,8 +150,7 @@ class Driver:
         not_started = self._supervisor.running.keys() - self.executor.running().keys()
         if is_hopeless and (self._queue.entries or not_started) and not self.stopping:
             self._stopped_early = True
-            self.executor.cancel_waiting()
-            self.stop()
+            self.stop(is_hopeless=True)
 
     def _submit(self) -> None:
         """Fill the executor. Packs that a peer launch runs wait, and are dropped once it has committed them."""

@@ -1,7 +1,7 @@
-"""Events of a launch: one counted line per kind of event.
+"""The log of a launch: one counted line per kind of event.
 
-Code that detects an event calls `log_event` or logs a warning. While a launch runs, `EventLog` receives both, merges similar
-events, prints one line per kind and stores the lines.
+Code that detects an event calls `attempts.events.log_event` or logs a warning. While a launch runs, `EventLog` receives both,
+merges similar events, prints one line per kind and stores the lines.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
+from depthrate.orchestrator.attempts.events import EVENT_ATTRIBUTE, GIVEN_UP, LaunchEvent, format_line
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry_policy import error_pattern
-from depthrate.orchestrator.console.tables import counted, listed, print_line
+from depthrate.orchestrator.console.tables import print_line
 from depthrate.storage.attempts.clocks import is_time
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import launch_log_path, launch_path
@@ -32,35 +33,6 @@ EVENT_REPEAT_INTERVAL_S = 30.0
 """Minimum seconds between two lines about the same kind of event. Events in between are counted."""
 MAX_EVENTS = 200
 """Maximum number of lines in a launch's log. The newest lines are retained."""
-MAX_NODES_SHOWN = 5
-GIVEN_UP = "given up"
-"""Outcome that is listed again when a launch ends."""
-_EVENT_ATTRIBUTE = "depthrate_event"
-
-
-@dataclass(frozen=True)
-class LaunchEvent:
-    """An occurrence or a current state."""
-
-    kind: str
-    """Line without count and nodes. Similar lines are one kind."""
-    noun: str = ""
-    """Counted noun, like job or pack. Empty if nothing is counted."""
-    count: int = 1
-    where: str = ""
-    """Node."""
-    is_state: bool = False
-    """True if `count` is the current number, not an increment."""
-    outcome: str = ""
-    """Action taken: retried, given up, .... Events of one kind share a line, even if their outcomes differ."""
-
-
-def log_event(
-    noun: str, kind: str, *, count: int = 1, where: str = "", is_state: bool = False, outcome: str = ""
-) -> None:
-    """Log an event of the current launch as "2 packs on n1 <outcome>: <kind>"."""
-    event = LaunchEvent(kind, noun, count, where, is_state, outcome)
-    log.info("%s", _line(event, Counter({outcome: count}), [where] if where else []), extra={_EVENT_ATTRIBUTE: event})
 
 
 @dataclass
@@ -84,12 +56,12 @@ class EventLog(logging.Handler):
         sweep: str,
         print_event: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-        calls: Callable[[], Mapping[str, int]] = dict,
+        calls: Mapping[str, int] = MappingProxyType({}),
     ):
         super().__init__(logging.INFO)
         self._store, self._sweep, self._print_event, self._clock = store, sweep, print_event, clock
         self._calls = calls
-        """Function that returns the number of calls of each scheduler command."""
+        """Command of a scheduler -> number of calls so far."""
         self._launch_id = new_attempt_id()
         self._started_at = time.time()
         self._kinds: dict[tuple[str, str, bool], _EventGroup] = {}
@@ -112,7 +84,7 @@ class EventLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Collect an event or a warning. Other log records are for debugging only."""
-        event = getattr(record, _EVENT_ATTRIBUTE, None)
+        event = getattr(record, EVENT_ATTRIBUTE, None)
         if event is None and record.levelno >= logging.WARNING:
             event = LaunchEvent(record.getMessage())
         if event is None:
@@ -134,7 +106,7 @@ class EventLog(logging.Handler):
         for group in list(self._kinds.values()):
             if not group.counts or (now - group.published_at < EVENT_REPEAT_INTERVAL_S and not is_last):
                 continue
-            line = _line(group.event, group.counts, list(group.nodes))
+            line = format_line(group.event, group.counts, list(group.nodes))
             if not (group.event.is_state and line == group.published):
                 self._lines.append({"at": time.time(), "text": line})
                 is_summed_up = GIVEN_UP in group.counts or (group.published and group.event.outcome)
@@ -152,7 +124,7 @@ class EventLog(logging.Handler):
 
     def _write(self, now: float) -> None:
         """Write new events to the store. A failed write does not stop the launch."""
-        calls = dict(self._calls())
+        calls = dict(self._calls)
         content = {"launch_id": self._launch_id, "started_at": self._started_at, "host": socket.gethostname()}
         content |= {"pid": os.getpid(), "scheduler_calls": calls, "events": list(self._lines)}
         if not (calls or self._lines) or content == self._written:
@@ -164,21 +136,6 @@ class EventLog(logging.Handler):
         except OSError as error:
             log.debug("events not written: %s", error)
         self._written, self._written_at = content, now
-
-
-def _line(event: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
-    """Format one line about a kind of event: count, nodes, outcomes."""
-    count = counts.total()
-    if not event.noun:
-        return f"{event.kind} ({count} times)" if count > 1 else event.kind
-    where = f" on {listed(nodes, MAX_NODES_SHOWN)}" if nodes else ""
-    if not event.outcome:
-        return f"{counted(count, event.noun)}{where} {event.kind}"
-    if len(counts) == 1:
-        return f"{counted(count, event.noun)}{where} {event.outcome}: {event.kind}"
-    (outcome, number), *others = counts.most_common()
-    parts = [f"{counted(number, event.noun)} {outcome}", *(f"{number} {outcome}" for outcome, number in others)]
-    return f"{', '.join(parts)}{where}: {event.kind}"
 
 
 def read_last_launch(store: Store, sweep: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from depthrate.orchestrator.attempts.events import GIVEN_UP, log_event
 from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.retry_policy import (
     STOP_AFTER_PACKS,
@@ -14,8 +15,8 @@ from depthrate.orchestrator.attempts.retry_policy import (
     error_pattern,
     retry_delay_s,
 )
+from depthrate.orchestrator.executors.base import Executor
 from depthrate.orchestrator.launch.batching import QueuedPack
-from depthrate.orchestrator.launch.events import GIVEN_UP, log_event
 from depthrate.orchestrator.launch.launch_plan import split_pack
 from depthrate.orchestrator.launch.outcome import PackFailure
 from depthrate.orchestrator.launch.pack_queue import PackQueue
@@ -41,11 +42,11 @@ class FailedPacks:
         store: Store,
         queue: PackQueue,
         health: NodeHealth,
-        has_other_nodes: Callable[[Collection[str]], bool],
+        executor: Executor,
         clock: Callable[[], float],
     ):
         self._store, self._queue, self._health, self._clock = store, queue, health, clock
-        self._has_other_nodes = has_other_nodes
+        self._executor = executor
         self.given_up: list[PackFailure] = []
         self.is_cancelled = False
         """True if an attempt ended because its job was cancelled."""
@@ -83,6 +84,9 @@ class FailedPacks:
                 if kind in (FailureKind.TASK, FailureKind.CODE) and not self._queue.has_progressed:
                     return self._give_up_if_every_node_fails(failed)
         return False
+
+    def _has_other_nodes(self, nodes: Collection[str]) -> bool:
+        return self._executor.num_nodes is None or self._executor.num_nodes > len(nodes)
 
     def _give_up(self, failed: _Failed) -> None:
         failed.outcome = GIVEN_UP

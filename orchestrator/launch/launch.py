@@ -1,4 +1,4 @@
-"""Run a plan: drive its packs from this process or submit the whole launch, and clean up at the end."""
+"""Run a plan: drive its packs from this process, or submit them and leave, and clean up at the end."""
 
 import contextlib
 import logging
@@ -6,18 +6,17 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import Estimate, Executor, LaunchJob, SubmitError
-from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
+from depthrate.orchestrator.executors.base import Estimate, Executor, usable_engine
 from depthrate.orchestrator.launch.code_changes import find_code_mismatch
 from depthrate.orchestrator.launch.display import make_watcher
 from depthrate.orchestrator.launch.driver import Driver
@@ -48,10 +47,6 @@ class LaunchEnd:
     snapshot: Snapshot
     outcome: Outcome | None = None
     """Outcome of a launch that this process drove."""
-    job: LaunchJob | None = None
-    """Supervisor's job of a launch that was submitted."""
-    job_end: str = ""
-    """Description of the end of that job."""
     not_visible: int = 0
     """Number of trials that the launch has committed and that the store's listing does not show yet."""
 
@@ -128,19 +123,8 @@ def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, o
         StoreError: If the store cannot be written.
     """
     job_options = _prepare(plan, store, executor, options)
-    supervise = partial(executor.supervise, plan.packs, estimate_s, job_options)
-    try:
-        if job := supervise():
-            return Detached(len(plan.in_flight), 0, len(plan.packs), job)
-    except SubmitError as error:
-        log.warning("%s", error)
     executor.start(plan.num_packs_expected)
-    detached = Driver(plan, store, executor, job_options, lambda progress: None, estimate_s=estimate_s).detach()
-    try:
-        return replace(detached, job=supervise()) if detached.not_submitted else detached  # a refusal showed the limit
-    except SubmitError as error:
-        log.warning("%s", error)
-        return detached
+    return Driver(plan, store, executor, job_options, lambda progress: None, estimate_s=estimate_s).detach()
 
 
 def write_launch(store: Store, checked: CheckedSweep) -> None:
@@ -161,13 +145,12 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
     mismatch = find_code_mismatch(plan.checked, plan.snapshot)
     code = plan.checked.task.code
     git_sha, git_dirty = _git_state(Path(__file__).parent if code is None else code.root)
-    engine, reason = executor.engine(plan.checked.sweep.engine)
+    engine, reason = usable_engine(executor, plan.checked.sweep.engine)
     if reason is not None and plan.checked.task.engine is not None:
         log.warning("%s", reason)
-    max_parallel = executor.max_parallel(executor.workers if plan.checked.sweep.search else len(plan.packs))
     resolved = {
         "store": store.address,
-        "data": options.data or open_data_folder().url,
+        "data": open_data_folder().url,
         "device": executor.device,
         "engine": engine,
         "code_version": keep_source(store, plan.checked.task),
@@ -180,7 +163,7 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
         git_dirty=git_dirty,
         accepted_codes=() if mismatch is None else sorted(mismatch.accepted),
         gpu_share=executor.gpu_share,
-        beat_s=heartbeat_s(store, max_parallel),
+        beat_s=heartbeat_s(store, is_local=executor.is_local),
     )
 
 

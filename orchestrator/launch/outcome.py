@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from depthrate.orchestrator.executors.base import LaunchJob
 from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.attempts.records import Record
 from depthrate.sweeps.packing import Pack
@@ -57,8 +56,6 @@ class Detached:
     """Packs that a peer launch has claimed or runs."""
     not_submitted: int
     """Packs not submitted, because of a submit limit or an unreachable scheduler."""
-    job: LaunchJob | None = None
-    """Supervisor's job that submits the remaining packs."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
-from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.liveness import POLL_BACKOFF_FACTOR, heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import Executor, SubmittedPack
 from depthrate.orchestrator.launch.batching import Batching, QueuedPack, group_entries
@@ -25,8 +25,6 @@ PEER_POLL_INTERVAL_S = 5.0
 """Minimum seconds between two polls of peer launches. Without peers, a poll costs one request."""
 PEER_SCAN_INTERVAL_S = 60.0
 """Seconds between two full scans of attempts and commits while no peer launch is known."""
-POLL_BACKOFF_FACTOR = 20
-"""Poll backoff: after a poll of d seconds wait 20 d, so that polling takes at most 5 % of the time."""
 
 
 class Feed(Protocol):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from depthrate.orchestrator.attempts.liveness import STALE_S, is_live, stale_after_s
-from depthrate.orchestrator.attempts.record import write_lost
+from depthrate.orchestrator.attempts.record import lost_attempt, write_lost
 from depthrate.storage.attempts.claims import LEASE_S, Claims
 from depthrate.storage.attempts.records import Record, RecordReader
 from depthrate.storage.files.paths import attempt_path
@@ -101,6 +101,8 @@ class PeerLaunches:
             if record["state"] is AttemptState.RUNNING:
                 kind, error = FailureKind.WORKER_LOST, "the worker process was killed"
                 with contextlib.suppress(OSError):  # the record is informative only
-                    write_lost(self._store, {"pack_id": "", "device": ""}, record, kind=kind, error=error)
+                    write_lost(
+                        self._store, lost_attempt(record["attempt_id"], record["sweep"], record, kind=kind, error=error)
+                    )
             self._seen.add(path)
         return previous - self.claims.peer_trials

@@ -5,15 +5,15 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
-from depthrate.orchestrator.attempts.node_health import NodeMonitor
-from depthrate.orchestrator.attempts.record import classify_failure, read_attempts, write_lost
+from depthrate.orchestrator.attempts.options import JobOptions
+from depthrate.orchestrator.attempts.record import classify_failure, lost_attempt, read_attempts, write_lost
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import AttemptEnd, Executor, RequeueReason
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import QueuedPack, split_failed
-from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.failed_packs import FailedPacks
+from depthrate.orchestrator.launch.node_monitor import NodeMonitor
 from depthrate.orchestrator.launch.pack_queue import PackQueue
 from depthrate.storage.attempts.heartbeats import Heartbeat, NodeHeartbeats
 from depthrate.storage.attempts.records import Record
@@ -45,7 +45,7 @@ class AttemptSupervisor:
         self._store, self._sweep, self._executor, self._options = store, sweep, executor, options
         self._queue, self._clock = queue, clock
         self._nodes = NodeMonitor(store, sweep, executor, clock)
-        self.failed = FailedPacks(store, queue, self._nodes.health, executor.has_other_nodes, clock)
+        self.failed = FailedPacks(store, queue, self._nodes.health, executor, clock)
         self.running: dict[str, QueuedPack] = {}
         """Attempt, as submitted by this launch or an adopted launch -> entry."""
         self.is_store_full = False
@@ -68,7 +68,7 @@ class AttemptSupervisor:
 
     def adopt_submitted(self) -> None:
         """Watch the jobs that peer launches left in the scheduler."""
-        jobs = self._executor.adopt_submitted()
+        jobs = self._executor.submitted(refresh=True)
         self.add(self._queue.adopt({name: jobs[name] for name in jobs.keys() - self.running.keys()}))
 
     def update(self) -> list[AttemptEnd]:
@@ -185,19 +185,19 @@ class AttemptSupervisor:
     def _handle_failure(self, entry: QueuedPack, end: AttemptEnd, kind: FailureKind, record: Record | None) -> bool:
         kind, error = classify_failure(kind, end.exit_message, record, self._store)
         if end.exit_message is not None and (record is not None or kind is not FailureKind.CANCELLED):
-            identity = {
-                "attempt_id": end.last_attempt_id,
-                "sweep": self._sweep,
-                "device": self._options.device,
-                **end.scheduler_facts,
-            }
-            packs = {"pack_id": entry.pack.pack_id, "trial_ids": entry.trial_ids}
-            times = {
-                "heartbeat_at": end.scheduler_facts.get("ended_at"),
-                "started_at": end.scheduler_facts.get("started_at"),
-            }
+            lost = lost_attempt(
+                end.last_attempt_id,
+                self._sweep,
+                record,
+                kind=kind,
+                error=error,
+                pack_id=entry.pack.pack_id,
+                trial_ids=entry.trial_ids,
+                device=self._options.device,
+                facts=end.scheduler_facts,
+            )
             with contextlib.suppress(OSError):  # the record is informative only
-                write_lost(self._store, identity, packs, record or {}, times, kind=kind, error=error)
+                write_lost(self._store, lost)
         node = self._node_of(end, record)
         pack_id = (record or {}).get("pack_id") or entry.pack.pack_id
         self._nodes.health.record_failure(node, pack_id, kind, end.attempt_id, error or "", _seconds_since(end))
@@ -219,5 +219,5 @@ class AttemptSupervisor:
 
 def _seconds_since(end: AttemptEnd) -> float:
     """Return the seconds since the end of an attempt, or 0.0 if the scheduler does not report it."""
-    ended_at = end.scheduler_facts.get("ended_at")
+    ended_at = end.scheduler_facts.ended_at
     return 0.0 if ended_at is None else max(0.0, time.time() - ended_at)

@@ -15,8 +15,8 @@ from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.api.planning import pack_values, plan_summary, plan_sweep
 from depthrate.orchestrator.api.report import ReportOptions, write_report
 from depthrate.orchestrator.api.run import run_sweep
+from depthrate.orchestrator.attempts.options import LaunchOptions, Option
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.options import LaunchOptions, Option
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.launch.outcome import RunState

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.orchestrator.attempts.node_health import is_hardware_error
 from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.attempts.spec import BATCH_S, AttemptSpec
 from depthrate.orchestrator.code.store import code_hash, load_stored_task
-from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext, node_scratch_store
 from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.worker.live_curve_writer import LiveCurves

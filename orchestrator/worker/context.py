@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.worker.live_curve_writer import LiveCurves
 from depthrate.orchestrator.worker.pruning import Pruning
 from depthrate.orchestrator.worker.stored_libraries import StoredLibraries

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.storage.attempts.live_curves import Row, write_live
 from depthrate.storage.files.paths import live_path
 from depthrate.storage.files.store import Store

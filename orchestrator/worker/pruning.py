@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.paths import reports_path
 from depthrate.storage.files.store import Store

@@ -20,15 +20,6 @@ def write_fits(store: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> N
     store.write(fits_path(sweep), sink.getvalue(), durable=True)
 
 
-def rename_fits(store: Store, sweep: str, to: str) -> None:
-    """Write a copy of a sweep's fits under another name, if it has fits."""
-    try:
-        rows = parse_fits(store.read(fits_path(sweep))).to_pylist()
-    except (FileNotFoundError, pa.ArrowException):
-        return
-    write_fits(store, to, [{**row, "sweep": to} for row in rows])
-
-
 def parse_fits(content: bytes) -> pa.Table:
     """Parse a fits file. Columns newer than the file are null.
 

@@ -1,14 +1,13 @@
-"""Soft-deleted rows: hidden immediately, and restorable until a compaction purges them once their retention has passed.
+"""Removed rows: hidden immediately, and restorable until `compact --purge` deletes them once their retention has passed.
 
 A removal names commits (trial, attempt), so it never hides later commits. Rows removed by `trials rm` are hidden from
 all sweeps. Rows removed by `sweeps rm` are hidden only while no sweep requests their trials, which is checked again at each
 read: a sweep launched at the same moment does not lose the rows it relies on. Before a compaction leaves rows out, a purge
-record seals them (`storage.maintenance.purge`).
+record names them (`storage.maintenance.purge`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,11 +18,8 @@ import pyarrow as pa
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import (
     identity,
-    is_final_purge_record,
-    is_purge_record,
     name_of_path,
     new_name,
-    purge_record_path,
     removal_path,
     removed_path,
 )
@@ -41,16 +37,20 @@ class RemovalKind(StrEnum):
     """Results. Their trials become pending for every sweep that requests them."""
     SWEEP = "sweep"
     """A sweep and its trials that no other sweep requests."""
+    PURGING = "purging"
+    """Removed rows that a compaction is about to purge, if it finds that no sweep relies on them."""
+    PURGED = "purged"
+    """Removed rows that compactions leave out: not visible to any sweep, even one that requests their trials."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Rows soft-deleted at one time."""
+    """Rows removed at one time."""
 
     removal_id: str
     kind: RemovalKind
     sweep: str
-    """Name of the removed sweep, or an empty string for trials."""
+    """Name of the removed sweep, or an empty string."""
     removed_at: float
     rows: frozenset[Row]
 
@@ -72,82 +72,31 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class PurgeRecord:
-    """Sealed rows: not visible to any sweep, even one that requests their trials."""
-
-    seal_id: str
-    is_final: bool
-    """Whether requests were checked after the record was written: only then may a compaction leave its rows out."""
-    sealed_at: float
-    removals: tuple[str, ...]
-    """IDs of the removals that it makes permanent."""
-    unconditional: frozenset[Row]
-    """Rows removed whether or not a sweep requests them."""
-    unasked: frozenset[Row]
-    """Rows removed because no sweep requests them."""
-
-    @property
-    def rows(self) -> frozenset[Row]:
-        """All its rows."""
-        return self.unconditional | self.unasked
-
-    @property
-    def path(self) -> str:
-        """Path in the store."""
-        return purge_record_path(self.seal_id, is_final=self.is_final)
-
-    def write(self, store: Store) -> None:
-        """Write the record to the store. This seals its rows."""
-        fields = {"sealed_at": self.sealed_at, "removals": list(self.removals)}
-        fields |= {"unconditional": _by_attempt(self.unconditional), "unasked": _by_attempt(self.unasked)}
-        store.write(self.path, with_digest(fields), durable=True)
-
-    @staticmethod
-    def from_bytes(path: str, content: bytes) -> PurgeRecord:
-        """Parse the purge record in a file.
-
-        Raises:
-            ValueError, KeyError, TypeError, AttributeError: The content is invalid.
-        """
-        fields = read_with_digest(content)
-        return PurgeRecord(
-            identity(name_of_path(path)),
-            is_final_purge_record(path),
-            float(fields["sealed_at"]),
-            tuple(map(identity, fields["removals"])),
-            _rows(fields["unconditional"]),
-            _rows(fields["unasked"]),
-        )
-
-
-def parse_removal(path: str, content: bytes) -> Removal | PurgeRecord:
-    """Parse the removal or the purge record in a file. Invalid content raises the errors of their `from_bytes`."""
-    return (PurgeRecord if is_purge_record(path) else Removal).from_bytes(path, content)
-
-
-@dataclass(frozen=True)
 class Removals:
-    """All removals of a store."""
+    """All removals of a store, and its purges."""
 
     removals: tuple[Removal, ...] = ()
-    seals: tuple[PurgeRecord, ...] = ()
+    purges: tuple[Removal, ...] = ()
+    """Records of purges."""
     hidden: frozenset[Row] = frozenset()
     """Rows that are not visible."""
     gone: frozenset[Row] = frozenset()
-    """Hidden rows sealed permanently: a compaction leaves them out."""
+    """Rows that are purged: a compaction leaves them out."""
 
     @staticmethod
-    def from_entries(entries: Iterable[Removal | PurgeRecord], requested: frozenset[str]) -> Removals:
+    def from_entries(entries: Iterable[Removal], requested: frozenset[str]) -> Removals:
         """Combine the entries of a store. `requested` holds the trials that its sweeps request."""
         entries = sorted(entries, key=str)
-        removals = tuple(entry for entry in entries if isinstance(entry, Removal))
-        seals = tuple(entry for entry in entries if isinstance(entry, PurgeRecord))
-        gone = frozenset(row for seal in seals if seal.is_final for row in seal.rows)
-        hidden = {row for seal in seals for row in seal.rows}
-        hidden |= {row for removal in removals if removal.kind is RemovalKind.TRIALS for row in removal.rows}
-        of_sweeps = (row for removal in removals if removal.kind is RemovalKind.SWEEP for row in removal.rows)
-        hidden.update(row for row in of_sweeps if row[0] not in requested)
-        return Removals(removals, seals, frozenset(hidden), gone)
+        purges = tuple(entry for entry in entries if entry.kind in (RemovalKind.PURGING, RemovalKind.PURGED))
+        removals = tuple(entry for entry in entries if entry not in purges)
+        gone = frozenset(row for purge in purges if purge.kind is RemovalKind.PURGED for row in purge.rows)
+        hidden = {
+            row
+            for entry in entries
+            for row in entry.rows
+            if entry.kind is not RemovalKind.SWEEP or row[0] not in requested
+        }
+        return Removals(removals, purges, frozenset(hidden), gone)
 
     def trial_ids(self) -> set[str]:
         """Return the trials with hidden rows."""
@@ -158,10 +107,6 @@ class Removals:
         if not self.hidden:
             return None
         return pa.array([key not in self.hidden for key in row_keys(trials)], pa.bool_())
-
-    def permanent_only(self) -> Removals:
-        """Return only permanent removals, so that rewriting keeps restorable rows."""
-        return Removals(hidden=self.gone, gone=self.gone)
 
 
 def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> Removal:
@@ -175,17 +120,10 @@ def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> 
     return removal
 
 
-def archive_sweep(store: Store, removal: Removal, paths: Iterable[str]) -> None:
-    """Move a removed sweep's files other than results to the folder from which `restore` moves them back."""
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # live curves are deleted when their pack commits
-            store.move(path, removed_path(removal.removal_id, path))
-
-
 def restore(store: Store, removals: Iterable[Removal]) -> None:
     """Undo removals: move archived files back, unless newer ones exist at their paths.
 
-    The caller scans the store again: a compaction may have sealed rows at the same moment.
+    The caller scans the store again: a compaction may have purged rows at the same moment.
     """
     removals = list(removals)
     for removal in removals:

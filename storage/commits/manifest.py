@@ -50,8 +50,6 @@ class Manifest:
     """Attempts whose records it holds -> bytes of the record it read."""
     logs: list[str] = field(default_factory=list)
     """Attempts whose logs it holds."""
-    gone: list[str] | None = field(default_factory=list)
-    """Attempts with omitted rows (removed, duplicate, corrupt), or None if an older version did not record them."""
 
     @property
     def path(self) -> str:
@@ -61,10 +59,6 @@ class Manifest:
     def all_files(self) -> list[DataFile]:
         """Return every file it names."""
         return [file for files in self.files.values() for file in files]
-
-    def replaced_trials(self) -> set[str]:
-        """Return the trials files of the commits it replaces."""
-        return {table_path("trials", self.sweep, name, None) for name in self.commits}
 
     def replaced_paths(self) -> list[str]:
         """Return the files of the commits it replaces, starting with the commit itself, except for features it still names."""
@@ -86,7 +80,6 @@ class Manifest:
             "created_at": self.created_at,
             "files": {table: [file.to_json() for file in named] for table, named in self.files.items()},
             "replaces": {name: getattr(self, name) for name in ("commits", "compactions", "attempts", "logs")},
-            "gone": self.gone,
         }
         store.write(self.path, with_digest(content), durable=True)
 
@@ -108,7 +101,6 @@ class Manifest:
             [identity(name) for name in replaces["compactions"]],
             {identity(attempt): _bytes(size) for attempt, size in replaces["attempts"].items()},
             [identity(name) for name in replaces["logs"]],
-            [identity(name) for name in fields["gone"]] if fields.get("gone") is not None else None,
         )
         manifest.check(path)
         return manifest

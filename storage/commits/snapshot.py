@@ -16,7 +16,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from depthrate.storage.catalog.code_decisions import Decision, Decisions
-from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, parse_removal
+from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals
 from depthrate.storage.catalog.requested_trials import CorruptFileError, requested_ids
 from depthrate.storage.commits.cache import Entry, SnapshotCache
 from depthrate.storage.commits.manifest import Manifest
@@ -163,16 +163,21 @@ def list_stable(store: Store) -> tuple[dict[str, int], bool]:
     A listing is not atomic: if a compaction replaces files meanwhile, it may contain neither the old files nor the new ones.
     New commits do not require another scan.
     """
-    listing = store.list_many(FOLDERS)
+    listing = _list_files(store, FOLDERS)
     for delay_s in RESCAN_DELAYS_S:
-        second = store.list_many(("trials", "manifest"))
+        second = _list_files(store, ("trials", "manifest"))
         first = {path: size for path, size in listing.items() if path.startswith(("trials/", "manifest/"))}
         new = second.keys() - first.keys()
         if first.items() <= second.items() and not any(path.startswith("manifest/") for path in new):
             return listing, True
         time.sleep(delay_s)
-        listing = store.list_many(FOLDERS)
+        listing = _list_files(store, FOLDERS)
     return listing, False
+
+
+def _list_files(store: Store, folders: Sequence[str]) -> dict[str, int]:
+    """List files without the tables' Delta logs, which are for other programs."""
+    return {path: size for path, size in store.list_many(folders).items() if "/_delta_log/" not in path}
 
 
 def require_intact(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "removals/", "decisions/")) -> None:
@@ -235,9 +240,9 @@ class _StoreScan:
             self._read("decisions/", Decision.from_bytes, "is not a decision ({}). It is ignored")
         )
         entries = self._read(
-            "removals/", parse_removal, "is not a removal ({}). The rows it removed are visible again"
+            "removals/", Removal.from_bytes, "is not a removal ({}). The rows it removed are visible again"
         ).values()
-        of_sweeps = any(isinstance(entry, Removal) and entry.kind is RemovalKind.SWEEP for entry in entries)
+        of_sweeps = any(entry.kind is RemovalKind.SWEEP for entry in entries)
         requested = requested_ids(self.store, self.cache.requested) if of_sweeps else frozenset[str]()
         removals = Removals.from_entries(entries, requested)
         sources = resolve(commits, decisions, removals)

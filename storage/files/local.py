@@ -161,6 +161,19 @@ class LocalFiles:
                 raise StoreFullError(error.errno or 0, full, needed) from None
             raise
 
+    def create(self, path: str, content: bytes) -> bool:
+        folder, _, name = path.rpartition("/")
+        draft = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+        self.write(draft, content, durable=True)
+        try:
+            os.link(self.full_path(draft), self.full_path(path))
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(self.full_path(draft))
+        _sync_folder(self.full_path(folder))
+        return True
+
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         return _walk(self.full_path(folder), len(self.root) + 1)
 

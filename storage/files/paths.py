@@ -110,9 +110,6 @@ def _fill(pattern: str, names: Sequence[str]) -> str:
 FileKind("format", "format.json", _MARK, "versions that may read the store, and that may write")
 spec_path = FileKind("spec", "sweeps/<sweep>/<spec hash>.json", _OBJECT, "a launched spec in full")
 trial_ids_path = FileKind("trials list", "sweeps/<sweep>/<spec hash>.trials", _OBJECT, "its trial IDs")
-renaming_path = FileKind(
-    "renaming", "sweeps/<sweep>/renamed_from", _MARK, "the previous name, and whether the renaming is complete"
-)
 cancel_path = FileKind("cancellation", "sweeps/<sweep>/cancel", _MARK, "time of the last `depthrate cancel`")
 cleared_nodes_path = FileKind(
     "forgiven nodes", "sweeps/<sweep>/forgiven", _MARK, "nodes cleared by `depthrate nodes --clear`, and when"
@@ -126,6 +123,12 @@ for _table, _max_bytes in (("trials", _TABLE), *((table, None) for table in DATA
     )
     _name, _content = ("commit", "trials of an attempt") if _table == "trials" else (_table, f"{_table} of an attempt")
     FileKind(_name, f"{_table}/sweep=<sweep>/<attempt[-part]>.parquet", _max_bytes, _content)
+    FileKind(
+        f"Delta log of {_table}",
+        f"{_table}/_delta_log/<version>.json",
+        _OBJECT,
+        "files of the table, for other programs",
+    )
 attempt_path = FileKind(
     "record", "attempts/sweep=<sweep>/<attempt>.json", _OBJECT, "state, heartbeat, host, job and error of an attempt"
 )
@@ -185,9 +188,9 @@ library_path = FileKind("library", "libraries/<kernels>.so", _OBJECT, "kernels, 
 _DECISION = FileKind(
     "decision", "decisions/sweep=<sweep>/<number-digest>.json", _OBJECT, "accepted versions of a task's code"
 )
-removal_path = FileKind("removal", "removals/<removal>.json", _OBJECT, "soft-deleted rows")
-_SEAL = FileKind("purge record", "removals/<seal>.seal", _OBJECT, "rows to be purged, hidden from all sweeps")
-_GONE = FileKind("final purge record", "removals/<seal>.gone", _OBJECT, "purged rows")
+removal_path = FileKind(
+    "removal", "removals/<removal>.json", _OBJECT, "removed rows, hidden until they are restored or purged"
+)
 _REMOVED = FileKind("put away", "removed/<removal>/<path>", None, "other files of a removed sweep, until its purge")
 tag_path = FileKind("tags", "tags/<when>.json", _OBJECT, "tags that users gave to trials")
 quarantine_path = FileKind("quarantined", "quarantine/<when>/<path>", None, "files moved aside by `verify --repair`")
@@ -240,6 +243,16 @@ def compacted_path(table: str, sweep: str, compaction_id: str, part: int | None 
     return table_path(table, sweep, _COMPACTED + compaction_id, part)
 
 
+def delta_log_folder(table: str) -> str:
+    """Return the folder of a table's Delta log."""
+    return f"{table}/_delta_log"
+
+
+def delta_log_path(table: str, version: int) -> str:
+    """Return the path of one version of a table's Delta log."""
+    return f"{delta_log_folder(table)}/{version:020d}.json"
+
+
 def is_compacted(path: str) -> bool:
     """Return whether `compacted_path` created this path. Its file is visible only through its manifest."""
     return path.rpartition("/")[2].startswith(_COMPACTED)
@@ -290,21 +303,6 @@ def number_of_decision(path: str) -> int:
     """Return a decision's position in the order of all, or 0 for a path not created by `decision_path`."""
     number = name_of_path(path).partition("-")[0]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else 0
-
-
-def purge_record_path(seal_id: str, *, is_final: bool) -> str:
-    """Return the path of a list of removed rows that are not visible to any sweep, even one that requests their trials."""
-    return (_GONE if is_final else _SEAL)(seal_id)
-
-
-def is_final_purge_record(path: str) -> bool:
-    """Return whether `purge_record_path` created this path for rows that a compaction may leave out."""
-    return path.endswith(".gone")
-
-
-def is_purge_record(path: str) -> bool:
-    """Return whether `purge_record_path` created this path."""
-    return path.endswith((".gone", ".seal"))
 
 
 def removed_path(removal_id: str, path: str = "") -> str:

@@ -102,6 +102,16 @@ class RemoteFiles:
         with as_os_error(self._url):
             self.fs.put_file(str(content), full) if isinstance(content, Path) else self.fs.pipe_file(full, content)
 
+    def create(self, path: str, content: bytes) -> bool:
+        try:
+            with as_os_error(self._url):
+                self.fs.pipe_file(self.full_path(path), content, mode="create")
+        except OSError:
+            if self.size(path) is None:
+                raise
+            return False
+        return True
+
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         return ((path, info["size"]) for path, info in self._find(folder))
 

@@ -203,6 +203,15 @@ class Store:
         self._check_change(path)
         self.files.write(path, content, durable=durable)
 
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a file durably, unless it exists. Return whether it was written. Of several writers at once, one succeeds.
+
+        Raises:
+            OSError: The write failed.
+        """
+        self._check_change(path)
+        return self.files.create(path, content)
+
     def list(self, folder: str = "") -> dict[str, int]:
         """Return path -> size in bytes of all files below a folder, except files that are still being written."""
         self.full_path(folder)

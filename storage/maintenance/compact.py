@@ -10,35 +10,28 @@ relied on this one at the same moment. If a compaction is killed at any point, t
 are already merged. Running it again continues.
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from depthrate.storage.attempts.clocks import age_s, require_clock
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.attempts.live_curves import LIVE_FORGOTTEN_S, delete_ended_live
 from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.commits.cache import SnapshotCache
-from depthrate.storage.commits.manifest import Manifest
-from depthrate.storage.commits.snapshot import Snapshot, require_intact, take_snapshot
-from depthrate.storage.commits.source import find_corrupt_files
-from depthrate.storage.files.parquet import read_parquet
-from depthrate.storage.files.paths import compaction_of_path, is_compacted, manifest_path, new_name, sweep_of_path
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.files.paths import new_name
 from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.delta_log import has_delta_logs, named_by_delta_logs, update_delta_logs
 from depthrate.storage.maintenance.merge import GROUP_BYTES, CorruptCommitFile, plan_groups, write_group
-from depthrate.storage.maintenance.purge import delete_empty_seals, seal_removals
-from depthrate.storage.maintenance.type_conflicts import is_mistyped, read_column_types
+from depthrate.storage.maintenance.purge import delete_purge_records, purge_removals
+from depthrate.storage.maintenance.replaced_files import delete_replaced_files
+from depthrate.storage.tables.custom_columns import conflicting_column, custom_columns
+from depthrate.storage.tables.schema import MEASURED_TABLES
 
 RETENTION_S = 3600.0
 """Retention in seconds of replaced files, for readers that listed them before the replacement."""
 MAX_PLANS = 5
 """Maximum number of times that a compaction plans, if other processes damage or delete files that it was about to read."""
-
-
-ABANDONED_S = 3600.0
-"""Age in seconds from which files of a compaction without a manifest are orphaned."""
 
 
 @dataclass
@@ -63,6 +56,8 @@ def compact(
     store: Store,
     *,
     grace_s: float = RETENTION_S,
+    purge: bool = False,
+    delta: bool = False,
     at_least: int = 2,
     group_bytes: float = GROUP_BYTES,
     on_progress: Callable[[CompactionResult, int], None] = lambda result, num_groups: None,
@@ -75,7 +70,9 @@ def compact(
     nothing is deleted unless every manifest can be read. `refused` holds the reasons.
 
     Args:
-        grace_s: Retention of replaced files in seconds.
+        grace_s: Retention of replaced files, and of removed rows, in seconds.
+        purge: Whether to delete removed rows permanently.
+        delta: Whether to write Delta logs of the tables. If the store has them, they are updated in any case.
         at_least: Minimum number of loose commits. A sweep with fewer is left alone.
         group_bytes: Maximum size of a group of one table in memory.
         on_progress: Function called after each group with the result so far and the number of groups.
@@ -85,18 +82,19 @@ def compact(
         OSError: The store refused a read or a write. Nothing is lost. Run it again.
     """
     require_clock(store)
-    result, cache, types = CompactionResult(), SnapshotCache(), read_column_types(store)
+    result, cache = CompactionResult(), SnapshotCache()
     first = take_snapshot(store, cache=cache)
     refused = []
     try:
-        if seal_removals(store, first.removals, grace_s):
+        if purge and purge_removals(store, first.removals, grace_s):
             first = take_snapshot(store, cache=cache)
     except CorruptFileError as error:
         refused.append(f"nothing was purged: {error}")
-    corrupt = {source.path for source in (*first.sources, *first.superseded_commits) if is_mistyped(source, types)}
+    mistyped, delta = frozenset(_mistyped_commits(store, first)), delta or has_delta_logs(store)
+    corrupt = set(mistyped)
     for _ in range(MAX_PLANS):
         snapshot = take_snapshot(store, ignore=corrupt, cache=cache)
-        groups = list(plan_groups(store, snapshot, at_least, group_bytes))
+        groups = list(plan_groups(store, snapshot, at_least, group_bytes, splits=delta))
         try:
             for group in groups:
                 write_group(store, group, snapshot, new_name())
@@ -112,14 +110,18 @@ def compact(
             continue  # another compaction has replaced and deleted the file: plan again with the current files
     result.damaged = tuple(sorted(corrupt))
     try:
-        result.deleted, result.waiting = _delete_replaced(store, grace_s)
+        if delta and not update_delta_logs(store, corrupt - mistyped, cache):
+            refused.append(
+                "the Delta logs were not updated: other processes changed the store at the same time. Run it again"
+            )
+        result.deleted, result.waiting = delete_replaced_files(store, grace_s, named_by_delta_logs(store))
     except CorruptFileError as error:
         refused.append(f"nothing was deleted: {error}")
     result.refused = tuple(refused)
     if refused:
         return result
-    if first.removals.seals and not result.waiting:
-        delete_empty_seals(store, take_snapshot(store, cache=cache))
+    if first.removals.purges and not result.waiting:
+        delete_purge_records(store, take_snapshot(store, cache=cache))
     beats = NodeHeartbeats(store)
     beats.poll()
     beats.delete_ended(())  # files of nodes whose launch did not notice their end
@@ -127,69 +129,12 @@ def compact(
     return result
 
 
-def _delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
-    """Delete files that compactions replaced more than `grace_s` seconds ago.
-
-    Return the numbers of deleted and waiting files. Before a deletion the compaction's own files are read again, and the files
-    they replace are deleted only if its files are identical to what was written.
-
-    Raises:
-        CorruptFileError: A manifest cannot be read, which may name files of other commits.
-    """
-    snapshot = take_snapshot(store)
-    require_intact(snapshot, ("manifest/",))
-    ready, waiting = set(), 0
-    for manifest in snapshot.manifests:
-        expired = _expired_paths(manifest, snapshot)
-        written = [file for file in manifest.all_files() if is_compacted(file.path)]
-        is_due = expired and age_s(store, manifest.path, manifest.created_at) >= grace_s
-        if is_due and not find_corrupt_files(store, written):
-            ready.add(manifest.compaction_id)
-        else:
-            waiting += len(expired)
-    if ready:
-        snapshot = take_snapshot(store)  # reading took a while: keep files that another compaction has named since
-    expired = [path for m in snapshot.manifests if m.compaction_id in ready for path in _expired_paths(m, snapshot)]
-    abandoned = _abandoned(store, snapshot)
-    # manifests are deleted before their files, so a reader finds either a complete compaction or none
-    for path in (path for path in expired if path.startswith("manifest/")):
-        store.delete(path)
-    store.delete_many([path for path in (*expired, *abandoned) if not path.startswith("manifest/")])
-    return len(expired) + len(abandoned), waiting
-
-
-def _expired_paths(manifest: Manifest, snapshot: Snapshot) -> list[str]:
-    """Return the existing files that a compaction replaced, except records and logs rewritten since it read them."""
-    named = {file.path for current in snapshot.manifests for file in current.all_files()}
-    earlier = [old for old in snapshot.superseded_manifests if old.compaction_id in manifest.compactions]
-    expired = []
-    for replacing in (manifest, *earlier):
-        expired += replacing.replaced_paths()
-        records = replacing.replaced_records().items()
-        expired += [path for path, size in records if size is None or snapshot.listing.get(path) == size]
-    expired += [path for old in earlier for path in (old.path, *(file.path for file in old.all_files()))]
-    return [path for path in dict.fromkeys(expired) if path in snapshot.listing and path not in named]
-
-
-def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
-    """Return orphaned files of killed compactions: old files without a manifest whose trials are all committed elsewhere."""
-    manifests = {path for path in snapshot.listing if path.startswith("manifest/")}
-    orphaned: dict[tuple[str, str], list[str]] = {}
-    for path in snapshot.listing:
-        if is_compacted(path):
-            sweep, compaction_id = sweep_of_path(path), compaction_of_path(path)
-            if manifest_path(sweep, compaction_id) not in manifests:
-                orphaned.setdefault((sweep, compaction_id), []).append(path)
-    abandoned: list[str] = []
-    for paths in orphaned.values():
-        trials = [path for path in paths if path.startswith("trials/")]
-        times = [modified for path in paths if (modified := store.modified(path)) is not None]
-        if not trials or not times or time.time() - store.clock_ahead_s - max(times) < ABANDONED_S:
-            continue
-        try:
-            ids = {i for path in trials for i in read_parquet(store.read(path))["trial_id"].to_pylist()}
-        except (pa.ArrowException, OSError, KeyError):
-            continue  # `verify` reports it
-        if ids <= snapshot.trial_ids() | snapshot.removals.trial_ids():
-            abandoned += paths
-    return abandoned
+def _mistyped_commits(store: Store, snapshot: Snapshot) -> Iterator[str]:
+    """Yield the commits and compactions with a column whose type or case differs from the store's. They cannot be merged."""
+    types = {table: custom_columns(store, table) for table in MEASURED_TABLES}
+    for source in (*snapshot.sources, *snapshot.superseded_commits):
+        columns = (
+            (t, *column) for t, of in types.items() for f in source.files.get(t, ()) for column in f.own_columns.items()
+        )
+        if any(conflicting_column(types[table], column, kind) for table, column, kind in columns):
+            yield source.path

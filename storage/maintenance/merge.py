@@ -1,5 +1,6 @@
 """Group small files so that a group fits into memory, and merge a group into a few sorted files and their manifest."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -10,14 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from depthrate.storage.attempts.records import read_loose_records
+from depthrate.storage.catalog.removals import Removals
 from depthrate.storage.commits.commit import join_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import VisibleCommit, read_commit_of, resolve, visible_rows
+from depthrate.storage.commits.source import VisibleCommit, read_commit_of, resolve, visible_rows, without_rows
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
     attempt_of_path,
     compacted_path,
+    is_compacted,
     log_path,
     manifest_path,
     name_of_path,
@@ -33,6 +36,8 @@ GROUP_BYTES = 100e6
 """Maximum bytes of one table in memory that are merged together (the process needs about three times as much)."""
 GROUP_ROWS = 1_000_000
 """Maximum rows of one table in a group."""
+FIRST_HIDDEN_PART = 5_000
+"""Number of the first file of a compaction, per table, with rows that were not visible when it was written."""
 GROUP_RECORDS = 5_000
 """Maximum attempts' records in a group."""
 MERGE_FEATURES_BELOW = 8_000_000
@@ -50,7 +55,7 @@ class Group:
     records: list[str]
     """Paths of attempts' records."""
     drops: bool = False
-    """Whether some of the rows were permanently removed."""
+    """Whether some of the rows were permanently removed, or a file has visible and other rows and must not."""
 
     @property
     def is_work(self) -> bool:
@@ -58,13 +63,20 @@ class Group:
         return self.drops or len(self.sources) + len(self.records) > 1
 
 
-def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
-    """Yield the groups to merge: loose commits with small compactions, and redundant compactions with their originals."""
+def plan_groups(
+    store: Store, snapshot: Snapshot, at_least: int, group_bytes: float, *, splits: bool = False
+) -> Iterator[Group]:
+    """Yield the groups to merge: loose commits with small compactions, and redundant compactions with their originals.
+
+    Args:
+        splits: Whether to rewrite files with visible and other rows.
+    """
     sources: dict[str, list[VisibleCommit]] = {}
     for source in (*snapshot.sources, *snapshot.superseded_commits):
         sources.setdefault(sweep_of_path(source.path), []).append(source)
     records = _settled_records(store, snapshot)
     shrinking = {source.path for of_sweep in sources.values() for source in of_sweep if _has_gone(source, snapshot)}
+    shrinking |= {source.path for source in snapshot.sources if splits and visible_files(source) is None}
     for sweep in sorted(sources.keys() | records.keys()):
         of_sweep = sources.get(sweep, [])
         small = [s for s in of_sweep if s.manifest is None or s.path in shrinking or _weight(s) < group_bytes / 2]
@@ -89,8 +101,26 @@ def _copies(sweep: str, large: list[VisibleCommit]) -> Iterator[Group]:
 
 def _has_gone(source: VisibleCommit, snapshot: Snapshot) -> bool:
     """Return whether a source holds rows that were permanently removed."""
-    counts = snapshot.removals.permanent_only().visible_mask(source.all_trials)
+    counts = Removals(hidden=snapshot.removals.gone).visible_mask(source.all_trials)
     return counts is not None and not all(counts.to_pylist())
+
+
+def visible_files(source: VisibleCommit) -> dict[str, list[DataFile]] | None:
+    """Return the files of a source with visible rows, by table, or None if one of them has other rows as well."""
+    if source.is_fully_visible:
+        return source.files
+    if source.manifest is None:
+        return None
+    visible, keys = set(row_keys(source.trials)), iter(row_keys(source.all_trials))
+    for file in source.files.get("trials", ()):
+        num_visible = sum(key in visible for key in itertools.islice(keys, file.rows))
+        if num_visible != (0 if _is_hidden_part(file.path) else file.rows):
+            return None
+    return {table: [file for file in named if not _is_hidden_part(file.path)] for table, named in source.files.items()}
+
+
+def _is_hidden_part(path: str) -> bool:
+    return is_compacted(path) and name_of_path(path).partition("-")[2] >= f"{FIRST_HIDDEN_PART:04d}"
 
 
 def _cut(
@@ -141,7 +171,6 @@ def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
 
 
 _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
-ReadRows = Callable[[Store, VisibleCommit, DataFile], pa.Table]
 
 
 class CorruptCommitFile(Exception):
@@ -155,14 +184,13 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         CorruptCommitFile: A file is corrupt. Nothing has changed.
         FileNotFoundError: Another compaction has replaced a file. Nothing has changed.
     """
-    resolved = _resolved(store, group, snapshot)
-    written = write_tables(store, group.sweep, resolved, compaction_id, read_rows)
-    left_out = {key for source in resolved for key in row_keys(source.all_trials)}
-    left_out -= {key for source in resolved for key in row_keys(source.trials)}
+    visible, others = _resolved(store, group, snapshot)
+    written = _write_tables(store, group.sweep, visible, compaction_id)
+    for table, files in _write_tables(store, group.sweep, others, compaction_id, FIRST_HIDDEN_PART).items():
+        written.setdefault(table, []).extend(files)
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
     undeleted = {c for c in earlier if manifest_path(group.sweep, c) in snapshot.listing}
-    gone = {attempt_id for _, attempt_id in left_out}.union(*(manifest.gone or () for manifest in replaced))
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
         path = compacted_path("attempts", group.sweep, compaction_id)
@@ -176,14 +204,16 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         compactions=sorted({manifest.compaction_id for manifest in replaced} | undeleted),
         attempts=sizes,
         logs=logs,
-        gone=None if any(manifest.gone is None for manifest in replaced) else sorted(gone),
     )
     manifest.write(store)
     return manifest
 
 
-def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[VisibleCommit]:
-    """Return a group's sources with the trials that have no earlier commit in the group and are not purged."""
+def _resolved(store: Store, group: Group, snapshot: Snapshot) -> tuple[list[VisibleCommit], list[VisibleCommit]]:
+    """Return a group's sources with their visible trials, then with the others that stay.
+
+    Of the commits of a trial by the same code, the first one stays, and the first removed one that can be restored.
+    """
     commits = []
     for source in group.sources:
         try:
@@ -192,11 +222,19 @@ def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[VisibleCom
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise CorruptCommitFile(source.path) from error
-    return resolve(commits, removals=snapshot.removals.permanent_only())
+    removals = snapshot.removals
+    stored = frozenset(key for commit in commits for key in row_keys(commit.trials))
+    kept = resolve(commits, removals=Removals(hidden=removals.hidden))
+    restorable = (removals.hidden - removals.gone) & stored
+    others = resolve(commits, removals=Removals(hidden=stored - restorable)) if restorable else []
+    shown = {key for source in group.sources for key in row_keys(source.trials)}
+    visible = [without_rows(source, stored - shown) for source in kept]
+    others += [without_rows(source, shown) for source in kept]
+    return [source for source in visible if source.trials.num_rows], [s for s in others if s.trials.num_rows]
 
 
-def write_tables(
-    store: Store, sweep: str, sources: Sequence[VisibleCommit], compaction_id: str, read: ReadRows
+def _write_tables(
+    store: Store, sweep: str, sources: Sequence[VisibleCommit], compaction_id: str, first_part: int = 0
 ) -> dict[str, list[DataFile]]:
     """Write the visible rows of some sources, sorted, and return the files by table.
 
@@ -204,7 +242,7 @@ def write_tables(
     """
 
     def path(table: str, part: int | None = None) -> str:
-        return compacted_path(table, sweep, compaction_id, part)
+        return compacted_path(table, sweep, compaction_id, first_part + (part or 0) if part or first_part else part)
 
     trials = concat_rows([empty_trials(), *(source.trials for source in sources)])
     order = pc.sort_indices(trials["trial_id"]).to_numpy()
@@ -216,7 +254,7 @@ def write_tables(
         written["trials"] = [write_table(store, path("trials"), "trials", ordered)]
     for name in ("metrics", "curves"):
         named = [(source, file) for source in sources for file in source.files.get(name, ())]
-        parts = [rows for source, file in named if (rows := read(store, source, file)).num_rows]
+        parts = [rows for source, file in named if (rows := _read_rows(store, source, file)).num_rows]
         if parts:
             table = join_rows(name, parts).combine_chunks()
             del parts  # free memory
@@ -226,11 +264,11 @@ def write_tables(
             order = _order(name, table, ids)
             written[name] = [write_table(store, path(name), name, table, order, custom=custom, names_all=names_all)]
             del table
-    features = _merge_features(store, sources, ids, path, read)
+    features = _merge_features(store, sources, ids, path)
     return written | ({"features": features} if features else {})
 
 
-def read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
+def _read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
     """Read the visible rows of a source's file.
 
     Raises:
@@ -267,7 +305,6 @@ def _merge_features(
     sources: Sequence[VisibleCommit],
     ids: pa.Array,
     path: Callable[[str, int | None], str],
-    read: ReadRows,
 ) -> list[DataFile]:
     """Merge small files of features of the same width, and refer to the large files without rewriting them."""
     files, parts = [], dict[str, list[pa.Table]]()
@@ -275,7 +312,7 @@ def _merge_features(
         for file in source.files.get("features", ()):
             if source.is_fully_visible and file.size >= MERGE_FEATURES_BELOW:
                 files.append(file)
-            elif (rows := read(store, source, file)).num_rows:
+            elif (rows := _read_rows(store, source, file)).num_rows:
                 parts.setdefault(str(rows.schema.field("feature").type), []).append(rows)
     for part, tables in enumerate(parts.values()):
         table = concat_rows(tables).combine_chunks()

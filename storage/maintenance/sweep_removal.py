@@ -3,11 +3,12 @@
 Trials that another sweep requests are kept for that sweep.
 """
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.catalog.removals import Removal, RemovalKind, Row, archive_sweep, remove
+from depthrate.storage.catalog.removals import Removal, RemovalKind, Row, remove
 from depthrate.storage.catalog.requested_trials import verified_requested_ids
 from depthrate.storage.catalog.specs import read_specs
 from depthrate.storage.commits.snapshot import Snapshot, require_intact
@@ -15,6 +16,7 @@ from depthrate.storage.files.paths import (
     fits_path,
     launch_path,
     live_path,
+    removed_path,
     searches_folder,
     spec_path,
     sweep_of_path,
@@ -76,7 +78,9 @@ def remove_sweep(store: Store, plan: RemovalPlan) -> Removal:
     """
     require_clock(store)
     removal = remove(store, RemovalKind.SWEEP, plan.sweep, plan.rows)
-    archive_sweep(store, removal, plan.paths)
+    for path in plan.paths:
+        with contextlib.suppress(FileNotFoundError):  # live curves are deleted when their pack commits
+            store.move(path, removed_path(removal.removal_id, path))
     return removal
 
 

@@ -1,13 +1,14 @@
 """Verify files other than results: specs, submissions, searches, fits, decisions, code and checkpoints."""
 
 from collections.abc import Callable, Iterator, Mapping, Set
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from depthrate.storage.catalog.code import iter_corrupt_code
 from depthrate.storage.catalog.code_decisions import Decision
-from depthrate.storage.catalog.removals import parse_removal
+from depthrate.storage.catalog.removals import Removal
 from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
@@ -24,10 +25,9 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.compact import ABANDONED_S
 from depthrate.storage.maintenance.findings import Finding
-from depthrate.storage.tables.custom_columns import TYPE_WORDS, late_claims
-from depthrate.storage.tables.schema import FITS, MEASURED_TABLES
+from depthrate.storage.maintenance.replaced_files import ABANDONED_S
+from depthrate.storage.tables.schema import FITS
 
 HashOf = Callable[[Mapping[str, Any]], str | None]
 """Function: spec of a sweep -> the hash in its path, or None if it is unknown."""
@@ -40,10 +40,17 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
         committed: Trials that no longer need a checkpoint.
     """
 
-    def check_spec(path: str, content: bytes) -> None:
-        _check_spec(store, path, content, hash_of)
-
-    yield from _check_folder(store, "sweeps", check_spec)
+    checks: dict[str, Callable[[str, bytes], object]] = {
+        "sweeps": partial(_check_spec, hash_of),
+        "jobs": _check_submission,
+        "searches": _check_search,
+        "fits": _check_fits,
+        "decisions": Decision.from_bytes,
+        "removals": Removal.from_bytes,
+        "tags": Tagging.from_bytes,
+    }
+    for folder, check in checks.items():
+        yield from _check_folder(store, folder, check)
     for spec in read_specs(store):
         if spec.trials_sha256 is not None and spec.trial_ids(store) is None:
             fault = (
@@ -51,18 +58,6 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
             )
             fix = "Launch the sweep again, or run depthrate upgrade"
             yield Finding(trial_ids_path(spec.sweep, spec.spec_hash), "damaged", fault + fix)
-    yield from _check_folder(store, "jobs", _check_submission)
-    yield from _check_folder(store, "searches", _check_search)
-    yield from _check_folder(store, "fits", _check_fits)
-    for table in MEASURED_TABLES:
-        for path, (column, kind, valid, valid_kind) in late_claims(store, table).items():
-            fault = f"column {valid!r} of {table} is a {TYPE_WORDS.get(valid_kind, valid_kind)} in this store"
-            yield Finding(
-                path, "two types", f"{fault}, but {column!r} was claimed later as a {TYPE_WORDS.get(kind, kind)}"
-            )
-    yield from _check_folder(store, "decisions", Decision.from_bytes)
-    yield from _check_folder(store, "removals", parse_removal)
-    yield from _check_folder(store, "tags", Tagging.from_bytes)
     yield from (Finding(path, "damaged", fault) for path, fault in iter_corrupt_code(store))
     yield from _checkpoints(store, committed)
     for path in store.list_unsafe_paths():
@@ -83,7 +78,7 @@ def _check_folder(store: Store, folder: str, check: Callable[[str, bytes], objec
             yield Finding(path, "damaged", f"is invalid ({first_line(error)}). It is ignored")
 
 
-def _check_spec(store: Store, path: str, content: bytes, hash_of: HashOf) -> None:
+def _check_spec(hash_of: HashOf, path: str, content: bytes) -> None:
     if path.endswith(".json"):
         spec = parse_spec(path, content)
         if hash_of(spec.spec) not in (None, spec.spec_hash):

@@ -563,7 +563,7 @@ class Results:
         custom, names_in_sql = dict[str, pa.DataType](), {column.casefold() for column in standard}
         for column, type_names in types.items():
             if len(type_names) > 1:
-                reason = f"has the types {sorted(type_names)} in different tasks. depthrate verify --repair renames one"
+                reason = f"has the types {sorted(type_names)} in different tasks. Remove the trials with one of them"
                 self._report(Problem(f"{name}.{column}", reason))
             elif column not in standard:
                 custom[column] = CUSTOM_TYPES[min(type_names)]

@@ -24,26 +24,11 @@ CUSTOM_TYPES = {str(kind): kind for kind in (pa.string(), *ARROW_TYPE_BY_KIND.va
 SETTLE_S = 0.05
 """Seconds between a claim and the check for other claims, longer than the resolution of a local store's file times."""
 TYPE_WORDS = {"double": "number", "string": "text", "list<item: double>": "list", "list<item: float>": "matrix"}
-"""Stored name of a type -> its name in messages and in renamed columns."""
+"""Stored name of a type -> its name in messages."""
 
 
 def custom_columns(store: Store, table: str) -> dict[str, str]:
     """Return the columns that tasks added to a table of this store, with their types."""
-    return {column: kind for (_, column, kind), *_ in _claims(store, table)}
-
-
-def late_claims(store: Store, table: str) -> dict[str, tuple[str, str, str, str]]:
-    """Return path -> (column, its type, the valid column of this name in SQL, its type) of the claims that lost."""
-    return {
-        path: (column, kind, valid_column, valid_kind)
-        for (_, valid_column, valid_kind), *others in _claims(store, table)
-        for path, column, kind in others
-        if (column, kind) != (valid_column, valid_kind)
-    }
-
-
-def _claims(store: Store, table: str) -> list[list[tuple[str, str, str]]]:
-    """Return the claims (path, column, type) to each column's name in SQL, starting with the valid one."""
     claims: dict[str, list[tuple[str, str, str]]] = {}
     for path in store.list(f"columns/{table}"):
         column, kind = column_of_path(path)
@@ -55,10 +40,8 @@ def _claims(store: Store, table: str) -> list[list[tuple[str, str, str]]]:
         written = store.modified(path)
         return math.inf if written is None else written, order.index(kind) if kind in order else len(order), path
 
-    for of_column in claims.values():
-        if len({claim[1:] for claim in of_column}) > 1:
-            of_column.sort(key=age)
-    return list(claims.values())
+    valid = (min(of_column, key=age) if len(of_column) > 1 else of_column[0] for of_column in claims.values())
+    return {column: kind for _, column, kind in valid}
 
 
 def conflicting_column(types: Mapping[str, str], column: str, kind: str) -> str | None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from depthrate.slurm import command, in_job
 from depthrate.slurm.cluster_limits import JobGroup, parse_minutes, read_limits, read_submit_limits
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import (
     JobState,
     earlier_starts,

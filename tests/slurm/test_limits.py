@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, SubmitLimits, read_submit_limits
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, read_submit_limits
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.profile import Profile
 
 ASSOCIATIONS = """\
@@ -80,23 +80,6 @@ def test_jobs_are_counted_by_user(tmp_path: Path, programs: Callable[..., None],
     assert (tmp_path / "call").read_text().split()[2:-1] == options.split()
 
 
-@pytest.mark.parametrize(
-    ("refusal", "group"),
-    [
-        ("QOSMaxSubmitJobPerUserLimit", JobGroup(qos="few")),
-        ("QOSGrpSubmitJobsLimit", JobGroup(qos="few", is_shared=True)),
-        ("AssocMaxSubmitJobLimit", JobGroup("theory")),
-        ("AssocGrpSubmitJobsLimit", JobGroup("theory", is_shared=True)),
-        ("MaxSubmitJobsPerAccount", JobGroup("theory", qos="few", is_shared=True)),
-        ("Slurm temporarily unable to accept job", JobGroup()),
-    ],
-)
-def test_a_refusal_names_whose_jobs_fill_the_limit(refusal: str, group: JobGroup) -> None:
-    message = f"sbatch refused the jobs: {refusal} / Batch job submission failed: Job violates accounting/QOS policy"
-    assert SubmitLimits(account="theory", qos="few").refused_group(message) == group
-    assert SubmitLimits().refused_group(message) == JobGroup(), "without names all jobs of the user count"
-
-
 def node(name: str, cpus: int, gpu_types: dict[str, int], features: str) -> Partition:
     return Partition(name, False, True, None, cpus, 8.0, sum(gpu_types.values()), 1, gpu_types, frozenset(features))
 
@@ -128,12 +111,12 @@ MIXED = Partition("mix", True, True, 60.0, 8, 8.0, 4, 4, {"v100": 4, "a100": 1},
 )
 def test_keys_are_checked_together_per_node(profile: Profile, usable: list[str]) -> None:
     assert MIXED.num_usable(profile) == len(usable)
-    for nodes in range(1, 5):
-        if nodes <= len(usable):
-            Limits("lab", 101, 2000, {"mix": MIXED}).check(profile, 1, nodes)
-        else:
-            with pytest.raises(SlurmError, match=f"nodes is {nodes}, but {len(usable)} of the nodes of partition mix"):
-                Limits("lab", 101, 2000, {"mix": MIXED}).check(profile, 1, nodes)
+    limits = Limits("lab", 101, 2000, {"mix": MIXED})
+    if usable:
+        limits.check(profile, 1)
+    else:
+        with pytest.raises(SlurmError, match="none of the 4 nodes of partition mix meets"):
+            limits.check(profile, 1)
 
 
 @pytest.mark.parametrize(

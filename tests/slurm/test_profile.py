@@ -11,7 +11,8 @@ import pytest
 from depthrate.orchestrator.executors.slurm.submitter import bundle, share_of_slots_used
 from depthrate.slurm import job_states
 from depthrate.slurm.cluster_limits import Limits, Partition, parse_minutes, read_limits
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, sacct_states, squeue_states
 from depthrate.slurm.profile import Profile, expiring_keys_message, load_profile, make_profile
 from depthrate.slurm.script import all_jobs_ended, batch_script, check_python, sbatch_parameters, work_file

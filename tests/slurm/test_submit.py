@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from depthrate.slurm import submit
-from depthrate.slurm.command import SlurmError, command_environment, ignored_variables_message, run_command
+from depthrate.slurm.command import command_environment, ignored_variables_message, run_command
+from depthrate.slurm.errors import SlurmError, SubmitLimitError, UnclearSubmissionError
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError, submit_array
+from depthrate.slurm.submit import submit_array
 
 pytest.importorskip("submitit")
 NAME = "depthrate-s-20260101T000000_000000000000"

@@ -17,7 +17,7 @@ from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
 from depthrate.storage.catalog.fits import write_fits
-from depthrate.storage.catalog.removals import RemovalKind, remove, restore
+from depthrate.storage.catalog.removals import Removal, RemovalKind, remove, restore
 from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.catalog.specs import newest_specs, write_spec
 from depthrate.storage.catalog.tags import write_tag
@@ -25,6 +25,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import live_path
 from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance import purge
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
@@ -34,6 +35,8 @@ from depthrate.sweeps.load import sweep_of_spec
 from tests.support.crash_points import Killed, on_folder
 from tests.support.storage_simulation import simulate_desk
 from tests.support.tests_rows import A, B, C, commit
+
+D = "20260101T000000_dddddddddddd"
 
 INTERLEAVINGS = int(os.environ.get("DEPTHRATE_INTERLEAVINGS", "12"))
 
@@ -61,14 +64,15 @@ def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> No
     assert (going.trial_ids(), going.kept) == ({"t1"}, {"t2"}) and there(shared) == {"t1", "t2", "t3"}
     remove_sweep(shared, going)
     assert there(shared) == {"t2", "t3"} and set(newest_specs(shared)) == {"b"}
-    compact(shared, grace_s=3600)
+    compact(shared, grace_s=3600, purge=True)
+    compact(shared, grace_s=0)
     assert len(take_snapshot(shared).removals.removals) == 1, "it may still be restored"
-    compact(shared, grace_s=0)
-    compact(shared, grace_s=0)
+    for _ in range(2):
+        compact(shared, grace_s=0, purge=True)
     assert there(shared) == {"t2", "t3"}
     stored = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
     assert sorted(stored) == ["t2", "t3"], "the row itself is gone"
-    assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
+    assert not shared.list("removed") and verify(shared).findings == []
 
 
 def test_a_killed_removal_shows_a_sweep_or_none(folder: Store, tmp_path: Path) -> None:
@@ -119,8 +123,39 @@ def test_a_trial_that_a_new_sweep_asks_for_comes_back_by_itself(shared: Store) -
     remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
     launch(shared, "c", "t1")
     assert there(shared) == {"t1", "t2", "t3"}
-    compact(shared, grace_s=0)
+    compact(shared, grace_s=0, purge=True)
     assert there(shared) == {"t1", "t2", "t3"}, "nor does a compaction take it"
+
+
+@pytest.mark.parametrize("rival", ["launch", "restore"])
+def test_a_purge_yields(shared: Store, monkeypatch: pytest.MonkeyPatch, rival: str) -> None:
+    """Another process launches or restores after the purge record was written and before it is final."""
+    removal = remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
+    plain, calls = purge.verified_requested_ids, []
+
+    def requested(store: Store) -> frozenset[str]:
+        calls.append(there(shared))
+        if len(calls) == 2 and rival == "launch":
+            launch(shared, "c", "t1")
+        elif len(calls) == 2:
+            restore(shared, [removal])
+        return plain(store)
+
+    monkeypatch.setattr(purge, "verified_requested_ids", requested)
+    compact(shared, grace_s=0, purge=True)
+    assert calls == [{"t2", "t3"}] * 2 and there(shared) == {"t1", "t2", "t3"}
+    assert not take_snapshot(shared).removals.purges
+
+
+def test_an_undecided_purge_lapses(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
+    Removal("p", RemovalKind.PURGING, "", 0.0, frozenset({("t1", A)})).write(shared)
+    launch(shared, "c", "t1")
+    compact(shared, grace_s=0)
+    assert there(shared) == {"t2", "t3"}
+    monkeypatch.setattr(purge, "UNDECIDED_S", -1.0)
+    compact(shared, grace_s=0)
+    assert there(shared) == {"t1", "t2", "t3"}
 
 
 def test_the_results_of_a_trial_go_for_every_sweep_until_it_runs_again(shared: Store) -> None:
@@ -134,7 +169,25 @@ def test_the_results_of_a_trial_go_for_every_sweep_until_it_runs_again(shared: S
         snapshot = take_snapshot(shared)
         attempt = dict(zip(*(snapshot.trials[n].to_pylist() for n in ("trial_id", "attempt_id")), strict=True))
         assert attempt == {"t1": A, "t2": C, "t3": B}
+        compact(shared, grace_s=0, purge=True)
+
+
+def test_a_trial_run_again_survives(shared: Store) -> None:
+    """A compaction keeps both the removed commit, which can be restored, and the later one."""
+
+    def attempt() -> str:
+        trials = take_snapshot(shared).trials
+        return dict(zip(trials["trial_id"].to_pylist(), trials["attempt_id"].to_pylist(), strict=True))["t2"]
+
+    removal = remove(shared, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(shared), ["t2"]))
+    commit(shared, C, ["t2"], sweep="a", hour=3)
+    commit(shared, D, ["t1"], sweep="a", hour=4)
+    for _ in range(2):
         compact(shared, grace_s=0)
+        assert attempt() == C and there(shared) == {"t1", "t2", "t3"}
+    restore(shared, [removal])
+    compact(shared, grace_s=0)
+    assert attempt() == A and there(shared) == {"t1", "t2", "t3"}
 
 
 def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
@@ -143,7 +196,7 @@ def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
     shared.write(path, shared.read(path)[:-20])
     snapshot = take_snapshot(shared)
     assert snapshot.trial_ids() == {"t1", "t2", "t3"} and path in {problem.path for problem in snapshot.problems}
-    assert path in {finding.path for finding in verify(shared, builtin_columns()).findings}
+    assert path in {finding.path for finding in verify(shared).findings}
 
 
 @pytest.mark.slow
@@ -165,7 +218,7 @@ def test_what_goes_meanwhile_does_not_stop_the_removal(shared: Store) -> None:
 REPORTS = {"sweep": "s", "reports": {"t1": {"values": {"5": 0.25, "10": math.nan}, "pruned_at": 10}}}
 
 
-def test_what_is_sealed_is_read_again() -> None:
+def test_a_digest_shows_changes() -> None:
     fields = {"b": [1, 2.5, None, "é"], "a": {"x": 1e-300}}
     assert read_with_digest(with_digest(fields)) == fields
     assert read_with_digest(b'{"a": 1}') == {"a": 1}, "an older version wrote no digest"
@@ -178,12 +231,12 @@ def test_reports_of_trials_that_were_changed_do_not_count_and_are_named(store: S
     store.write(path, with_digest(REPORTS))
     records = SearchRecords(store, "s")
     records.refresh()
-    assert records.reports["t1"].pruned_at == 10 and not verify(store, builtin_columns()).findings
+    assert records.reports["t1"].pruned_at == 10 and not verify(store).findings
     store.write(path, with_digest(REPORTS).replace(b"0.25", b"0.75"))
     records = SearchRecords(store, "s")
     records.refresh()
     assert not records.reports
-    (finding,) = verify(store, builtin_columns()).findings
+    (finding,) = verify(store).findings
     assert finding.path == path and "was changed after it was written" in finding.what
 
 
@@ -196,7 +249,7 @@ def test_whose_checkpoint_it_is_counts_only_as_it_was_written(store: Store) -> N
     assert ids[:3] in [pack.trial_ids for pack in make_plan(checked, store).packs]
     store.write("checkpoints/p1/pack.json", content.replace(b"1.0", b"2.0"))
     assert ids[:3] not in [pack.trial_ids for pack in make_plan(checked, store).packs]
-    (finding,) = verify(store, builtin_columns()).findings
+    (finding,) = verify(store).findings
     assert "does not name the trials of its checkpoint (was changed after it was written)" in finding.what
 
 
@@ -404,19 +457,22 @@ def held(store: Store) -> set[str]:
 def test_nothing_is_purged_while_a_list_cannot_be_believed(relaunched: Store, damage: str) -> None:
     DAMAGE[damage](relaunched)
     for _ in range(2):
-        (refused,) = compact(relaunched, grace_s=0).refused
+        (refused,) = compact(relaunched, grace_s=0, purge=True).refused
         assert "the trials requested by sweep 'c' are unknown" in refused and "depthrate upgrade" in refused
     assert held(relaunched) == {"t1", "t2"}
     with pytest.raises(CorruptFileError):
         plan_removal(relaunched, take_snapshot(relaunched), "b")
     launch(relaunched, "c", "t1")
     relaunched.delete("searches")
-    assert compact(relaunched, grace_s=0).refused == () and take_snapshot(relaunched).trial_ids() == {"t1", "t2"}
+    assert compact(relaunched, grace_s=0, purge=True).refused == () and take_snapshot(relaunched).trial_ids() == {
+        "t1",
+        "t2",
+    }
 
 
 def test_the_command_says_so_and_ends_with_1(relaunched: Store) -> None:
     relaunched.write(LIST, b"")
-    result = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", relaunched.url])
+    result = CliRunner().invoke(app, ["compact", "--purge", "--retain-hours", "0", "--store", relaunched.url])
     assert (
         result.exit_code == 1
         and "nothing was purged: sweeps/c/t1.trials was changed after it was written" in result.output
@@ -425,17 +481,17 @@ def test_the_command_says_so_and_ends_with_1(relaunched: Store) -> None:
 
 def test_a_repair_leaves_a_damaged_list_to_what_mends_it(relaunched: Store) -> None:
     relaunched.write(LIST, b"")
-    (finding,) = verify(relaunched, builtin_columns()).findings
+    (finding,) = verify(relaunched).findings
     assert finding.path == LIST and "Launch the sweep again, or run depthrate upgrade" in finding.what
-    repair(relaunched, verify(relaunched, builtin_columns()))
-    compact(relaunched, grace_s=0)
+    repair(relaunched, verify(relaunched))
+    compact(relaunched, grace_s=0, purge=True)
     assert held(relaunched) == {"t1", "t2"} and {LIST, SPEC} <= relaunched.list("sweeps").keys()
 
 
 def test_the_sweep_that_is_removed_may_be_the_damaged_one(relaunched: Store) -> None:
     relaunched.write(LIST, b"")
     remove_sweep(relaunched, plan_removal(relaunched, take_snapshot(relaunched), "c"))
-    assert not relaunched.list("sweeps/c") and compact(relaunched, grace_s=0).refused == ()
+    assert not relaunched.list("sweeps/c") and compact(relaunched, grace_s=0, purge=True).refused == ()
 
 
 def test_nothing_is_deleted_or_removed_while_a_manifest_cannot_be_read(folder: Store) -> None:
@@ -460,7 +516,7 @@ def test_what_a_worker_wrote_stays_while_its_record_cannot_be_read(
     commit(folder, A, ["t1"])
     folder.delete(f"trials/sweep=s/{A}.parquet")  # not written yet
     folder.write(f"attempts/sweep=s/{A}.json", b"")
-    verification = verify(folder, builtin_columns())
+    verification = verify(folder)
     assert [finding.path for finding in verification.findings] == [f"attempts/sweep=s/{A}.json"]
     assert repair(folder, verification).moved == [f"attempts/sweep=s/{A}.json"] and len(folder.list("metrics")) == 1
 

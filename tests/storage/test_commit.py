@@ -10,7 +10,7 @@ import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
 from depthrate.orchestrator.worker.attempt_runner import AttemptRunner, CommitError
 from depthrate.storage.commits.snapshot import UNSTABLE_LISTING, await_commits, take_snapshot

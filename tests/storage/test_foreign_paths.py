@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
 from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
@@ -89,9 +88,9 @@ def test_links_and_pipes_in_a_store_are_not_looked_into(folder: Store, tmp_path:
     (Path(folder.root) / "metrics" / "sweep=s" / "away").symlink_to(tmp_path / "outside")
     (Path(folder.root) / "metrics" / "up").symlink_to(folder.root)
     os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "notes")
-    assert folder.list() == before and not verify(folder, builtin_columns()).findings
+    assert folder.list() == before and not verify(folder).findings
     os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")  # at the path of a store's file
-    (finding,) = verify(folder, builtin_columns()).findings
+    (finding,) = verify(folder).findings
     assert (finding.path, finding.kind) == ("curves/sweep=s/pipe.parquet", "damaged") and "named pipe" in finding.what
 
 
@@ -142,7 +141,7 @@ def test_a_commit_that_names_files_of_others_is_damage_and_repair_moves_none_of_
 
     folder.write(path, with_metadata(folder.read(path), point_elsewhere))
     assert take_snapshot(folder).trial_ids() == {"t2"}
-    verification = verify(folder, builtin_columns())
+    verification = verify(folder)
     (finding,) = verification.findings
     assert finding.path == path and "is not a file of this commit" in finding.what
     result = repair(folder, verification)
@@ -178,7 +177,7 @@ def test_a_manifest_that_speaks_of_what_is_not_its_own_does_not_count(folder: St
     fields.pop("sha256")  # as an attacker would
     folder.write(path, json.dumps(fields).encode())
     assert take_snapshot(folder).trial_ids() == {"t1", "t2"}, "what it replaced is still there"
-    assert path in {finding.path for finding in verify(folder, builtin_columns()).findings}
+    assert path in {finding.path for finding in verify(folder).findings}
     before = folder.list()
     compact(folder, grace_s=0, at_least=100)
     assert folder.list() == before, "nothing is deleted on its word"
@@ -189,7 +188,7 @@ def test_records_speak_of_their_own_attempt_alone(folder: Store) -> None:
     record = {"attempt_id": "../../../../tmp/x", "sweep": "s", "trial_ids": ["t9"], "state": "running", "started_at": 1}
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     assert [record["attempt_id"] for record in read_records(folder, take_snapshot(folder))] == [A]
-    assert [finding.path for finding in verify(folder, builtin_columns()).findings] == [f"attempts/sweep=s/{B}.json"]
+    assert [finding.path for finding in verify(folder).findings] == [f"attempts/sweep=s/{B}.json"]
 
 
 def test_a_submission_names_no_folder_but_that_of_its_jobs(folder: Store, tmp_path: Path) -> None:
@@ -197,7 +196,7 @@ def test_a_submission_names_no_folder_but_that_of_its_jobs(folder: Store, tmp_pa
     good = Submission(name, "s", "lab", f"/scratch/me/s/{name}", [[SubmittedPack(A, "p", ["t"])]], ["7_0"])
     good.write(folder)
     (path,) = folder.list("jobs")
-    assert read_submissions(folder, ["s"]) == [good] and not verify(folder, builtin_columns()).findings
+    assert read_submissions(folder, ["s"]) == [good] and not verify(folder).findings
     for wrong in (
         {"folder": str(tmp_path)},
         {"folder": f"/home/me/../you/s/{name}"},
@@ -219,15 +218,13 @@ def test_a_pack_of_checkpoints_is_named_by_its_folder(folder: Store, tiny_sweep:
     folder.write("checkpoints/p1/pack.json", b'{"trial_ids": ["../../x"], "wall_s": 1}')
     plan = make_plan(check_sweep(load_sweep(str(tiny_sweep))), folder)
     assert plan.num_pending == 4 and not plan.stale_checkpoints
-    (finding,) = verify(folder, builtin_columns()).findings
+    (finding,) = verify(folder).findings
     assert finding.path == "checkpoints/p1/pack.json" and "does not name the trials of its checkpoint" in finding.what
 
 
 def test_a_spec_is_of_the_sweep_in_whose_folder_it_stands(folder: Store) -> None:
     folder.write("sweeps/s/0123.json", b'{"spec": {"name": "../x"}, "launched_at": "2026"}')
-    assert newest_specs(folder) == {} and [f.path for f in verify(folder, builtin_columns()).findings] == [
-        "sweeps/s/0123.json"
-    ]
+    assert newest_specs(folder) == {} and [f.path for f in verify(folder).findings] == ["sweeps/s/0123.json"]
 
 
 def test_foreign_keys_of_a_bucket_are_named_and_never_touched() -> None:
@@ -236,7 +233,7 @@ def test_foreign_keys_of_a_bucket_are_named_and_never_touched() -> None:
     store.fs.store["/foreign-keys/checkpoints/../x/pack.json"] = store.fs.store[
         f"/foreign-keys/trials/sweep=s/{A}.parquet"
     ]
-    verification = verify(store, builtin_columns())
+    verification = verify(store)
     assert [f.kind for f in verification.findings] == ["foreign"] and "leads elsewhere" in verification.findings[0].what
     before = dict(store.fs.store)
     assert repair(store, verification).moved == [] and dict(store.fs.store) == before

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands.upgrade import OLD_VERIFY
@@ -24,7 +23,6 @@ from depthrate.storage.files.format import FORMAT, FORMAT_FILE, Format
 from depthrate.storage.files.parquet import DataFile, table_bytes, trials_bytes
 from depthrate.storage.files.store import Store, StoreError, existing_store
 from depthrate.storage.maintenance.compact import compact
-from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.schema import ATTEMPTS, OPTIONAL_ATTEMPTS_COLUMNS, TRIALS, as_attempts
@@ -36,7 +34,6 @@ WRITERS = (
     ("verify", "--repair"),
     ("sweeps", "rm", "s", "--yes"),
     ("sweeps", "restore", "s"),
-    ("sweeps", "rename", "s", "t"),
     ("trials", "rm", "t1", "--yes"),
     ("trials", "restore", "--all"),
     ("trials", "tag", "odd", "t1"),
@@ -155,8 +152,8 @@ def compacted(store: Store, table: str) -> pa.Table:
 def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
     commit(folder, A, ["t1"])
     newer_commit(folder, B, "t2")
-    verification = verify(folder, builtin_columns(), deep=True)
-    assert verification.findings == [] and verification.newer == {"metrics.later"}
+    verification = verify(folder)
+    assert verification.findings == []
     assert repair(folder, verification).moved == []
     for _ in range(2):  # the output of a compaction is compacted again
         compact(folder, grace_s=0)
@@ -167,8 +164,8 @@ def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
         later = {*zip(metrics["trial_id"].to_pylist(), metrics["later"].to_pylist(), strict=True)}
         assert later >= {("t1", None), ("t2", b"t2")}
         assert folder.read(f"attempts/sweep=s/{B}.json"), "a record that says more than the table has columns for stays"
-        verification = verify(folder, builtin_columns(), deep=True)
-        assert verification.findings == [] and "metrics.later" in verification.newer
+        verification = verify(folder)
+        assert verification.findings == []
         commit(folder, C, ["t3"])
     assert results_of(folder).sql("select count(*) from trials").fetchall() == [(3,)]
     assert results_of(folder).sql("select count(*) from metrics where trial_id = 't2'").fetchall() == [(6,)]
@@ -182,10 +179,9 @@ def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_f
     assert call(folder, "trials", "tag", "odd", "t1")[0] == 0
     folder.write_format(Format(FORMAT))
     assert age(Path(folder.root)) == len(files(folder)) - 1, "all but the list of trials, which is plain text"
-    every = {f"{table}.{COLUMN}" for table in ("trials", "metrics", "curves", "features")}
     for _ in range(2):
-        verification = verify(folder, builtin_columns(), deep=True)
-        assert verification.findings == [] and verification.newer >= every - {f"trials.{COLUMN}"}
+        verification = verify(folder)
+        assert verification.findings == []
         assert repair(folder, verification).moved == [] and take_snapshot(folder).trial_ids() == {"t1", "t2", "t3"}
         compact(folder, grace_s=0)
     assert compacted(folder, "features")[COLUMN].to_pylist() == [b"x"] * 12
@@ -198,16 +194,6 @@ def test_upgrade_warns_of_versions_that_take_new_columns_for_damage(folder: Stor
         assert code == 0 and OLD_VERIFY in " ".join(output.split())
 
 
-def test_columns_of_newer_versions_are_saved_beside_a_damaged_trial(folder: Store) -> None:
-    newer_commit(folder, A, "t1")
-    newer_commit(folder, B, "t2")
-    compact(folder, grace_s=0)
-    (source,) = take_snapshot(folder).sources
-    result = repair(folder, Verification(lost={source.path: {"t2"}}, sources={source.path: source}))
-    assert result.saved == 1 and take_snapshot(folder).trial_ids() == {"t1"}
-    assert compacted(folder, "trials")["energy_kwh"].to_pylist() == [1.5]
-
-
 def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> None:
     commit(folder, A, ["t1"])
     newer_commit(folder, B, "t2", schema_version=9)
@@ -215,7 +201,7 @@ def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> No
     results = results_of(folder)
     assert results.sql("select trial_id from trials").fetchall() == [("t1",)]
     assert any("written by a newer version of depthrate (schema 9" in problem.reason for problem in results.problems)
-    verification = verify(folder, builtin_columns(), deep=True)
+    verification = verify(folder)
     assert [(finding.kind, finding.path) for finding in verification.findings] == [
         ("newer", f"trials/sweep=s/{B}.parquet")
     ]

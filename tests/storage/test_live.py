@@ -114,7 +114,7 @@ def test_what_is_no_such_file_is_left_out_and_harms_nothing(store: Store) -> Non
     store.write("live/sweep=s/empty.parquet", b"")
     commit(store, A, ["t1"])
     assert ask(store, "select distinct trial_id from live") == [("t2",)]
-    verification = verify(store, builtin_columns())
+    verification = verify(store)
     assert not verification.findings
     repair(store, verification)
     assert ask(store, "select count(*) from live") == [(3,)]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.verify import verify
 from tests.support.store_mutations import fuzz, make_store, seen
@@ -26,6 +25,4 @@ def test_whatever_is_changed_in_a_store_nothing_outside_is_touched_and_what_matt
 
 def test_the_store_that_is_changed_is_sound(tmp_path: Path) -> None:
     store, _ = make_store(tmp_path / "place")
-    assert not verify(Store(store.root), builtin_columns()).findings and len(seen(store)["trials"]) == 4, (
-        "t9 is to be run again"
-    )
+    assert not verify(Store(store.root)).findings and len(seen(store)["trials"]) == 4, "t9 is to be run again"

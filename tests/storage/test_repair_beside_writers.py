@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.attempts.clocks import MAX_SKEW_S
 from depthrate.storage.commits.commit import SUSPENDED_S
@@ -40,7 +39,7 @@ def test_verify_and_repair_beside_running_writers(
         for number in range(2):
             chaos.start(f"writer-{number}")
         while time.monotonic() - started < 8 or repairs < 5 or len(journalled(tmp_path)) < 60:
-            verification = verify(folder, builtin_columns())
+            verification = verify(folder)
             moved += repair(folder, verification).moved if verification.findings else []
             repairs += 1
     finally:
@@ -65,7 +64,7 @@ def test_a_commit_between_two_listings_is_no_leftover(
         return plain(self, listed)
 
     monkeypatch.setattr(Store, "list", listing)
-    verification = verify(folder, builtin_columns())
+    verification = verify(folder)
     assert not verification.findings and not remaining
 
 
@@ -75,7 +74,7 @@ def test_what_was_committed_after_it_was_looked_at_stays(folder: Store, no_file_
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     orphan = f"metrics/sweep=s/{B}.parquet"
     write_table(folder, orphan, "metrics", tables_of("t2", B)["metrics"])
-    verification = verify(folder, builtin_columns())
+    verification = verify(folder)
     assert [finding.path for finding in verification.findings] == [orphan]
     folder.delete(orphan)
     commit(folder, B, ["t2"])
@@ -93,10 +92,10 @@ def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monk
         return plain(self, path, max_bytes)
 
     monkeypatch.setattr(Store, "read", read)
-    verification = verify(folder, builtin_columns())
+    verification = verify(folder)
     assert not verification.findings and not verification.lost and not remaining
     monkeypatch.undo()
-    assert not verify(folder, builtin_columns()).findings
+    assert not verify(folder).findings
 
 
 def test_what_a_commit_of_the_last_minute_wrote_is_young_in_every_store(store: Store) -> None:
@@ -106,7 +105,7 @@ def test_what_a_commit_of_the_last_minute_wrote_is_young_in_every_store(store: S
     store.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     orphan = f"metrics/sweep=s/{B}.parquet"
     write_table(store, orphan, "metrics", tables_of("t2", B)["metrics"])
-    result = repair(store, verify(store, builtin_columns()))
+    result = repair(store, verify(store))
     assert not result.moved and orphan in store.list("metrics")
 
 
@@ -115,6 +114,6 @@ def test_young_files_are_left_alone(folder: Store) -> None:
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     orphan = f"metrics/sweep=s/{B}.parquet"
     write_table(folder, orphan, "metrics", tables_of("t2", B)["metrics"])
-    assert not verify(folder, builtin_columns()).findings, "its process may only have stood still"
+    assert not verify(folder).findings, "its process may only have stood still"
     os.utime(Path(folder.root, orphan), (time.time() - 3600,) * 2)
-    assert [finding.path for finding in verify(folder, builtin_columns()).findings] == [orphan]
+    assert [finding.path for finding in verify(folder).findings] == [orphan]

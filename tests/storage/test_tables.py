@@ -17,7 +17,6 @@ from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
-from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError, check_expression
@@ -203,7 +202,7 @@ def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest
     assert results.sql("select count(*) from results where note is not null").fetchall() == [(1,)]
     commit_note(store, C, "t3", 0.25 if winner == "double" else "some")
     assert compact(store, grace_s=0).damaged == ()
-    assert verify(store, builtin_columns()).findings == [], "who is refused takes its claim back"
+    assert verify(store).findings == [], "who is refused takes its claim back"
 
 
 def test_a_claim_is_not_written_over(folder: Store) -> None:
@@ -215,25 +214,15 @@ def test_a_claim_is_not_written_over(folder: Store) -> None:
         claim_columns(folder, "metrics", {"note": "string"})
 
 
-def test_a_store_with_both_is_compacted_named_and_mended(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_leaves_two_types_alone(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     both_types(folder, monkeypatch)
     result = compact(folder, grace_s=0)
     assert result.damaged == (f"trials/sweep=s/{B}.parquet",) and result.commits == 2, "it does not refuse the others"
     results = Results(folder, builtin_columns())
     assert results.sql("select count(*) from trials").fetchall() == [(3,)]
     results.sql("select nc1 from results").fetchall()
-    assert any("verify --repair renames one" in problem.reason for problem in results.problems)
-    verification = verify(folder, builtin_columns())
-    assert {finding.kind for finding in verification.findings} == {"two types"} and len(verification.findings) == 2
-    assert any("'note' is a text, but a number since" in finding.what for finding in verification.findings)
-    mended = repair(folder, verification)
-    assert mended.pending == set() and mended.saved == 1
-    results = Results(folder, builtin_columns())
-    rows = results.sql("select trial_id, note, note_text, nc1 is not null from results order by 1").fetchall()
-    assert rows == [("t1", 0.5, None, True), ("t2", None, "none", True), ("t3", 0.25, None, True)]
-    assert verify(folder, builtin_columns()).findings == [] and results.problems == []
-    assert compact(folder, grace_s=0).damaged == ()
-    assert Results(folder, builtin_columns()).sql("select count(note_text) from results").fetchall() == [(1,)]
+    assert any("has the types" in problem.reason for problem in results.problems)
+    assert verify(folder).findings == []
 
 
 FORMER = {"metrics": {"tilt": "scalar", "tilts": "vector"}, "curves": {"sway": "scalar"}}
@@ -280,8 +269,7 @@ def test_files_of_before_show_all_that_they_hold_through_a_compaction(
     for _ in ("as written", "compacted"):
         rows = Results(folder, NOW).sql("select nc1, tilt, tilts from metrics order by trial_id").fetchall()
         assert rows == [(0.5, 0.25, [1.0, 2.0]), (0.75, None, None)]
-        checked = verify(folder, NOW)
-        assert not checked.findings and not checked.newer
+        assert not verify(folder).findings
         compact(folder)
     write(folder, C, NOW, tilt=0.125)
     assert Results(folder, NOW).sql("select sum(tilt) from metrics").fetchall() == [(0.375,)]
@@ -377,19 +365,10 @@ def test_a_later_column_of_other_case_is_refused(folder: Store) -> None:
     assert Results(folder, builtin_columns()).sql("select count(score) from results").fetchall() == [(2,)]
 
 
-def test_columns_of_both_cases_are_named_and_renamed(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_leaves_both_cases_alone(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit_column(folder, A, "t1", "score")
     with monkeypatch.context() as patch:
         patch.setattr("depthrate.storage.commits.commit.claim_columns", lambda *_: None)
         commit_column(folder, B, "t2", "Score")
     folder.write("columns/metrics/double=Score", b"")
-    verification = verify(folder, builtin_columns())
-    assert {finding.kind for finding in verification.findings} == {"two types"} and len(verification.findings) == 2
-    assert any("'Score' has in SQL the name of column 'score'" in finding.what for finding in verification.findings)
     assert compact(folder, grace_s=0).damaged == (f"trials/sweep=s/{B}.parquet",)
-    assert repair(folder, verify(folder, builtin_columns())).pending == set()
-    results = Results(folder, builtin_columns())
-    rows = results.sql("select trial_id, score, Score_number from results order by 1").fetchall()
-    assert rows == [("t1", 0.5, None), ("t2", None, 0.5)]
-    assert verify(folder, builtin_columns()).findings == [] and results.problems == []
-    assert compact(folder, grace_s=0).damaged == ()

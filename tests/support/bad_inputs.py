@@ -203,7 +203,7 @@ def bad_sweeps() -> Iterator[Row]:
 
 
 Said = tuple[list[str], str]
-WITH_ARGUMENTS = ("run", "plan", "fit", "report", "export", "cancel", "logs", "debug", "query", "diff")
+WITH_ARGUMENTS = ("run", "plan", "fit", "report", "export", "cancel", "logs", "debug", "query")
 ABOUT_A_STORE = {
     "status": [],
     "query": ["select 1"],
@@ -214,7 +214,6 @@ ABOUT_A_STORE = {
     "fit": ["quickstart"],
     "report": ["quickstart"],
     "debug": ["abc"],
-    "diff": ["a", "b"],
     "export": ["quickstart", "sqlite:///x.db"],
 }
 NO_PLACES = ("nosuch://x", "s3://bucket//x", "s3://", "s3:///x", "github://x", "reference://x", "generic://x", "a\0b")
@@ -352,8 +351,6 @@ def _of_a_store() -> Iterator[Said]:
     yield ["cancel", "../s"], "no sweep '../s' was launched"
     yield ["logs", "nothing"], "no attempt in"
     yield ["debug", "nothing"], "0 trials"
-    yield ["diff", "nothing", "t1"], "0 committed trials"
-    yield ["diff", "t1", ""], "start with ''"
     yield ["run", "quickstart", "--code", "abc"], "abc"
     yield ["report", "nothing"], "does not exist"
     yield ["report", "quickstart", "-o", "."], "it is a folder"

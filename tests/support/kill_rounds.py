@@ -28,7 +28,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
@@ -109,7 +108,7 @@ def differences(store: str, quiet: Results) -> Iterator[tuple[str, int]]:
     for table, order in (("metrics", "trial_id, step, layer"), ("curves", "trial_id, step")):
         query = f"select * exclude (attempt_id) from {table} order by {order}"
         yield "different", int(not results.sql(query).to_arrow_table().equals(quiet.sql(query).to_arrow_table()))
-    found = verify(Store(store), builtin_columns(), deep=True).findings
+    found = verify(Store(store)).findings
     yield "damaged", len(results.problems) + sum(finding.kind != "leftover" for finding in found)
     yield "left_over", len(list(Path(store).glob("checkpoints/*/*.ckpt")))
 

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
+from depthrate.orchestrator.attempts.options import JobOptions
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, Executor
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep, make_plan
 from depthrate.orchestrator.launch.outcome import Outcome, Watcher
@@ -71,7 +72,7 @@ class IdleExecutor(Executor):
         ended, self.jobs = self.jobs, []
         return [AttemptEnd(job.attempt_id) for job in ended]
 
-    def stop(self) -> None:
+    def stop(self, *, is_hopeless: bool = False) -> None:
         """Do nothing."""
 
     def close(self) -> None:

@@ -3,9 +3,10 @@
 from collections import deque
 from collections.abc import Sequence
 
+from depthrate.orchestrator.attempts.options import Option
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.base import (
     AttemptEnd,
-    AttemptSpec,
     Executor,
     ExecutorEntry,
     ExecutorRequest,
@@ -13,7 +14,6 @@ from depthrate.orchestrator.executors.base import (
     Scheduler,
     SchedulerAnswer,
 )
-from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
 
 
@@ -42,7 +42,7 @@ class OneByOne(Executor):
         run_job(job, StopFlag())
         return [AttemptEnd(job.attempt_id)]
 
-    def stop(self) -> None: ...
+    def stop(self, *, is_hopeless: bool = False) -> None: ...
 
     def close(self) -> None: ...
 

@@ -84,6 +84,22 @@ class Nodes:
                 process.wait()
 
 
+def await_nodes(address: str, wanted: int) -> None:
+    """Wait until a cluster has so many nodes that are alive."""
+    import ray
+
+    def has_them() -> bool:
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            return sum(node["Alive"] for node in ray.nodes()) == wanted
+        except (RuntimeError, ValueError):  # the head does not answer yet
+            return False
+        finally:
+            ray.shutdown()
+
+    await_that(has_them, 120)
+
+
 @contextlib.contextmanager
 def ray_nodes() -> Iterator[Nodes]:
     """Give a cluster that has no node yet."""

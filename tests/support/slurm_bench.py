@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
 from tests.support.slurm_lab import Lab, patience
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "clusters.md"
 TASKS = Path(__file__).parent / "steady_task.py"
 CHECKPOINT_S = 2.0
 
@@ -37,7 +40,6 @@ class Bench:
         self.name = "s" + folder.name.replace("_", "")[-12:]
         self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4, "grace_s": 4}
         self.profile["failed_start_s"] = 2
-        self.executor = "slurm"
         self.environment: dict[str, str] = {}
         """Of the commands, beyond what leads them to the cluster."""
 
@@ -60,9 +62,9 @@ class Bench:
         if verb in ("run", "plan"):
             lines = [f"{key} = {json.dumps(value)}" for key, value in self.profile.items()]
             (self.folder / "cluster.toml").write_text("\n".join(lines))
-            command += [str(self.folder / "sweep.yaml"), "--executor", self.executor]
-            command += ["--cluster", str(self.folder / "cluster.toml")]
+            command += [str(self.folder / "sweep.yaml")]
             command += ["--checkpoint-seconds", str(CHECKPOINT_S)] if verb == "run" else []
+            command += ["--executor", "slurm", "--cluster", str(self.folder / "cluster.toml")]
         return command
 
     def all_variables(self) -> dict[str, str]:
@@ -77,6 +79,36 @@ class Bench:
         (folder / program).write_text(f"#!/bin/bash\nREAL={real}\n{script}\n")
         (folder / program).chmod(0o755)
         self.environment["PATH"] = f"{folder}:{self.lab.environment['PATH']}"
+
+    def submit_script(self, executor: str, *options: str) -> str:
+        """Submit the batch script of the guide that runs this executor with further options of sbatch; return the job."""
+        (script,) = [
+            text for text in re.findall(r"```bash\n(#!.*?)```", PAGE.read_text(), re.DOTALL) if executor in text
+        ]
+        words = shlex.join(self.command("run")[3:])
+        for given, here in (
+            (r"depthrate run wd.yaml .* --executor slurm --cluster my_cluster.toml", f"depthrate {words}"),
+            (
+                r"depthrate run wd.yaml .* --executor ray",
+                f"depthrate {words.partition(' --executor')[0]} --executor ray",
+            ),
+        ):
+            script = re.sub(given, here, script)
+        (self.folder / "launch.sh").write_text(script)
+        path = f"{self.environment.get('PATH', self.lab.environment['PATH'])}:{Path(sys.executable).parent}"
+        done = subprocess.run(
+            ["sbatch", "--parsable", f"--job-name=launch-{self.name}", *options, "launch.sh"],
+            env=self.all_variables() | {"PATH": path},
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def state_of(self, job: str) -> str:
+        """Return the state of a job that need not be one of the sweep."""
+        return self.lab.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
 
     def start(self, *options: str, within: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start `depthrate run`, as an argument of the command `within` if there is one."""

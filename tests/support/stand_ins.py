@@ -28,13 +28,14 @@ from depthrate.storage.attempts.heartbeats import write_heartbeats
 from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
-from depthrate.storage.catalog.removals import PurgeRecord
 from depthrate.storage.catalog.tags import write_tag
+from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import with_digest
-from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path, renaming_path
+from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import merge
+from depthrate.storage.maintenance.delta_log import update_delta_logs
 from tests.support import here
 from tests.support.tests_rows import commit
 
@@ -153,6 +154,7 @@ def _make_place(work: Path) -> Place:
     commit(store, B, ["t8"], sweep="gone", hour=4)
     commit(store, C, ["t9"], sweep="other", hour=5)
     invoke("trials", "rm", "t9", "--yes", "--store", store.root, expect=0)
+    assert update_delta_logs(store, (), SnapshotCache())
     pack = [SubmittedPack(C, "p", ["t9"])]
     name = f"depthrate-tiny-{A}"
     Submission(name, "tiny", "lab", str(work.with_name("tiny") / name), [pack], ["7_0"]).write(store)
@@ -164,8 +166,6 @@ def _make_place(work: Path) -> Place:
     write_live(store, "tiny", "p9", C, {"x": {"depth": 9}}, [("x", {"step": 1, "loss": 0.5})])
     claim = {"launch_id": "l1", "sweep": "tiny", "host": "h", "pid": 1, "renewed_at": time.time() - 300, "trials": {}}
     store.write(claim_path("l1", 1), json.dumps(claim).encode())
-    for is_final in (False, True):
-        PurgeRecord(f"s{is_final:d}", is_final, time.time(), (), frozenset({("nobody", A)}), frozenset()).write(store)
     decide(store, take_snapshot(store).decisions, DecisionKind.ACCEPT, "other", "0" * 32, {None}, ["t7"])
     store.write(launch_path("tiny", "l1"), json.dumps({"launch_id": "l1", "started_at": 1e9, "events": []}).encode())
     store.write(launch_log_path("tiny", "l1"), b"it began")
@@ -173,7 +173,6 @@ def _make_place(work: Path) -> Place:
     write_tag(store, "odd", ids[:1], is_set=True)
     write_cancel_mark(store, "tiny")
     write_cleared(store, "tiny", node)
-    store.write(renaming_path("tiny"), with_digest({"from": "older", "is_over": True}))
     store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")
     store.write(f"removed/r1/sweeps/gone/{'0' * 16}.json", b"{}")
     (code,) = (work / "cache/depthrate/code").glob("[0-9a-f]*")
@@ -236,14 +235,13 @@ def commands(place: Place) -> dict[str, list[str]]:
         "query features": ["query", "select trial_id, layer from features"],
         "nodes": ["nodes", "tiny"],
         "logs": ["logs", place.trial_id],
-        "diff": ["diff", place.trial_id, "t7"],
         "compare": ["compare", "tiny", "tiny"],
         "debug": ["debug", place.trial_id],
         "sweeps list": ["sweeps", "list"],
         "export": ["export", "tiny", str(out)],
         "report": ["report", "tiny", "-o", f"{out}.html"],
         "verify": ["verify"],
-        "compact": ["compact", "--retain-hours", "0"],
+        "compact": ["compact", "--retain-hours", "0", "--purge"],
         "repair": ["verify", "--repair"],
         "fit": ["fit", "tiny"],
         "cancel": ["cancel", "tiny"],
@@ -254,7 +252,6 @@ def commands(place: Place) -> dict[str, list[str]]:
         "trials restore": ["trials", "restore", "--all"],
         "sweeps rm": ["sweeps", "rm", "tiny", "--yes"],
         "sweeps restore": ["sweeps", "restore", "gone"],
-        "sweeps rename": ["sweeps", "rename", "tiny", "newer"],
         "run": ["run", sweep, "--workers", "1"],
         "schema": ["schema"],
         "init": ["init", str(work / "new")],

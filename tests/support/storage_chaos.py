@@ -180,7 +180,7 @@ class Member:
         """Verify and repair."""
         store = Store(self.url)
         while True:
-            found = verify.verify(store, builtin_columns(), deep=True)
+            found = verify.verify(store)
             moved = repair(store, found).moved if found.findings else []
             self.note("repair 1", f"moved {len(moved)}")
             time.sleep(0.5)
@@ -344,7 +344,7 @@ class Chaos:
 def report(chaos: Chaos) -> dict[str, Any]:
     """Look at what the crowd left, compact and verify it, and return the counts."""
     store, committed = Store(chaos.store), journalled(chaos.folder)
-    found = verify.verify(store, builtin_columns(), deep=True).findings
+    found = verify.verify(store).findings
     compact(store, grace_s=0)
     rows = results_of(store).sql(CHECK).fetchall()
     reads = chaos.journal("reader")

@@ -28,13 +28,16 @@ from depthrate.storage.catalog.requested_trials import requested_ids
 from depthrate.storage.catalog.specs import newest_specs, write_spec
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.delta_log import named_by_delta_logs
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
+from depthrate.storage.tables.schema import row_keys
 from tests.support.tests_rows import tables_of
 
 QUERY = """
@@ -129,7 +132,7 @@ class Simulation:
 
         def work() -> None:
             for _ in range(2):
-                compact(self._store(), grace_s=self.grace_s, group_bytes=30_000)
+                compact(self._store(), grace_s=self.grace_s, purge=True, delta=not self.lag, group_bytes=30_000)
 
         self._add("compaction", work)
 
@@ -236,6 +239,16 @@ class SteppedStore(Store):
             raise Killed
         super().write(path, content, durable=durable)
         self._simulation.wrote(actor, path)
+
+    def create(self, path: str, content: bytes) -> bool:
+        actor = self._simulation.step(f"create {path}")
+        if actor.dies and self._simulation.rng.random() < 0.5:
+            raise Killed
+        is_new = super().create(path, content)
+        if actor.dies:  # the write went through, and nobody lived to hear of it
+            raise Killed
+        self._simulation.wrote(actor, path)
+        return is_new
 
     def list(self, folder: str = "") -> dict[str, int]:
         actor = self._simulation.step(f"list {folder}")
@@ -362,7 +375,7 @@ class Desk(Simulation):
 
         def work() -> None:
             store = self._store()
-            repair(store, verify(store, builtin_columns(), deep=True))
+            repair(store, verify(store))
 
         self._add("verification", work)
 
@@ -381,6 +394,17 @@ class Desk(Simulation):
             own = there.intersection(spec.trial_ids(self.store) or ())
             assert members.get(sweep, set()) >= own, f"seed {self.seed}: {sweep} has not {sorted(own)}: {members}"
         assert there == set().union(*members.values()), f"seed {self.seed}: {members}"
+
+    def check_delta(self, *, is_current: bool) -> None:
+        """Check that all files which the Delta logs name exist, and after a compaction that their rows are the visible ones."""
+        named, snapshot = named_by_delta_logs(self.store), take_snapshot(self.store)
+        missing = named - self.store.list().keys()
+        assert not missing, f"seed {self.seed}: {missing}\n" + "\n".join(self.trace[-150:])
+        for table in ("trials", "metrics") if is_current else ():
+            rows = [read_parquet(self.store.read(path)) for path in sorted(named) if path.startswith(f"{table}/")]
+            keys = [key for part in rows for key in set(row_keys(part))]
+            visible = row_keys(snapshot.trials)
+            assert sorted(keys) == sorted(visible), f"seed {self.seed}: {table} has {keys}, visible are {visible}"
 
     def check_removed(self) -> None:
         """Compare what is hidden with what nobody asks for."""
@@ -408,11 +432,13 @@ def simulate_desk(seed: int) -> Desk:
     desk.run(kill=0.01)
     desk.check_sweeps()
     desk.check_removed()
+    desk.check_delta(is_current=False)
     for _ in range(2):
-        compact(desk.store, grace_s=0.0)
+        assert not compact(desk.store, grace_s=0.0, purge=True, delta=True).refused
         desk.check_sweeps()
+        desk.check_delta(is_current=True)
         desk.check_removed()
-    found = verify(desk.store, builtin_columns(), deep=True)
+    found = verify(desk.store)
     halfway = tuple(f"sweeps/{sweep}/" for sweep in desk.removed)  # a removal that was killed, or met a launch
     wrong = [f for f in found.findings if f.kind not in ("leftover", "foreign") and not f.path.startswith(halfway)]
     assert not wrong, f"seed {seed}: {wrong}"

@@ -228,7 +228,7 @@ def fuzz(count: int, seed: int, place: Path) -> tuple[Counter[str], list[str]]:
         "plan": ["plan", str(sweep)],
         "query": ["query", "select trial_id, nc1, depth from results"],
         "logs": ["logs", "t8"],
-        "compact": ["compact", "--retain-hours", "0"],
+        "compact": ["compact", "--retain-hours", "0", "--purge"],
         "repair": ["verify", "--repair"],
     }
     for number in range(count):

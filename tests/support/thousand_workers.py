@@ -20,7 +20,8 @@ from unittest import mock
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, Executor
 from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.orchestrator.executors.slurm.watched_jobs import WatchedJob
@@ -214,7 +215,7 @@ class SimulatedWorkers(Executor):
     def _note_end(self, job: AttemptSpec) -> None:
         self._ended.append(AttemptEnd(job.attempt_id))
 
-    def stop(self) -> None:
+    def stop(self, *, is_hopeless: bool = False) -> None:
         """Nothing stops."""
 
     def close(self) -> None:
@@ -312,8 +313,7 @@ def simulate(
     kind = SimulatedJobs if as_jobs else SimulatedWorkers
     how = {"workers": workers, "per_node": per_node, "pack_s": pack_s, "seed": seed}
     executor = kind(store, checked.task, clock, **how)
-    at_once = executor.max_parallel(packs)
-    options = job_options(store, beat_s=heartbeat_s(store, at_once))
+    options = job_options(store, beat_s=heartbeat_s(store, is_local=False))
     with mock.patch("time.time", clock):
         began = clock()
         outcome = Driver(plan, store, executor, options, lambda progress: None, clock).run()

@@ -9,11 +9,10 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.run import run_sweep
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.outcome import RunState
 from depthrate.storage.catalog.removals import RemovalKind, remove
 from depthrate.storage.catalog.specs import write_spec
@@ -134,16 +133,17 @@ def a_changed_task(place: Place) -> None:
 
 
 COMPACT = invoke("compact", "--retain-hours", "0")
+PURGE = invoke("compact", "--retain-hours", "0", "--purge")
 VERBS = {
     "run": Verb(a_sweep, run),
     "commit": Verb(two_sweeps, lambda place: commit(place.store, E, ["t5"], sweep="a")),
     "keep-results": Verb(a_changed_task, functools.partial(run, accept=True)),
-    "compact": Verb(two_sweeps, COMPACT, removes=frozenset({"t4"})),
-    "compact what was compacted": Verb(compacted_before, COMPACT, removes=frozenset({"t4"})),
-    "compact what was compacted and more": Verb(compacted_and_committed, COMPACT, removes=frozenset({"t4"})),
+    "compact": Verb(two_sweeps, COMPACT),
+    "compact --purge": Verb(two_sweeps, PURGE, removes=frozenset({"t4"})),
+    "compact what was compacted": Verb(compacted_before, PURGE, removes=frozenset({"t4"})),
+    "compact what was compacted and more": Verb(compacted_and_committed, COMPACT),
     "sweeps rm": Verb(two_sweeps, invoke("sweeps", "rm", "a", "--yes", codes=(0, 2)), removes=frozenset({"t1"})),
     "sweeps restore": Verb(removed, invoke("sweeps", "restore", "a", codes=(0, 2)), removes=frozenset({"t1"})),
-    "sweeps rename": Verb(two_sweeps, invoke("sweeps", "rename", "a", "new")),
     "trials rm": Verb(two_sweeps, invoke("trials", "rm", "t3", "--yes", codes=(0, 2)), removes=frozenset({"t3"})),
     "trials restore": Verb(two_sweeps, invoke("trials", "restore", "--all", codes=(0, 2)), removes=frozenset({"t4"})),
     "trials tag": Verb(two_sweeps, invoke("trials", "tag", "odd", "t1")),
@@ -171,7 +171,7 @@ def state(store: Store) -> dict[str, Any]:
         if path.endswith(".json") and "x1" not in path
     }
     lists = {path: store.read(path) for path in store.list("sweeps") if path.endswith(".trials")}
-    findings = sorted(str(finding) for finding in verify(store, builtin_columns(), deep=True).findings)
+    findings = sorted(str(finding) for finding in verify(store).findings)
     store.read_format()
     return {
         "trials": counting_trials(store),

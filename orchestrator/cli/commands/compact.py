@@ -15,9 +15,11 @@ from depthrate.storage.maintenance.compact import CompactionResult, compact
     "--retain-hours",
     type=NOT_NEGATIVE,
     default=1.0,
-    help="Hours to keep replaced files for processes that still read them.",
+    help="Hours to keep replaced files for processes that still read them, and removed rows with --purge.",
 )
-def command(store: str | None, retain_hours: float) -> int:
+@click.option("--purge", is_flag=True, help="Delete removed rows permanently. They can then not be restored.")
+@click.option("--delta", is_flag=True, help="Also write Delta logs of the tables, which later compactions update.")
+def command(store: str | None, retain_hours: float, purge: bool, delta: bool) -> int:
     opened, console = existing_store(store, writes=True), make_console()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("compacting", total=None)
@@ -25,7 +27,7 @@ def command(store: str | None, retain_hours: float) -> int:
         def show_progress(result: CompactionResult, num_groups: int) -> None:
             progress.update(bar, total=num_groups, completed=result.groups)
 
-        result = compact(opened, grace_s=retain_hours * 3600, on_progress=show_progress)
+        result = compact(opened, grace_s=retain_hours * 3600, purge=purge, delta=delta, on_progress=show_progress)
     if result.groups:
         text = f"merged {result.commits} commits and {result.records} attempt records into {result.groups} groups"
         console.print(f"{text} ({counted(result.trials, 'trial')})")

@@ -1,6 +1,4 @@
-"""`depthrate export`: copy curves and metrics to TensorBoard, MLflow, W&B or Delta tables, or a search to an Optuna storage
-(for optuna-dashboard).
-"""
+"""`depthrate export`: copy curves and metrics to TensorBoard or W&B, or a search to an Optuna storage."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +24,7 @@ def _destination(name: str) -> str:
 
 @declared(__doc__)
 @sweep_argument("sweep")
-@click.argument("to", required=False, help="Folder, Optuna database (sqlite:///x.db) or MLflow server to write to.")
+@click.argument("to", required=False, help="Folder, or Optuna database (sqlite:///x.db), to write to.")
 @_exporter_flags
 @store_option
 def command(sweep: str, to: str | None, store: str | None, **flags: bool) -> None:

@@ -20,6 +20,7 @@ from depthrate.orchestrator.api.planning import (
     plan_sweep,
     resume_command,
 )
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
 from depthrate.orchestrator.console.tables import (
@@ -30,8 +31,7 @@ from depthrate.orchestrator.console.tables import (
     print_rows,
     print_warnings,
 )
-from depthrate.orchestrator.executors.base import ComputeTarget
-from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.base import Executor, usable_engine
 from depthrate.orchestrator.launch.code_changes import find_launch_mismatch, mismatch_message
 from depthrate.orchestrator.launch.estimates import Estimates
 from depthrate.orchestrator.launch.launch_plan import Plan, check_data, thin_fit_remarks
@@ -131,13 +131,13 @@ def _data(plan: Plan) -> list[str]:
     return [*plan.checked.task.describe_data([trial.params for trial in plan.checked.trials.representatives()])]
 
 
-def _engine(pack: Pack, plan: Plan, target: ComputeTarget) -> Engine | None:
+def _engine(pack: Pack, plan: Plan, target: Executor) -> Engine | None:
     """Return the engine that would train a pack, or None if the task has only one engine."""
-    requested, _ = target.engine(plan.checked.sweep.engine)
+    requested, _ = usable_engine(target, plan.checked.sweep.engine)
     return plan.checked.task.engine(pack.trials[0].params, requested, target.device)
 
 
-def _print_engines(console: Console, plan: Plan, target: ComputeTarget) -> None:
+def _print_engines(console: Console, plan: Plan, target: Executor) -> None:
     """Print the number of packs per engine, unless the task has only one engine."""
     engines = Counter(_engine(pack, plan, target) for pack in plan.packs)
     for engine, text in _ENGINE_TEXT.items():
@@ -146,7 +146,7 @@ def _print_engines(console: Console, plan: Plan, target: ComputeTarget) -> None:
             console.print(f"{count} packs train {text}")
 
 
-def _print_packs(console: Console, plan: Plan, target: ComputeTarget, estimates: Estimates, *, wide: bool) -> None:
+def _print_packs(console: Console, plan: Plan, target: Executor, estimates: Estimates, *, wide: bool) -> None:
     varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:MAX_PACKS_SHOWN]:
@@ -183,7 +183,7 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
         print_json(_as_json(planned, details))
         return
     print_warnings(plan.snapshot.problems)
-    mismatch = find_launch_mismatch(plan, planned.store, target.submitted)
+    mismatch = find_launch_mismatch(plan, planned.store, target.submitted())
     if mismatch is not None and mismatch.versions:
         print_line(
             f"warning: {mismatch_message(mismatch, plan.checked, planned.store, resume_command(options), 'run would stop')}",

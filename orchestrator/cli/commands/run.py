@@ -1,13 +1,9 @@
 """`depthrate run`: run a sweep's pending trials and fit the rates. Run again to resume."""
 
-import sys
-from pathlib import Path
-
 from depthrate.orchestrator.api.run import run_sweep
-from depthrate.orchestrator.cli.exit_codes import exit_code
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
 from depthrate.orchestrator.cli.options import declared
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.outcome import RunState
 
 EXIT_CODES = {
@@ -23,8 +19,3 @@ EXIT_CODES = {
 @launch_options(of_plan=False)
 def command(options: LaunchOptions) -> int:
     return EXIT_CODES[run_sweep(options)]
-
-
-if __name__ == "__main__":  # a job runs a launch whose options are in a file
-    options = LaunchOptions.from_json(Path(sys.argv[1]).read_text())
-    sys.exit(exit_code(lambda: EXIT_CODES[run_sweep(options)]))

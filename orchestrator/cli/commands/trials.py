@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.cli.options import GRACE_NOTE, declared_group, store_option, yes_option
+from depthrate.orchestrator.cli.options import declared_group, store_option, yes_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table
 from depthrate.storage.attempts.clocks import require_clock
@@ -96,7 +96,7 @@ def rm(trials: Sequence[str], where: str | None, store: str | None, yes: bool) -
     remove(opened, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(opened), chosen))
     command = next_call("trials", "restore", None, *selection, "--store", opened.url)
     console.print(f"removed {results_text}. A sweep that requests one runs it again.")
-    console.print(f"They can be restored until {GRACE_NOTE}: {command}")
+    console.print(f"They can be restored until depthrate compact --purge deletes them: {command}")
 
 
 @command.declared("restore")

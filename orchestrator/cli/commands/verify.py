@@ -2,24 +2,21 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import click
 from rich.progress import Progress
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.options import declared, json_option, store_option
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import Repair, repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.trial import canonical_json
-from depthrate.tasks.registry import find_task
 
 MAX_FINDINGS_SHOWN = 40
 """Maximum number of findings printed. --json prints all."""
@@ -30,7 +27,6 @@ def _as_json(verification: Verification, done: Repair | None) -> dict[str, Any]:
         "num_trials": verification.num_trials,
         "num_files": verification.num_files,
         "findings": [asdict(finding) for finding in verification.findings],
-        "newer_columns": sorted(verification.newer),
     }
     return report | ({} if done is None else {"repair": vars(done) | {"pending": sorted(done.pending)}})
 
@@ -39,27 +35,13 @@ def _hash_of(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:16]
 
 
-def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Return the (steps, layers) that the task of a committed trial declares to measure, or None if unknown."""
-    task = find_task(row["task"])
-    if task is None or task.version != row["task_version"] or row["steps"] is None:
-        return None
-    try:
-        return task.measured(task.schema.completed(parse_object(row["params"])), row["steps"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # the task never had these parameters, so depthrate did not write them
-
-
 @declared(__doc__)
 @store_option
 @click.option(
     "--repair", "with_repair", is_flag=True, help="Move corrupt files to quarantine/ and make their trials pending."
 )
-@click.option(
-    "--deep", is_flag=True, help="Also decode every file: check its columns, row counts, parameters and metrics."
-)
 @json_option
-def command(store: str | None, with_repair: bool, deep: bool, json: bool) -> int:
+def command(store: str | None, with_repair: bool, json: bool) -> int:
     opened, console = existing_store(store, writes=with_repair), make_console()
     if with_repair:
         require_clock(opened)  # orphaned files are recognised by age
@@ -69,9 +51,7 @@ def command(store: str | None, with_repair: bool, deep: bool, json: bool) -> int
         def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        verification = verify(
-            opened, builtin_columns(), deep=deep, measured=_measured, hash_of=_hash_of, on_progress=show_progress
-        )
+        verification = verify(opened, hash_of=_hash_of, on_progress=show_progress)
     done = repair(opened, verification) if with_repair and verification.findings else None
     is_intact = not verification.findings or done is not None
     if json:
@@ -85,16 +65,11 @@ def command(store: str | None, with_repair: bool, deep: bool, json: bool) -> int
     rows = [[f.kind, f.path, f.what, len(f.trial_ids) or None] for f in verification.findings[:MAX_FINDINGS_SHOWN]]
     if rows:
         print_table(console, ["kind", "file", "finding", "trials"], rows)
-    if verification.newer:
-        text = f"columns of a newer version of depthrate, not checked: {', '.join(sorted(verification.newer))}"
-        console.print(text)
     if len(verification.findings) > MAX_FINDINGS_SHOWN:
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in verification.findings).most_common())
         console.print(f"and {len(verification.findings) - MAX_FINDINGS_SHOWN} more (total: {kinds}). Print all: --json")
     if done is not None:
         console.print(f"moved {counted(len(done.moved), 'file')} to {done.quarantine}/")
-        if done.saved:
-            console.print(f"{counted(done.saved, 'intact trial')} of corrupt files rewritten")
         if done.pending:
             console.print(
                 f"{counted(len(done.pending), 'trial is', 'trials are')} pending again. Run their sweeps.",

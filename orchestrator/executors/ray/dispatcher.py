@@ -18,7 +18,9 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, RequeueReason
+from depthrate.orchestrator.attempts.record import SchedulerFacts
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, RequeueReason
 from depthrate.orchestrator.executors.ray.errors import describe_exit, error_of, kind_of
 from depthrate.orchestrator.executors.ray.worker import asha_rule, delete_value, get_value, host_key, put_value
 from depthrate.storage.tables.states import FailureKind
@@ -134,7 +136,7 @@ class Dispatcher(tune.Callback):
             if kind is FailureKind.OUT_OF_MEMORY:
                 message += ". Use a node with more memory, or smaller packs."
             self._ends.put(
-                AttemptEnd(job.attempt_id, message, kind, node=host, scheduler_facts={"host": host, "pid": 0})
+                AttemptEnd(job.attempt_id, message, kind, node=host, scheduler_facts=SchedulerFacts(host=host, pid=0))
             )
 
     def _classify_start_failure(self, error: BaseException) -> FailureKind:

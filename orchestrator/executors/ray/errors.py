@@ -1,4 +1,9 @@
-"""Errors of Ray: short messages and failure kinds."""
+"""Errors of Ray: exceptions, short messages and failure kinds.
+
+ValueError   └── RayError        Ray cannot be reached, or its nodes cannot run packs
+OSError      └── RayLost         the connection broke while packs ran
+RuntimeError └── RayWorkerError  a worker raised an error
+"""
 
 import importlib
 import logging

@@ -22,8 +22,10 @@ from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first
 import ray
 from ray import tune
 
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Estimate, Executor, RequeueReason
-from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd, Estimate, Executor, RequeueReason
+from depthrate.orchestrator.executors.errors import MachineError
+from depthrate.orchestrator.executors.machine import USABLE_SHARE, choose_machine
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher, WorkerSource
 from depthrate.orchestrator.executors.ray.errors import RayLost, outlive_memory_kills, short_error
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
@@ -167,7 +169,7 @@ class RayExecutor(Executor):
             ends.append(message)
         return ends
 
-    def stop(self) -> None:
+    def stop(self, *, is_hopeless: bool = False) -> None:
         """Ask running packs to save a checkpoint and exit, and requeue waiting packs."""
         if self._thread.ident is not None:
             put_value(self._dispatcher.stop_key, "1")

@@ -15,7 +15,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -202,27 +201,6 @@ def _protected_start() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
         if is_main:
             signal.signal(signal.SIGHUP, previous)
-
-
-def count_nodes(address: str, wanted: int, wait_s: float) -> int:
-    """Wait up to `wait_s` until a cluster has `wanted` nodes, and return their number."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            ray.init(address=address, **_QUIET)
-            break
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(1.0)
-    try:
-        while True:
-            num_nodes = sum(node["Alive"] for node in ray.nodes())
-            if num_nodes >= wanted or time.monotonic() > deadline:
-                return num_nodes
-            time.sleep(0.5)
-    finally:
-        ray.shutdown()
 
 
 def copy_package(folder: str) -> str:

@@ -21,7 +21,7 @@ import ray
 from ray import tune
 from ray.experimental import internal_kv
 
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag

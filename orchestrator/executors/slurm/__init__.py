@@ -1,6 +1,5 @@
-"""The SLURM executor: packs as job arrays, and whole launches as jobs.
+"""The SLURM executor: packs as jobs of arrays.
 
-Imports `slurm/`, which runs the scheduler's commands, and the packages below executors. Start with `executor`. `submitter`
-submits jobs, `queue` polls them, `job` runs inside them, `outcomes` decides how they ended, and `remote_launch` submits whole
-launches.
+Start with `executor`. `submitter` submits jobs, `watched_jobs` polls them, `outcomes` decides how their packs ended, and `job`
+runs inside them. `submissions` has the records through which any process finds the jobs.
 """

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from depthrate.orchestrator.attempts.options import Option
 from depthrate.orchestrator.executors.base import (
     CancelledJobs,
-    ComputeTarget,
+    Executor,
     ExecutorEntry,
-    ExecutorError,
     ExecutorRequest,
     JobCounts,
     Scheduler,
     SchedulerAnswer,
 )
-from depthrate.orchestrator.executors.options import Option
+from depthrate.orchestrator.executors.errors import ExecutorError
 
 if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
@@ -32,8 +32,8 @@ PACKS_PER_GPU = Option(
 )
 
 
-def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:
-    """Return the resources of each job, and the device of the packs.
+def _resolve_profile(request: ExecutorRequest, profile: Profile) -> tuple[Profile, str]:
+    """Return the resources of each job with the launch's options, and the device of the packs.
 
     Raises:
         ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the file or an option cannot be used.
@@ -41,10 +41,9 @@ def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Prof
     from depthrate.orchestrator.executors.machine import check_request
     from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
     from depthrate.slurm.command import run_command
-    from depthrate.slurm.profile import load_profile
     from depthrate.slurm.script import check_python
 
-    options, profile = request.options, load_profile(cluster)
+    options = request.options
     if hosts := ",".join(profile.exclude).replace(" ", ""):
         names = run_command(["scontrol", "show", "hostnames", hosts]).split() if "[" in hosts else hosts.split(",")
         profile = replace(profile, exclude=tuple(names))
@@ -90,36 +89,25 @@ def _with_container(profile: Profile, store: Store) -> Profile:
     return replace(profile, container=image, container_binds=(*profile.container_binds, *outermost))
 
 
-def _open(request: ExecutorRequest) -> ComputeTarget:
+def _open(request: ExecutorRequest) -> Executor:
     """Return the executor for the cluster, with the live jobs of earlier launches."""
     from depthrate.slurm.profile import load_profile
 
-    cluster = request.options.executor_options[CLUSTER.name]
-    load_profile(cluster)  # a wrong file is refused before SLURM is asked
+    requested = load_profile(request.options.executor_options[CLUSTER.name])  # refused before SLURM is queried
     from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
-    from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
     from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
     from depthrate.slurm.script import import_submitit
 
     limits = read_limits()
     import_submitit()  # before writing or submitting anything
-    profile, device = resolve_profile(request, cluster)
+    profile, device = _resolve_profile(request, requested)
     limits.check(profile, 0)
     if profile.max_submitted is None:
         submit_limits = read_submit_limits(profile, limits.cluster)
     else:
         submit_limits = SubmitLimits({JobGroup(): profile.max_submitted})
-    supervisor = Supervisor(request, profile, limits) if profile.supervisor else None
-    executor = SlurmExecutor(
-        profile,
-        limits,
-        request.store,
-        request.sweep.name,
-        device,
-        supervisor=supervisor,
-        submit_limits=submit_limits,
-    )
+    executor = SlurmExecutor(profile, limits, request.store, request.sweep.name, device, submit_limits=submit_limits)
     executor.adopt(*jobs_of_sweep(request.store, request.sweep.name, limits.cluster))
     return executor
 
@@ -139,7 +127,7 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
         return None
     from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
     from depthrate.orchestrator.executors.slurm.watched_jobs import accounted_states
-    from depthrate.slurm.command import SlurmError
+    from depthrate.slurm.errors import SlurmError
     from depthrate.slurm.job_states import wait_text
 
     try:
@@ -178,6 +166,5 @@ SLURM = ExecutorEntry(
     name="slurm",
     open=_open,
     options=(CLUSTER, PACKS_PER_GPU),
-    detach="slurm",
     scheduler=Scheduler("SLURM", _poll, _cancel_jobs),
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import unfinished_names
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import all_jobs_ended
@@ -65,7 +65,7 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
     watched = {submission.name for submission in read_submissions(store, [sweep])}
     trials: dict[str, list[str]] = {}
     for name in folders.keys() - watched:
-        with contextlib.suppress(OSError):  # a folder from an earlier version, which wrote no such file
+        with contextlib.suppress(OSError):  # another launch has just removed the folder
             trials[name] = (folders[name] / TRIALS_FILE).read_text().split()
     committed = take_snapshot(store).trial_ids() if any(trials.values()) else set()
     pending = {name for name, trial_ids in trials.items() if committed.issuperset(trial_ids)}

@@ -8,9 +8,16 @@ from collections import deque
 from dataclasses import replace
 from types import FrameType
 
-from depthrate.orchestrator.attempts.record import nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.record import (
+    SchedulerFacts,
+    lost_attempt,
+    nth_attempt_id,
+    read_attempt,
+    write_lost,
+)
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.slurm import in_job
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -108,10 +115,20 @@ class _Bundle:
         if end.exit_message is not None and self.stop_signal:  # signal arrived before the handler was installed
             self.waiting.append(job)
         elif end.exit_message is not None:  # the worker could not write the end. The driver decides about a retry
-            facts = vars(job) | {"device": job.options.device, "job_id": self.job_id}
             kind = FailureKind.OUT_OF_MEMORY if _kernel_killed_for_memory() else FailureKind.WORKER_LOST
+            lost = lost_attempt(
+                end.attempt_id,
+                job.sweep,
+                state,
+                kind=kind,
+                error=end.exit_message,
+                pack_id=job.pack_id,
+                trial_ids=job.trial_ids,
+                device=job.options.device,
+                facts=SchedulerFacts(job_id=self.job_id),
+            )
             try:
-                write_lost(self.store, facts, state, kind=kind, error=end.exit_message)
+                write_lost(self.store, lost)
             except OSError as error:
                 log.warning("cannot write the end of attempt %s: %s", job.attempt_id, error)
         elif state.get("state") is AttemptState.INTERRUPTED:

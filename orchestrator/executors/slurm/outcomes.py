@@ -11,18 +11,24 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
 from depthrate.orchestrator.attempts.node_health import StartFailures
-from depthrate.orchestrator.attempts.record import lost_attempt, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.record import (
+    SchedulerFacts,
+    lost_attempt,
+    nth_attempt_id,
+    read_attempt,
+    write_lost,
+)
 from depthrate.orchestrator.executors.base import AttemptEnd, RequeueReason, SubmittedPack
 from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.orchestrator.executors.slurm.watched_jobs import WatchedJob
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, earlier_starts
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S, Profile
 from depthrate.storage.attempts.records import Record, RecordReader
@@ -115,20 +121,24 @@ _KINDS: dict[Outcome, FailureKind | RequeueReason] = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Evidence:
-    """Known facts about a pack of a job."""
+    """Known facts about a pack of a job, collected before `OUTCOME_RULES` is applied."""
 
     job: WatchedJob
     pack: SubmittedPack
     attempt_id: str
     """Latest attempt with a record, or the submitted attempt."""
     record: Record
-    state: AttemptState | None
-    """State in the record as first read."""
+    """Its record. Read again, with the last heartbeat, before the attempt may count as lost."""
     is_over: bool
     is_settled: bool
     is_last_start: bool
+
+    @property
+    def state(self) -> AttemptState | None:
+        """State in the record, or None without one."""
+        return self.record.get("state")
 
     @cached_property
     def stderr(self) -> str:
@@ -225,26 +235,38 @@ class PackOutcomes:
 
     def _end_of(self, job: WatchedJob, pack: SubmittedPack, is_over: bool, is_settled: bool) -> AttemptEnd | None:
         """Return the end of a pack by `OUTCOME_RULES`, or None if it has not ended."""
-        restarts = job.state.restarts or 0
-        attempt_id, record = self._newest_record(pack, restarts)
-        state = record.get("state")
-        is_last_start = attempt_id == nth_attempt_id(pack.attempt_id, restarts)
-        if state is not None:
-            if record.get("error_kind") not in (FailureKind.NOT_BEGUN, FailureKind.FAILED_TO_START_ANYWHERE):
-                if not job.has_begun:
-                    self.nodes.record_start(job.state.node, job.job_id)
-                job.has_begun = True
-            job.current[pack.attempt_id] = attempt_id
-            self.any_interrupted |= state is AttemptState.INTERRUPTED and is_last_start and not is_over
-        evidence = _Evidence(job, pack, attempt_id, record, state, is_over, is_settled, is_last_start)
+        evidence = self._collect_evidence(job, pack, is_over, is_settled)
+        self._note_start(evidence)
         outcome = next(
             rule.outcome
             for rule in OUTCOME_RULES
-            if (not rule.record or state in rule.record)
+            if (not rule.record or evidence.state in rule.record)
             and (not rule.job or job.state.state in rule.job)
             and all(self._holds(condition, evidence) for condition in rule.conditions)
         )
         return self._make_end(outcome, evidence)
+
+    def _collect_evidence(self, job: WatchedJob, pack: SubmittedPack, is_over: bool, is_settled: bool) -> _Evidence:
+        restarts = job.state.restarts or 0
+        attempt_id, record = self._newest_record(pack, restarts)
+        may_be_lost = is_over and record.get("state") is AttemptState.RUNNING and (is_settled or _never_ran(job))
+        if may_be_lost and self._records is not None:
+            record = read_attempt(self._store, self._sweep, attempt_id) or record
+        is_last_start = attempt_id == nth_attempt_id(pack.attempt_id, restarts)
+        return _Evidence(job, pack, attempt_id, record, is_over, is_settled, is_last_start)
+
+    def _note_start(self, evidence: _Evidence) -> None:
+        """Count the start of depthrate in a job, and remember the pack's current attempt."""
+        job, record, state = evidence.job, evidence.record, evidence.state
+        if state is None:
+            return
+        if record.get("error_kind") not in (FailureKind.NOT_BEGUN, FailureKind.FAILED_TO_START_ANYWHERE):
+            if not job.has_begun:
+                self.nodes.record_start(job.state.node, job.job_id)
+            job.has_begun = True
+        job.current[evidence.pack.attempt_id] = evidence.attempt_id
+        is_interrupted = state is AttemptState.INTERRUPTED and evidence.is_last_start
+        self.any_interrupted |= is_interrupted and not evidence.is_over
 
     def _holds(self, condition: Condition, evidence: _Evidence) -> bool:
         job, state = evidence.job, evidence.state
@@ -275,10 +297,7 @@ class PackOutcomes:
                 return not job.has_begun
 
     def _has_fresh_heartbeat(self, evidence: _Evidence) -> bool:
-        """Return whether an attempt is alive although its job is over. Reads its latest heartbeat."""
-        if self._records is not None:
-            record = read_attempt(self._store, self._sweep, evidence.attempt_id)
-            evidence.record = record or evidence.record
+        """Return whether an attempt is alive although its job is over, by its latest heartbeat."""
         age_s = time.time() - (evidence.record.get("heartbeat_at") or 0.0)
         interval_s = evidence.record.get("beat_s") or heartbeat_s(self._store)
         return age_s < stale_after_s(interval_s) and not _is_definite(evidence.job)
@@ -370,27 +389,28 @@ class PackOutcomes:
                 attempt_id, node = record["attempt_id"], record["host"] or start.node
                 self._closed_ids.add(attempt_id)
                 # no submitted ID, because the first start has the ID of the whole job, which still runs
-                facts = {"ended_at": start.ended_at}
+                facts = SchedulerFacts(ended_at=start.ended_at)
                 end = AttemptEnd("", message, kind, latest_id=attempt_id, node=node, scheduler_facts=facts)
                 self.earlier_ends.append(end)
 
     def _write_end(self, record: Record, kind: FailureKind, message: str, state: JobState) -> bool:
         """Write the end of an attempt that no driver waits for, and return whether that succeeded."""
         # The attempt's hours end with its job. The first attempt in a slot includes the start-up of the job.
-        times = {"ended_at": state.ended_at, "heartbeat_at": state.ended_at}
-        times |= {"started_at": state.started_at} if self._is_first_in_slot(record, state) else {}
+        started_at = state.started_at if self._is_first_in_slot(record, state) else None
+        facts = SchedulerFacts(started_at=started_at, ended_at=state.ended_at)
+        lost = lost_attempt(record["attempt_id"], self._sweep, record, kind=kind, error=message, facts=facts)
         try:
-            write_lost(self._store, {"pack_id": "", "device": ""}, record, times, kind=kind, error=message)
+            write_lost(self._store, lost)
         except OSError as error:
             log.info("cannot write the end of attempt %s: %s", record["attempt_id"], error)
             return False
         return True
 
-    def _scheduler_facts(self, job: WatchedJob, record: Record) -> dict[str, Any]:
+    def _scheduler_facts(self, job: WatchedJob, record: Record) -> SchedulerFacts:
         """Return the scheduler's facts about an attempt. Its start is included only if it was the first in its slot."""
-        facts = {"host": job.state.node, "job_id": job.job_id, "pid": 0, "ended_at": job.state.ended_at}
-        has_start = not record or self._is_first_in_slot(record, job.state)
-        return facts | ({"started_at": job.state.started_at} if has_start else {})
+        state = job.state
+        started_at = state.started_at if not record or self._is_first_in_slot(record, state) else None
+        return SchedulerFacts(host=state.node, job_id=job.job_id, pid=0, started_at=started_at, ended_at=state.ended_at)
 
     def _is_first_in_slot(self, record: Record, state: JobState) -> bool:
         """Return whether an attempt was the first in its slot after the start of the job."""
@@ -434,10 +454,18 @@ def list_unreported_ends(
             by_attempt = {pack.attempt_id: pack for pack in packs}
             for end in outcomes.pop_ended(job, 1, is_over=True, is_settled=is_settled):
                 if end.exit_message is not None and isinstance(end.kind, FailureKind):
-                    identity = {"attempt_id": end.last_attempt_id, "sweep": sweep, "device": ""}
-                    facts = asdict(by_attempt[end.attempt_id]) | identity | dict(end.scheduler_facts)
-                    record = read_attempt(store, sweep, end.last_attempt_id) or {}
-                    records.append(asdict(lost_attempt(facts, record, kind=end.kind, error=end.exit_message)))
+                    attempt_id, pack = end.last_attempt_id, by_attempt[end.attempt_id]
+                    lost = lost_attempt(
+                        attempt_id,
+                        sweep,
+                        read_attempt(store, sweep, attempt_id),
+                        kind=end.kind,
+                        error=end.exit_message,
+                        pack_id=pack.pack_id,
+                        trial_ids=pack.trial_ids,
+                        facts=end.scheduler_facts,
+                    )
+                    records.append(asdict(replace(lost, code_hash=lost.code_hash or pack.code_hash)))
     return records
 
 

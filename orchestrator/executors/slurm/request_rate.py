@@ -7,6 +7,8 @@ sooner, `EXTRA_POLLS_PER_MIN` times per minute, so that no minute has more than 
 
 from collections.abc import Callable
 
+from depthrate.orchestrator.attempts.liveness import POLL_BACKOFF_FACTOR
+
 QUEUE_POLL_INTERVAL_S = 15.0
 """Default seconds between queries of the queue."""
 EXTRA_POLLS_PER_MIN = 2
@@ -43,6 +45,35 @@ class _Bucket:
 
     def take(self, number: int = 1) -> None:
         self._permits -= number
+
+
+MIN_RECORD_POLL_INTERVAL_S = 2.0
+"""Seconds after a change until records are read again. The interval grows while nothing changes. The request budget decides
+whether the queue is polled at the same time."""
+
+
+class RecordPolls:
+    """Decides when a launch reads the records of its jobs: soon after a change, then less and less often."""
+
+    def __init__(self, clock: Callable[[], float], max_interval_s: float):
+        self._clock, self._max_interval_s = clock, max_interval_s
+        self._interval_s, self.next_at = MIN_RECORD_POLL_INTERVAL_S, float("-inf")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the records may be read now."""
+        return self._clock() >= self.next_at
+
+    def expect_change(self) -> None:
+        """Return to the shortest interval, because jobs were submitted."""
+        self._interval_s = MIN_RECORD_POLL_INTERVAL_S
+        self.next_at = self._clock() + self._interval_s
+
+    def record(self, took_s: float, *, has_changed: bool) -> None:
+        """Count a poll that took `took_s` seconds."""
+        longer_s = min(self._max_interval_s, self._interval_s * 1.3)
+        self._interval_s = MIN_RECORD_POLL_INTERVAL_S if has_changed else longer_s
+        self.next_at = self._clock() + max(self._interval_s, POLL_BACKOFF_FACTOR * took_s)
 
 
 class RequestBudget:

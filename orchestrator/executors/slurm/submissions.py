@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from depthrate.orchestrator.executors.base import SubmittedPack
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, array_job_ids, live_job_ids, squeue_states
 from depthrate.slurm.profile import Profile
 from depthrate.storage.files.json_objects import read_object
@@ -51,11 +51,6 @@ class Submission:
     def jobs(self) -> list[tuple[str, list[SubmittedPack]]]:
         """Return (job ID, packs) of each job."""
         return list(zip(self.job_ids, self.packs, strict=True)) if self.job_ids else []
-
-    @property
-    def is_launch(self) -> bool:
-        """Whether its job runs a whole launch, which submits its own packs."""
-        return not any(self.packs)
 
     def was_never_accepted(self, now: float) -> bool:
         """Return whether the launch must have exited before a scheduler accepted this submission."""
@@ -126,10 +121,8 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
         SlurmError: The controller does not answer.
     """
     submissions = [submission for submission in read_submissions(store, [sweep]) if submission.cluster == cluster]
-    # A launch may have exited between calling sbatch and reading its answer. A supervisor may have resubmitted itself.
-    by_name = {
-        submission.name: submission for submission in submissions if not submission.job_ids or submission.is_launch
-    }
+    # A launch may have exited between calling sbatch and reading its answer.
+    by_name = {submission.name: submission for submission in submissions if not submission.job_ids}
     if by_name:
         for name, array_id in live_job_ids(by_name).items():
             by_name[name].job_ids = array_job_ids(array_id, len(by_name[name].packs))

@@ -5,36 +5,34 @@ import logging
 import math
 import shutil
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from getpass import getuser
+from statistics import median
 from typing import TypeVar
 
 from depthrate.orchestrator.attempts.record import new_attempt_id
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import AttemptSpec, SubmittedPack
+from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
 from depthrate.orchestrator.executors.slurm.request_rate import MAX_SUBMISSIONS_PER_MIN, RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, jobs_folder
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
-from depthrate.slurm.command import CALLS, SlurmError
-from depthrate.slurm.job_states import parse_array_id
+from depthrate.slurm.command import CALLS
+from depthrate.slurm.errors import SlurmError, SubmitLimitError, UnclearSubmissionError
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.submit import (
-    SubmitLimitError,
-    UnclearSubmissionError,
-    cancel_jobs,
-    find_submitted,
-    submit_array,
-)
+from depthrate.slurm.submit import cancel_jobs, find_submitted, submit_array
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")
-LEARNT_LIMIT_TTL_S = 600.0
-"""Time in seconds after which a limit inferred from a refusal is tested again, since other jobs of its group may have ended."""
 COUNT_INTERVAL_S = 60.0
 """Seconds between counts of the jobs outside this launch."""
+MIN_JOB_MINUTES = 1.0
+"""Shortest run time of a bundle in minutes, if the cluster accepts fewer jobs than there are packs."""
+MAX_PACK_TIMES = 32
+"""Maximum number of pack run times that are stored for estimates."""
 MAX_USERS_NAMED = 3
 """Maximum number of users listed in the message about an exhausted limit."""
 
@@ -48,18 +46,11 @@ class SubmitQuota:
         self._counts: dict[JobGroup, Counter[str]] = {}
         """Limit -> (user -> jobs that count towards it, except this launch's jobs)."""
         self._counted_at = float("-inf")
-        self._learnt_limits: dict[JobGroup, int] = {}
-        self._learnt_at = 0.0
-
-    def _current_limits(self) -> dict[JobGroup, int]:
-        if self._clock() - self._learnt_at > LEARNT_LIMIT_TTL_S:
-            self._learnt_limits = {}
-        return {**self._limits.max_jobs, **self._learnt_limits}
 
     @property
     def max_jobs(self) -> int | None:
         """Largest known number of waiting and running jobs, or None without a known limit."""
-        return min(self._current_limits().values(), default=None)
+        return min(self._limits.max_jobs.values(), default=None)
 
     def remaining(self, alive: int, *, recount: bool = False) -> int | None:
         """Return the number of jobs that can be added to the `alive` jobs, or None without a known limit.
@@ -67,7 +58,7 @@ class SubmitQuota:
         Raises:
             SlurmError: The controller does not answer.
         """
-        limits = self._current_limits()
+        limits = self._limits.max_jobs
         if recount or self._clock() - self._counted_at > COUNT_INTERVAL_S:
             self._counts = {group: self._count(group, alive) for group in limits}
             self._counted_at = self._clock()
@@ -82,23 +73,17 @@ class SubmitQuota:
         counts[user] = max(0, counts[user] - alive)
         return counts
 
-    def learn_limit(self, alive: int, refusal: str, refused: int = 1) -> int:
-        """Derive a limit from the refusal of `refused` jobs in addition to the `alive` jobs, and return it.
+    def has_jobs(self) -> bool:
+        """Return whether the user has any waiting or running jobs.
 
         Raises:
             SlurmError: The controller does not answer.
         """
-        for group in (self._limits.refused_group(refusal), JobGroup()):
-            counts = self._count(group, alive)
-            if limit := counts.total() + alive + refused - 1:
-                self._learnt_limits, self._learnt_at = {group: limit}, self._clock()
-                self._counts[group] = counts
-                return limit
-        return 0
+        return bool(self._count(JobGroup(), 0).total())
 
     def describe(self, alive: int) -> str:
         """Return the tightest limit, and the users whose jobs fill it, as a string."""
-        limits = self._current_limits()
+        limits = self._limits.max_jobs
         group = min(limits, key=lambda group: self._remaining_in(group, limits[group], alive))
         others = +self._counts[group]
         same_user = others.pop(getuser(), 0)
@@ -109,42 +94,6 @@ class SubmitQuota:
             parts.append(f"{more} of other users")
         users = "all users" if group.is_shared else "this user"
         return f"{group} accepts {counted(limits[group], 'job')} of {users}, and has {', '.join(parts)}"
-
-
-class ConcurrencySlots:
-    """Bound on parallel jobs. Each slot records its last job, for which the next job in the slot waits."""
-
-    def __init__(self, count: int | None):
-        self._tails: list[str | None] = [None] * (count or 0)
-        """Last job of each slot, or a whole array. The most recently assigned slot comes last."""
-
-    def with_dependency(self, profile: Profile, num_jobs: int, alive: Collection[str]) -> Profile:
-        """Return the profile for `num_jobs` new jobs, with a dependency on live jobs if all slots are in use."""
-        # Free the slots of finished jobs. An array keeps one slot per live job.
-        seen: Counter[str] = Counter()
-        for slot, tail in enumerate(self._tails):
-            if tail is None:
-                continue
-            left = sorted(job_id for job_id in alive if tail in (job_id, parse_array_id(job_id)))
-            if len(left) <= len(self._tails):
-                self._tails[slot] = left[seen[tail]] if seen[tail] < len(left) else None
-            seen[tail] += 1
-        self._tails.sort(key=lambda tail: tail is not None)
-        before = dict.fromkeys(tail for tail in self._tails[:num_jobs] if tail is not None)
-        if not before:
-            return profile
-        configured = profile.extra.get("dependency")
-        dependency = ":".join(["afterany", *before])
-        dependency = f"{configured},{dependency}" if configured else dependency
-        return replace(profile, extra={**profile.extra, "dependency": dependency})
-
-    def assign(self, job_ids: Sequence[str]) -> None:
-        """Assign slots to the jobs of one array."""
-        num_slots = len(self._tails)
-        if len(job_ids) > num_slots:
-            self._tails = [parse_array_id(job_ids[0])] * num_slots
-        else:
-            self._tails = [*self._tails[len(job_ids) :], *job_ids]
 
 
 P = TypeVar("P")
@@ -214,16 +163,14 @@ def _costs_s(seconds: Sequence[float | None]) -> list[float]:
 
 
 class SbatchRateError(SlurmError):
-    """The limit on calls of sbatch per minute is reached."""
+    """The limit on calls of sbatch per minute is reached, although the queue has space."""
 
-    def __init__(self, *, is_full: bool):
+    def __init__(self) -> None:
         super().__init__(f"the limit of {MAX_SUBMISSIONS_PER_MIN} sbatch calls per minute is reached")
-        self.is_full = is_full
-        """True if, in addition, the queue lacks space for all remaining jobs."""
 
 
 class Submitter:
-    """Submits jobs, each with a bundle of packs."""
+    """Submits packs as arrays of jobs: bundles them, keeps the limits, and remembers a refusal."""
 
     def __init__(
         self,
@@ -232,15 +179,64 @@ class Submitter:
         store: Store,
         sweep: str,
         quota: SubmitQuota,
-        slots: ConcurrencySlots,
         requests: RequestBudget,
     ):
         self._profile, self._limits, self._store, self._sweep = profile, limits, store, sweep
-        self._quota, self._slots, self._requests = quota, slots, requests
+        self._quota, self._requests = quota, requests
         self._array_size = limits.array_size
-        """Largest size of the next array, reduced while an unknown limit is searched by trial and error."""
+        """Largest size of the next array. Halved after a refusal, and doubled after a submission without one."""
+        self._pack_s: deque[float] = deque(maxlen=MAX_PACK_TIMES)
+        """Run times of the latest packs, in seconds."""
+        self._refusal: str | None = None
+        """Message of the limit at which the last submission stopped."""
         self._unclear: list[Submission] = []
         """Submissions that sbatch may have accepted. Their packs are resubmitted once that is known."""
+
+    def record_pack(self, seconds: float) -> None:
+        """Record the run time of a pack, which estimates packs without an estimate."""
+        self._pack_s.append(max(0.0, seconds))
+
+    def bundle(self, packs: Sequence[P], seconds: Sequence[float | None]) -> list[list[P]]:
+        """Distribute packs of these estimated seconds over jobs, as `bundle` with the profile within the submit limit."""
+        return bundle(packs, seconds, self.profile_within_limits())
+
+    def profile_within_limits(self) -> Profile:
+        """Return the profile with parallel jobs bounded by the submit limit. A limit also rules out very short jobs."""
+        max_jobs, profile = self._quota.max_jobs, self._profile
+        if max_jobs is None:
+            return profile
+        parallel = min(max_jobs, profile.array_parallelism or max_jobs)
+        return replace(profile, array_parallelism=parallel, job_min=max(profile.job_min, MIN_JOB_MINUTES))
+
+    def submit_packs(
+        self,
+        packs: Sequence[AttemptSpec],
+        excluded: Callable[[Sequence[str]], Sequence[str]],
+        alive: Callable[[], Sequence[str]],
+    ) -> Iterator[tuple[Submission, Sequence[str]]]:
+        """Yield (array, nodes where its packs failed) as arrays are submitted, packs without failures first.
+
+        Args:
+            excluded: Returns the nodes to exclude for packs that failed on the given nodes.
+            alive: Returns the live jobs.
+        Raises:
+            SlurmError: As `submit`. Also `SubmitLimitError` if a limit was reached less than `FULL_SUBMIT_INTERVAL_S` ago.
+        """
+        if self._refusal is not None and not self._requests.may_submit(is_full=True):
+            raise SubmitLimitError(self._refusal)
+        self._refusal = None
+        typical_s = median(self._pack_s) if self._pack_s else None
+        by_failed_nodes: dict[tuple[str, ...], list[AttemptSpec]] = {}
+        for pack in sorted(packs, key=lambda pack: bool(pack.avoid)):
+            by_failed_nodes.setdefault(tuple(pack.avoid), []).append(pack)
+        try:
+            for failed, members in by_failed_nodes.items():
+                seconds = [typical_s if pack.estimated_s is None else pack.estimated_s for pack in members]
+                for submission in self.submit(self.bundle(members, seconds), excluded(failed), alive):
+                    yield submission, failed
+        except SubmitLimitError as error:
+            self._refusal = str(error)
+            raise
 
     def submit(
         self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str], alive: Callable[[], Sequence[str]]
@@ -255,31 +251,38 @@ class Submitter:
         self._cancel_unclear()
         pending, was_refused = deque(bundles), False
         while pending:
-            jobs_alive = alive()
-            quota = self._quota.remaining(len(jobs_alive))
+            num_alive, limit = len(alive()), self._profile.array_parallelism
+            if limit is not None and num_alive >= limit:  # SLURM bounds the parallel jobs of one array only
+                raise SubmitLimitError(f"array_parallelism is {limit}, and {counted(num_alive, 'job')} wait or run")
+            quota = self._quota.remaining(num_alive)
             size = min(self._array_size, len(pending), self._array_size if quota is None else quota)
+            if limit is not None and num_alive:
+                size = min(size, limit - num_alive)
             if size == 0:
-                raise SubmitLimitError(self._quota.describe(len(jobs_alive)))
+                raise self._full_error(num_alive)
             if not self._requests.may_submit(is_full=False):
-                raise SbatchRateError(is_full=quota is not None and quota < len(pending))
+                raise SbatchRateError if quota is None or quota >= len(pending) else self._full_error(num_alive)
             try:
-                yield self._submit_array([pending[index] for index in range(size)], excluded, jobs_alive)
+                yield self._submit_array([pending[index] for index in range(size)], excluded)
             except SubmitLimitError as error:
-                quota = self._quota.remaining(len(jobs_alive), recount=True)
+                quota = self._quota.remaining(num_alive, recount=True)
                 if quota is not None and quota < size:
                     continue  # SLURM still counts this launch's ended jobs for a moment
                 self._array_size, was_refused = max(1, size // 2), True
-                if self._quota.learn_limit(len(jobs_alive), str(error), size):
+                if size > 1:
                     continue
+                if self._quota.has_jobs():
+                    raise
                 raise SlurmError(f"the cluster's limits allow no job of this user: {error}") from None
             for _ in range(size):
                 pending.popleft()
             if not was_refused:
                 self._array_size = min(self._limits.array_size, 2 * self._array_size)
 
-    def _submit_array(
-        self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str], alive: Sequence[str]
-    ) -> Submission:
+    def _full_error(self, num_alive: int) -> SubmitLimitError:
+        return SubmitLimitError(self._quota.describe(num_alive))
+
+    def _submit_array(self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str]) -> Submission:
         name = JOB_NAME.format(sweep=self._sweep, number=new_attempt_id())
         folder = jobs_folder(self._profile, self._store, self._sweep) / name
         packs = [
@@ -290,10 +293,9 @@ class Submitter:
         submission.write(self._store)  # recorded before sbatch, so that its jobs can always be found by name
         write_trials(folder, (trial_id for bundle in bundles for job in bundle for trial_id in job.trial_ids))
         arguments = [[job.to_json() for job in bundle] for bundle in bundles]
-        profile = self._slots.with_dependency(self._profile, len(bundles), alive)
         called = CALLS["sbatch"]
         try:
-            submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
+            submission.job_ids = submit_array(self._profile, name, folder, run_bundle, arguments, excluded)
         except UnclearSubmissionError:
             self._unclear.append(submission)  # remains in the store for later launches
             raise
@@ -308,7 +310,6 @@ class Submitter:
             submission.write(self._store)
         except OSError as error:  # its jobs can still be found by name
             log.warning("cannot write the job IDs of %s: %s", name, error)
-        self._slots.assign(submission.job_ids)
         return submission
 
     def _cancel_unclear(self) -> None:

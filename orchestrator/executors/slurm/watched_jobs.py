@@ -4,17 +4,21 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
-from depthrate.orchestrator.executors.slurm.submissions import Submission
-from depthrate.slurm.command import SlurmError
+from depthrate.orchestrator.executors.slurm.submissions import Submission, is_alive
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, parse_array_id, sacct_states, squeue_states
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S
 from depthrate.slurm.script import read_failed_starts
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store, StoreError
 
 log = logging.getLogger("depthrate")
 UNKNOWN_TIMEOUT_S = 20.0
@@ -75,15 +79,25 @@ class _Query(threading.Thread):
 
 
 class JobQueue:
-    """Watched jobs, with their states from the controller and the accounting."""
+    """Watched jobs, with their states from the controller and the accounting. Submissions without live jobs are deleted."""
 
     def __init__(
         self,
+        store: Store,
+        folder: Path,
         clock: Callable[[], float] = time.monotonic,
         grace_s: float = CHECKPOINT_GRACE_S,
         poll_s: float | None = None,
     ):
+        """Args: folder: folder of the sweep's job folders."""
+        self._store = store
         self.jobs: dict[str, WatchedJob] = {}
+        self.adopted: dict[str, SubmittedPack] = {}
+        """Attempt -> pack of the live packs that other launches submitted."""
+        self._finished: list[Submission] = []
+        """Finished submissions of earlier launches that are still in the store."""
+        self.folders = {folder}
+        """Folders that may contain folders of finished jobs."""
         self.requests = RequestBudget(clock, poll_s)
         self._grace_s = grace_s
         self._clock = clock
@@ -96,6 +110,65 @@ class JobQueue:
         """(job, node) of the restarts by SLURM since the caller last removed them."""
         self._answered_at = self._answered_at_time = float("-inf")
         """Time of the last answer, on our clock and in seconds since the epoch."""
+
+    def alive(self) -> list[str]:
+        """Return the jobs that are not over."""
+        return [job_id for job_id, job in self.jobs.items() if not self.is_over(job)]
+
+    def watch(self, submission: Submission) -> None:
+        """Watch the jobs of a new submission."""
+        self.jobs |= {job_id: WatchedJob(job_id, submission, list(packs)) for job_id, packs in submission.jobs()}
+
+    def adopt(self, submissions: Sequence[Submission], states: Mapping[str, JobState]) -> None:
+        """Watch the live jobs of other launches. Finished submissions are deleted by `delete_finished`.
+
+        Committed packs are not watched, even if their job still runs other packs.
+        """
+        committed: set[str] = set()
+        if any(is_alive(state) for state in states.values()):
+            with suppress(OSError, StoreError):  # an unreadable store only delays a result
+                committed = take_snapshot(self._store).trial_ids()
+        for submission in reversed(submissions):  # if a trial was submitted several times, the latest submission counts
+            for job_id, packs in submission.jobs():
+                pending = [pack for pack in packs if not committed.issuperset(pack.trial_ids)]
+                if pending and is_alive(states.get(job_id)):
+                    self.jobs[job_id] = WatchedJob(job_id, submission, pending, states[job_id])
+                    self.adopted |= {pack.attempt_id: pack for pack in pending}
+            is_watched = any(job.submission is submission for job in self.jobs.values())
+            if not is_watched and (submission.job_ids or submission.was_never_accepted(time.time())):
+                self._finished.append(submission)
+
+    def delete_finished(self) -> None:
+        """Delete finished submissions of earlier launches. Not part of `adopt`, because plans only read the store."""
+        while self._finished:
+            self._delete(self._finished.pop())
+
+    def forget(self, job: WatchedJob) -> None:
+        """Stop watching a job, and delete its submission with its last job."""
+        del self.jobs[job.job_id]
+        if not any(other.submission is job.submission for other in self.jobs.values()):
+            try:
+                self._delete(job.submission)
+            except OSError as error:
+                log.warning("cannot delete the finished submission %s: %s", job.submission.name, error)
+
+    def _delete(self, submission: Submission) -> None:
+        submission.delete(self._store)
+        self.folders.add(Path(submission.folder).parent)
+
+    def drop_pack(self, attempt_id: str) -> WatchedJob | None:
+        """Stop watching a started pack. Return its job if that runs nothing else."""
+        for job in self.jobs.values():
+            if attempt_id in job.current:
+                del job.current[attempt_id]
+                job.packs = [pack for pack in job.packs if pack.attempt_id != attempt_id]
+                return None if job.packs else job
+        return None
+
+    def waiting_reasons(self) -> Counter[str]:
+        """Return the reasons why jobs wait, each with its number of jobs."""
+        reasons = Counter(job.state.reason for job in self.jobs.values() if job.is_waiting)
+        return Counter({reason: count for reason, count in reasons.items() if reason not in ("", "None")})
 
     def states(self) -> dict[str, str]:
         """Map each job to its last polled state."""

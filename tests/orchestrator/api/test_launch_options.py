@@ -2,20 +2,17 @@
 
 import os
 import re
-import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import depthrate
+from depthrate.orchestrator.attempts.options import JobOptions, OptionError
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import AttemptSpec
-from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, OptionError
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.storage.files.store import Store
-from depthrate.tasks.python_process import start_python
 
 ROOT = Path(__file__).parents[3]
 RUN_FILES = [*(ROOT / "orchestrator").rglob("*.py")]
@@ -73,8 +70,6 @@ def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> N
 
 def test_options_travel_as_json(folder: Store) -> None:
     asked = make_launch_options("s", {"workers": 3, "nice": 4, "set_": ["depth=2"], "store": folder.url})
-    again = LaunchOptions.from_json(asked.to_json())
-    assert again == LaunchOptions(**vars(asked) | {"set_": ["depth=2"]}) and again.executor_options["nice"] == 4
     of_jobs = JobOptions(
         **vars(asked) | {"store": folder.address, "data": "", "device": "cpu"}, git_sha="g", git_dirty=False
     )
@@ -83,14 +78,6 @@ def test_options_travel_as_json(folder: Store) -> None:
         "set_": ["depth=2"],
         "accepted_codes": [],
     }
-
-
-def test_a_job_that_an_earlier_version_submitted_begins() -> None:
-    before = """{"pack_id": "p", "trial_ids": ["t"], "params": [{}], "attempt_id": "a", "sweep": "s", "task": "t",
-    "options": {"store": "/s", "data": "/d", "device": "cpu", "checkpoint_s": 7, "git_sha": null, "git_dirty": null,
-    "code_hash": "c", "accepted_codes": [], "stall_s": 90, "gpu_share": 1.0, "beat_s": null, "engine": "eager"}}"""
-    options = AttemptSpec.from_json(before).options
-    assert (options.checkpoint_seconds, options.stall_minutes, options.code_version) == (7, 1.5, "c")
 
 
 @pytest.mark.parametrize(
@@ -103,29 +90,8 @@ def test_a_job_that_an_earlier_version_submitted_begins() -> None:
     ],
 )
 def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) -> None:
-    """Two files: `executors/options.py`, or an executor's own, and where it does something; nobody hands it on by name."""
+    """Two files: `attempts/options.py`, or an executor's own, and where it does something; nobody hands it on by name."""
     files = {
         path.relative_to(ROOT / "orchestrator").as_posix() for path in RUN_FILES if re.search(use, path.read_text())
     }
     assert file in files and files <= {file, "api/run.py"}, "run.py refuses options that contradict each other"
-
-
-@pytest.mark.slow
-def test_a_job_runs_the_launch_that_its_file_says(sweep: Path, folder: Store, tmp_path: Path) -> None:
-    options = make_launch_options(str(sweep), {"workers": 1, "nice": 1, "store": folder.address})
-    file = tmp_path / "launch.json"
-    file.write_text(replace(options, data=str(tmp_path / "data sets")).to_json())
-    (tmp_path / "numpy.py").write_text("raise SystemExit('somebody else's')")
-
-    def launch() -> tuple[int, str, str]:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
-        process = start_python("depthrate.orchestrator.cli.commands.run", str(file), **pipes)
-        output, errors = process.communicate()
-        return process.returncode, output, errors
-
-    code, output, errors = launch()
-    assert code == 0 and "1 trial" in output, errors
-    assert niceness(folder.address) == [os.getpriority(os.PRIO_PROCESS, 0) + 1.0]
-    file.write_text(replace(options, device="tpu", store=f"{folder.address}/other").to_json())
-    code, _, errors = launch()
-    assert code == 2 and "device is 'tpu', expected" in errors, errors

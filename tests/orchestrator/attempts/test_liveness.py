@@ -8,14 +8,9 @@ from depthrate.orchestrator.attempts.liveness import heartbeat_s, is_live, stale
 from depthrate.storage.files.store import Store
 
 
-@pytest.mark.parametrize(
-    ("url", "num_attempts", "interval_s"),
-    [("", 1, 2.0), ("", 40, 2.0), ("", 1000, 50.0), ("", 100_000, 60.0), ("memory://x", 100, 15.0)],
-)
-def test_an_interval_grows_with_what_may_run_at_once(
-    folder: Store, url: str, num_attempts: int, interval_s: float
-) -> None:
-    assert heartbeat_s(Store(url) if url else folder, num_attempts) == interval_s
+def test_interval_by_store_and_machine(folder: Store) -> None:
+    assert (heartbeat_s(folder), heartbeat_s(folder, is_local=False)) == (2.0, 5.0)
+    assert heartbeat_s(Store("memory://x"), is_local=False) == 15.0
 
 
 @pytest.mark.parametrize(

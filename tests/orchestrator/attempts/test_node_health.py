@@ -1,19 +1,13 @@
 """Unhealthy nodes are those where only they fail, not nodes that run a task with a bug."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from depthrate.orchestrator.attempts.node_health import (
     NodeHealth,
-    NodeMonitor,
     StartFailures,
     fisher_p_value,
     is_hardware_error,
-    write_cleared,
 )
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
-from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -169,67 +163,3 @@ def test_a_job_that_starts_nothing_excludes_its_node_until_one_starts_there() ->
     assert nodes.starts_nowhere(["n2"]) and not nodes.starts_nowhere(["n3"])
     nodes.record_start("n1", "1")
     assert nodes.excluded == [] and not nodes.starts_nowhere([]), "its record appeared late"
-
-
-class Nodes(Executor):
-    """Four nodes, with running attempts set by the test."""
-
-    device, workers, capacity, num_nodes = "cpu", 4, 4, 4
-
-    def __init__(self) -> None:
-        self.on: dict[str, str] = {}
-        self.avoided: list[list[str]] = []
-
-    def nodes_by_attempt(self) -> dict[str, str]:
-        return self.on
-
-    def exclude_nodes(self, nodes: Sequence[str]) -> None:
-        self.avoided.append(list(nodes))
-
-    def summary(self) -> str:
-        return "four nodes"
-
-    def submit(self, jobs: Sequence[AttemptSpec]) -> None: ...
-
-    def running(self) -> dict[str, str]:
-        return {}
-
-    def poll(self, timeout_s: float) -> list[AttemptEnd]:
-        return []
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def test_excluded_nodes_are_avoided_and_reported_once_until_they_are_cleared(
-    folder: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    now, nodes = [0.0], Nodes()
-    monitor = NodeMonitor(folder, "s", nodes, clock=lambda: now[0])
-    nodes.on = {"a": "n1", "b": "n2", "c": "n3"}
-    monitor.update()
-    monitor.health.record_failure("n2", "p", FailureKind.HARDWARE, "b", ECC)
-    now[0] += 1
-    monitor.update()
-    assert nodes.avoided == [["n2"]] and f"(elsewhere 0 of 2), last error: {ECC}. Excluded for 2 min." in caplog.text
-    for number in range(2):
-        monitor.health.record_failure("n2", f"p{number}", FailureKind.HARDWARE, error=ECC)
-        monitor.update()
-    assert nodes.avoided == [["n2"]] and len(caplog.messages) == 2
-    assert "Once it is repaired: depthrate nodes s --clear n2" in caplog.messages[1]
-    write_cleared(folder, "s", "n2")
-    monitor.update()
-    assert nodes.avoided == [["n2"]], "it is read again after a while only"
-    now[0] += 10
-    monitor.update()
-    assert nodes.avoided == [["n2"], []] and len(caplog.messages) == 2
-
-
-def test_a_failure_everywhere_excludes_no_node(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
-    nodes = Nodes()
-    monitor = NodeMonitor(folder, "s", nodes)
-    for node in ("n1", "n2", "n3", "n4"):
-        monitor.health.record_failure(node, "p", FailureKind.TASK)
-    monitor.update()
-    assert not nodes.avoided and not caplog.messages

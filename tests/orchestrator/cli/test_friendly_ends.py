@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from depthrate.slurm import submit
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import import_submitit
 from depthrate.storage.files.store import Store

@@ -265,23 +265,6 @@ def test_a_decision_that_is_none_is_named_and_ignored(lab: Lab) -> None:
     assert code == 0 and "decisions/sweep=s/000007" in output and lab.store.list("decisions") == {}
 
 
-@pytest.mark.slow
-def test_diff_shows_parameters_and_code(lab: Lab) -> None:
-    (lab.folder / "parts.py").write_text("SCALE = 1.00\n")
-    lab.write_sweep([2, 5])
-    assert lab.run("--keep-results")[0] == 0
-    rows = depthrate.open(lab.store.url).sql("select depth, trial_id from trials").fetchall()
-    of = dict(rows)
-    code, output = lab.call("diff", of[2], of[5])
-    assert code == 0
-    for part in ("depth", "versions: the same", "-SCALE = 1.0\n", "+SCALE = 1.00\n", "parts.py"):
-        assert part in output, part
-    found = json.loads(lab.call("diff", of[2], of[5], "--json")[1])
-    assert found["params"] == {"depth": [2, 5]} and any("+SCALE = 1.00" in line for line in found["code"])
-    assert "code: the same" in lab.call("diff", of[2], of[3])[1]
-    assert lab.call("diff", "nothing", of[2])[0] == 2
-
-
 @pytest.mark.parametrize("overrides", [{}, {"depth": [5]}])
 def test_a_stored_sweep_executes_the_checked_code(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, object]

@@ -13,11 +13,11 @@ import yaml
 from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import open_results
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.attempts.record import read_attempts
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import Executor, ExecutorRequest
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep, make_plan
@@ -147,7 +147,7 @@ class SlurmMachines(ComputeTarget):
         opened = open_executor(ExecutorRequest(sweep=sweep, store=store, options=options))
         assert isinstance(opened, Executor)
         self._executor = opened
-        return make_plan(check_sweep(sweep), store, workers=2, submitted=opened.submitted)
+        return make_plan(check_sweep(sweep), store, workers=2, submitted=opened.submitted())
 
     def executor(self, plan: Plan) -> Executor:
         return self._executor

@@ -14,15 +14,17 @@ import yaml
 from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest
-from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.base import ExecutorRequest
+from depthrate.orchestrator.executors.errors import ExecutorError
 from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import SweepSpec
 from tests.support.launches import drive, plan_of
+from tests.support.ray_nodes import await_nodes
 from tests.support.search_tasks import ASHA_SEARCH
 
 ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
@@ -31,7 +33,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from depthrate.orchestrator.executors.ray.errors import RayError  # noqa: E402
 from depthrate.orchestrator.executors.ray.executor import RayExecutor  # noqa: E402
-from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes, count_nodes  # noqa: E402
+from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes  # noqa: E402
 
 SUPPORT = Path(__file__).parents[2] / "support"
 pytestmark = [
@@ -79,7 +81,7 @@ def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
         cwd="/",
     )
     try:
-        assert count_nodes(made.address, 2, 60) == 2
+        await_nodes(made.address, 2)
         yield made
     finally:
         node.terminate()
@@ -146,6 +148,6 @@ def test_what_does_not_fit_is_refused(folder: Store) -> None:
 
     refuse("local", "--address needs --executor ray, but --executor is local", address="auto")
     refuse("local", "--packs-per-gpu needs --executor ray or slurm, but --executor is local", packs_per_gpu=2)
-    refuse("ray", "Pass only one of them", cluster="x.toml", address="auto")
+    refuse("ray", "--cluster needs --executor slurm, but --executor is ray", cluster="x.toml")
     refuse("ray", "Run depthrate on a node of the cluster, with --address auto", address="ray://x:10001")
     assert issubclass(RayError, ValueError)

@@ -18,7 +18,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
 from tests.support.here import await_that
 from tests.support.launches import spec_of
-from tests.support.ray_nodes import Nodes, attempts, launch, ray_nodes
+from tests.support.ray_nodes import Nodes, attempts, await_nodes, launch, ray_nodes
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
@@ -27,7 +27,7 @@ import ray
 from depthrate.orchestrator.executors.ray import dispatcher as dispatcher_module
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher
 from depthrate.orchestrator.executors.ray.errors import RayError
-from depthrate.orchestrator.executors.ray.session import Session, count_nodes
+from depthrate.orchestrator.executors.ray.session import Session
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 pytestmark = [
@@ -79,7 +79,7 @@ def test_a_node_that_runs_no_tasks_is_left_out(folder: Store, nodes: Nodes, tmp_
     """As one whose memory is full, where Ray ends every worker."""
     nodes.start(1)
     nodes.start(2, RAY_memory_usage_threshold="0.001", RAY_memory_monitor_refresh_ms="50")
-    await_that(lambda: count_nodes(nodes.address, 2, 60) == 2, 120)
+    await_nodes(nodes.address, 2)
     run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3]}, params={"seconds": 0.1})
     output = "".join(run.communicate(timeout=400))
     assert run.returncode == 0, output
@@ -94,7 +94,7 @@ def test_a_local_ray_leaves_no_token_mode_behind(nodes: Nodes, monkeypatch: pyte
     session.close()
     assert "RAY_AUTH_MODE" not in os.environ
     nodes.start(1)
-    await_that(lambda: count_nodes(nodes.address, 1, 60) == 1, 120)
+    await_nodes(nodes.address, 1)
 
     class Pong:  # here, so that it is sent to the node by value
         def pong(self) -> str:

@@ -1,29 +1,26 @@
 """How often a launch asks a controller, by a clock that is moved."""
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from getpass import getuser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, LaunchJob, QueueFullError
-from depthrate.orchestrator.executors.ray import allocation
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd
+from depthrate.orchestrator.executors.errors import QueueFullError
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, SubmitLimits
-from depthrate.slurm.command import CALLS
+from depthrate.slurm.errors import SubmitLimitError
 from depthrate.slurm.job_states import JobState
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.submit import SubmitLimitError
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 from tests.support.launches import spec_of
@@ -56,35 +53,6 @@ def looks_in(budget: RequestBudget, clock: Clock, seconds: int, took_s: float = 
 def busiest_minute(poll_times: list[float]) -> int:
     """Return the most questions that any minute had."""
     return max(sum(begin <= at < begin + 60 for at in poll_times) for begin in poll_times)
-
-
-@pytest.mark.parametrize("searched", [0, 2])
-def test_following_ray_asks_six_times_per_minute(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searched: int
-) -> None:
-    """`send_launch` may have searched for an earlier job, with queries of the same minute."""
-    clock, calls = Clock(), [0.0] * searched
-    monkeypatch.setitem(CALLS, "squeue", searched)
-
-    def squeue(job_ids: Any) -> dict[str, JobState]:
-        calls.append(clock.now)
-        states = [(30.0, "PENDING"), (400.0, "RUNNING"), (math.inf, "COMPLETED")]
-        return {"7": JobState(next(state for until, state in states if clock.now < until), 0, "n1")}
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-        (tmp_path / "work_0.pkl").touch()
-        if clock.now > 390:  # the exit trap of the job writes it before SLURM lists the end
-            (tmp_path / "work_0.ended").touch()
-
-    monkeypatch.setattr(watched_jobs, "squeue_states", squeue)
-    monkeypatch.setattr(allocation, "JobQueue", partial(watched_jobs.JobQueue, clock))
-    monkeypatch.setattr(allocation.time, "sleep", sleep)
-    request: Any = SimpleNamespace(sweep=SimpleNamespace(name="s"), store=folder)
-    shown: list[str] = []
-    end = allocation.Allocation(request, Profile(), LIMITS, "cpu").follow(LaunchJob("7", str(tmp_path)), shown.append)
-    assert end.startswith("job 7 ended as COMPLETED on n1") and set(shown) == {"pending", "running"}
-    assert busiest_minute(calls) <= 6 and len(calls) - searched >= 400 / 15 - 1
 
 
 @pytest.mark.parametrize(("poll_s", "is_news_due", "most"), [(None, False, 4), (None, True, 6), (30.0, True, 2)])

@@ -81,11 +81,8 @@ def few(bench: Bench) -> Iterator[Bench]:
     lab.reconfigure()
 
 
-@pytest.mark.parametrize("how", ["said", "learnt"])
-def test_jobs_in_another_qos_leave_the_room_of_this_one(few: Bench, how: str) -> None:
+def test_jobs_in_another_qos_leave_the_room_of_this_one(few: Bench) -> None:
     """They were once counted: nothing could be submitted."""
-    if how == "learnt":
-        few.wrap("sacctmgr", "exit 1")
     others = ["sbatch", "--hold", "--qos=normal", "--array=0-9", "--output=/dev/null", "--wrap=true"]
     few.lab.run(*others, f"--chdir={few.folder}")
     command = ["sbatch", "--parsable", "--hold", "--qos=three", "--output=/dev/null", "--wrap=true"]

@@ -13,28 +13,44 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.attempts.node_health import NodeHealth
-from depthrate.orchestrator.attempts.record import Attempt, classify_failure, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.record import (
+    Attempt,
+    classify_failure,
+    lost_attempt,
+    nth_attempt_id,
+    read_attempt,
+    write_lost,
+)
 from depthrate.orchestrator.attempts.retry_policy import RULES
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError, SubmitError
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd
+from depthrate.orchestrator.executors.errors import QueueFullError, SubmitError
+from depthrate.orchestrator.executors.slurm import (
+    excluded_nodes,
+    job_reports,
+    outcomes,
+    request_rate,
+    submitter,
+    watched_jobs,
+)
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
-from depthrate.orchestrator.executors.slurm import outcomes, submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
 from depthrate.orchestrator.executors.slurm.job import _Bundle
 from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
 from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
-from depthrate.orchestrator.executors.slurm.submitter import ConcurrencySlots
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.slurm.cluster_limits import Limits, Partition
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import run_command
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import SETUP_FAILED_CODE, JobState
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import FAILED_STARTS
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.states import FailureKind
+from depthrate.storage.tables.states import AttemptState, FailureKind
 from tests.support.launches import spec_of
 from tests.support.tests_rows import commit
 
@@ -53,7 +69,6 @@ class Scheduler:
         self.excluded: list[str] = []
         self.kept_away: dict[str, list[str]] = {}
         self.cancelled: list[str] = []
-        self.dependencies: list[Any] = []
 
     def keep_away(self, arrays: list[str], nodes: list[str]) -> None:
         self.kept_away |= dict.fromkeys(arrays, nodes)
@@ -85,7 +100,6 @@ class Scheduler:
             raise SlurmError("sbatch refused the jobs: no")
         self.arrays.append(arguments)
         self.excluded = list(exclude)
-        self.dependencies.append(profile.extra.get("dependency"))
         self.names[name] = str(len(self.arrays))
         ids = [f"{len(self.arrays)}_{index}" for index in range(len(arguments))]
         self.queue |= {job_id: JobState("PENDING", 0) for job_id in ids}
@@ -99,7 +113,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     monkeypatch.setattr(finished_folders, "unfinished_names", made.unfinished)
     monkeypatch.setattr(watched_jobs, "sacct_states", made.sacct)
     monkeypatch.setattr(submitter, "submit_array", made.submit)
-    monkeypatch.setattr(executor_module, "exclude_nodes", made.keep_away)
+    monkeypatch.setattr(excluded_nodes, "exclude_nodes", made.keep_away)
     monkeypatch.setattr(executor_module, "cancel_jobs", made.cancel)
     return made
 
@@ -306,42 +320,6 @@ def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
         assert "job 1_0 reached its time limit of 60 min before the task saved anything" in str(end.exit_message)
 
 
-def test_the_sweeps_jobs_at_once_are_bounded_over_all_arrays(scheduler: Scheduler, folder: Store) -> None:
-    profile = Profile(array_parallelism=2, job_min=0, grace_s=0, extra={"dependency": "singleton"})
-    executor = SlurmExecutor(replace(profile, extra={}), LIMITS, folder, "s", clock=Clock())
-    submitted = jobs("a", "b", "c", "d", "e")
-    executor.submit(submitted)
-    assert scheduler.dependencies == [None, "afterany:1_0:1_1", "afterany:2_0"]
-    executor.submit(jobs("f"))
-    assert scheduler.dependencies[-1] == "afterany:2_1"
-    other = SlurmExecutor(profile, LIMITS, folder, "s", clock=Clock())
-    submissions = sorted(read_submissions(folder, ["s"]), key=lambda submission: submission.job_ids)
-    other.adopt(submissions, scheduler.queue)
-    other.submit(jobs("g"))
-    assert scheduler.dependencies[-1] == "singleton,afterany:3_0"
-    done = [*submitted[:4]]
-    for job in done:
-        record(folder, job.attempt_id, "done")
-    scheduler.queue |= dict.fromkeys(("1_0", "1_1", "2_0", "2_1"), JobState("COMPLETED", 0, "n1"))
-    assert len(ends_of(executor, until=lambda ends: len(ends) == 4)) == 4
-    scheduler.queue |= dict.fromkeys(("3_0",), JobState("RUNNING", 0, "n1"))
-    executor.submit(jobs("h"))
-    assert scheduler.dependencies[-1] == "afterany:3_0", "both lanes are taken still"
-
-
-def test_an_array_with_more_jobs_than_lanes_keeps_them_all_until_its_last_jobs() -> None:
-    lanes, profile = ConcurrencySlots(2), Profile()
-    many = [f"7_{index}" for index in range(5)]
-    assert lanes.with_dependency(profile, 5, []).extra == {}
-    lanes.assign(many)
-    assert lanes.with_dependency(profile, 1, many).extra == {"dependency": "afterany:7"}
-    assert lanes.with_dependency(profile, 1, many[:2]).extra == {"dependency": "afterany:7_0"}
-    assert lanes.with_dependency(profile, 1, many[:1]).extra == {}
-    lanes.assign(["8"])
-    assert lanes.with_dependency(profile, 2, ["7_0", "8"]).extra == {"dependency": "afterany:7_0:8"}
-    assert ConcurrencySlots(None).with_dependency(profile, 3, many).extra == {}
-
-
 def test_a_controller_that_is_away_ends_nothing(
     executor: SlurmExecutor, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -372,7 +350,7 @@ def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: 
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("NODE_FAIL", 0, "n2")
         (end,) = ends_of(executor)
-        assert (end.kind, end.node, end.scheduler_facts["host"], end.scheduler_facts["job_id"]) == (
+        assert (end.kind, end.node, end.scheduler_facts.host, end.scheduler_facts.job_id) == (
             "node_lost",
             "n2",
             "n2",
@@ -398,9 +376,9 @@ def test_the_last_node_that_meets_the_keys_stays(scheduler: Scheduler, folder: S
     limits = replace(LIMITS, partitions={"main": partition})
     executor = SlurmExecutor(Profile(constraint="b", exclude=("n0",)), limits, folder, "s", clock=Clock())
     executor.submit([replace(job, avoid=["n3"]) for job in jobs("a")])
-    assert scheduler.excluded == ["n3"] and executor.has_other_nodes(["n3"])
+    assert scheduler.excluded == ["n3"] and executor.num_nodes == 2
     executor.submit([replace(job, avoid=["n3", "n4"]) for job in jobs("b")])
-    assert scheduler.excluded == [] and not executor.has_other_nodes(["n3", "n4"])
+    assert scheduler.excluded == [] and executor.num_nodes == 2
 
 
 def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsewhere(
@@ -420,7 +398,7 @@ def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsew
     assert {end.attempt_id: end.kind for end in ends} == dict.fromkeys(
         (first.attempt_id, second.attempt_id), "not_begun"
     )
-    assert RULES[FailureKind.NOT_BEGUN].retries >= 50 and not executor._nodes.starts_nowhere([])
+    assert RULES[FailureKind.NOT_BEGUN].retries >= 50 and not executor._start_failures.starts_nowhere([])
     executor.submit(jobs("f"))
     assert scheduler.excluded == ["n2"]
 
@@ -459,7 +437,7 @@ def test_setup_lines_that_fail_everywhere_are_given_up_at_once(
     scheduler.queue["2_0"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE)
     ends = ends_of(executor, until=lambda ends: len(ends) == 2)
     assert {end.kind for end in ends} == {"begins_nowhere"}
-    executor.cancel_waiting()
+    executor.stop(is_hopeless=True)
     assert scheduler.cancelled == ["2_1", "3_0"] and executor.poll(0) == []
 
 
@@ -474,7 +452,7 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     executor.submit([running, unseen, committed])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, running.attempt_id, "running", heartbeat_ago_s=50)
-    executor._next_poll = 0
+    executor._polls.next_at = 0
     assert executor.poll(0) == [] and list(executor.running()) == [running.attempt_id]
     for job in (unseen, running):
         record(folder, job.attempt_id, "done")
@@ -485,10 +463,20 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     assert [ends[job.attempt_id].exit_message for job in (unseen, running, committed)] == [None] * 3
     assert ends[committed.attempt_id].kind == "not_started" and "node" not in caplog.text
     for job in (unseen, running):
-        known = {"attempt_id": job.attempt_id, "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
-        write_lost(folder, known, kind=FailureKind.WORKER_LOST, error="gone")
+        write_lost(folder, lost_attempt(job.attempt_id, "s", None, kind=FailureKind.WORKER_LOST, error="gone"))
         stored = read_attempt(folder, "s", job.attempt_id)
         assert stored is not None and stored["state"] == "done", "the end in its record is never overwritten"
+
+
+def test_end_written_since_the_last_poll_counts(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit_one(executor)
+    scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=500)
+    monkeypatch.setattr(outcomes, "read_attempt", lambda *_: {**(read_attempt(*_) or {}), "state": AttemptState.DONE})
+    (end,) = ends_of(executor)
+    assert end.exit_message is None and end.record is not None and end.record["state"] == "done"
 
 
 def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
@@ -549,12 +537,11 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
 
 
 def test_what_the_scheduler_knows_wins_over_what_a_dying_worker_wrote(folder: Store) -> None:
-    known = {"attempt_id": "a", "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
     record(folder, "a", "interrupted", error="asked to stop")
     expected = "job 1_0 reached its time limit of 1 min. Increase walltime_min."
     there = read_attempt(folder, "s", "a")
     assert classify_failure(FailureKind.TIMEOUT, expected, there, folder) == ("timeout", expected)
-    write_lost(folder, known, there or {}, kind=FailureKind.TIMEOUT, error=expected)
+    write_lost(folder, lost_attempt("a", "s", there, kind=FailureKind.TIMEOUT, error=expected))
     stored = read_attempt(folder, "s", "a")
     assert stored is not None and (stored["state"], stored["error"]) == ("lost", expected), "as logs and status show it"
 
@@ -568,7 +555,7 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     ends_of(executor, 2)
     (line,) = [text for text in caplog.messages if text.startswith("2 jobs waiting: PartitionDown. ")]
     assert "set another partition" in line
-    assert executor.waiting_reasons() == {"PartitionDown": 2}
+    assert executor.waiting_reasons == {"PartitionDown": 2}
     scheduler.queue = {job: JobState("TIMEOUT", 0, "n1") for job in scheduler.queue}
     executor.profile = replace(executor.profile, grace_s=60)
     executor._queue._grace_s = 60
@@ -603,7 +590,7 @@ def test_restarts_and_suspensions_are_reported(
     scheduler.queue |= {"1_0": JobState("RUNNING", 0, "n1"), "1_1": JobState("RUNNING", 0, "n2")}
     ends_of(executor, 3)
     starts = {"1_0": [JobState("PREEMPTED", node="n1")], "1_1": [JobState("NODE_FAIL", node="n2")]}
-    monkeypatch.setattr(executor_module, "earlier_starts", lambda job_ids: {name: starts[name] for name in job_ids})
+    monkeypatch.setattr(job_reports, "earlier_starts", lambda job_ids: {name: starts[name] for name in job_ids})
     scheduler.queue |= {"1_0": JobState("PENDING", 1, reason="BeginTime"), "1_1": JobState("PENDING", 1)}
     ends_of(executor, 8)
     restarts = [text for text in caplog.messages if "requeued" in text]
@@ -700,12 +687,11 @@ def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Sc
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, submitted[0].attempt_id, "running")
     ends_of(executor, 2)
-    executor.submit(jobs("d"))
     record(folder, submitted[0].attempt_id, "interrupted", checkpoints=1)
-    scheduler.queue |= {"1_0": JobState("CANCELLED", 0, "n1"), "2_0": JobState("CANCELLED")}
+    scheduler.queue["1_0"] = JobState("CANCELLED", 0, "n1")
     ends = ends_of(executor)
-    assert [end.kind for end in ends] == ["cancelled"] * 4, "also of packs that had not started"
-    assert {end.exit_message for end in ends} == {"job 1_0 was cancelled on n1", "job 2_0 was cancelled"}
+    assert [end.kind for end in ends] == ["cancelled"] * 3, "also of packs that had not started"
+    assert {end.exit_message for end in ends} == {"job 1_0 was cancelled on n1"}
 
 
 def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
@@ -768,7 +754,7 @@ def test_a_launch_cancels_what_it_watches_without_taking_that_for_the_users_doin
     record(executor.store, silent.attempt_id, "running")
     ends_of(executor, 3)
     assert not executor.terminate(silent.attempt_id, "no heartbeat")
-    executor.cancel_waiting()
+    executor.stop(is_hopeless=True)
     assert scheduler.cancelled == ["1_0", "1_1"]
     scheduler.queue |= dict.fromkeys(scheduler.cancelled, JobState("CANCELLED", 0, "n1"))
     assert ends_of(executor, 20) == []
@@ -826,11 +812,11 @@ def test_time_in_the_controller_is_no_reason_to_rest(
         run_command(["sh", "-c", "sleep 0.4"])
 
     monkeypatch.setattr(watched_jobs, "squeue_states", squeue)
-    monkeypatch.setattr(executor_module, "exclude_nodes", slow_exclude)
-    executor._unhealthy_nodes = ["n2"]
-    now[0] += executor_module.MIN_RECORD_POLL_INTERVAL_S
+    monkeypatch.setattr(excluded_nodes, "exclude_nodes", slow_exclude)
+    executor._nodes.unhealthy = ["n2"]
+    now[0] += request_rate.MIN_RECORD_POLL_INTERVAL_S
     executor.poll(0)
-    assert executor._excluded_from_waiting == ["n2"] and executor._next_poll - now[0] < 20 * 0.4
+    assert executor._nodes._applied == ["n2"] and executor._polls.next_at - now[0] < 20 * 0.4
 
 
 def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
@@ -839,7 +825,7 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     scheduler.queue["2_0"] = JobState("TIMEOUT", 0, "n1")
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
-    (held,) = other.submitted.values()
+    (held,) = other.submitted().values()
     assert (held.pack_id, held.trial_ids) == ("b", ["tb"]), "only what still waits or runs"
     other.close()
     assert [submission.job_ids for submission in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], (
@@ -851,14 +837,14 @@ def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
     first, second, third = jobs("a", "b", "c")
-    executor.profile = Profile(array_parallelism=1, job_min=60, grace_s=0)
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, grace_s=0), LIMITS, folder, "s", clock=Clock())
     executor.submit([replace(job, estimated_s=1.0) for job in (first, second, third)])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     commit(folder, first.attempt_id, first.trial_ids)
     record(folder, first.attempt_id, "done")
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=Clock())
     other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
-    assert list(other.submitted) == [second.attempt_id, third.attempt_id]
+    assert list(other.submitted()) == [second.attempt_id, third.attempt_id]
     record(folder, second.attempt_id, "done")
     assert [end.attempt_id for end in ends_of(other)] == [second.attempt_id], "its plan does not have the first"
 
@@ -874,7 +860,7 @@ def test_a_trial_submitted_twice_is_where_it_was_last(
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=Clock())
     submissions = sorted(read_submissions(folder, ["s"]), key=lambda submission: submission.job_ids)
     other.adopt(submissions, scheduler.queue)
-    assert list(other.submitted) == [again.attempt_id, job.attempt_id], "the plan takes the first pack with the trial"
+    assert list(other.submitted()) == [again.attempt_id, job.attempt_id], "the plan takes the first pack with the trial"
 
 
 def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
@@ -974,7 +960,7 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     scheduler.queue = {}
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), {})
-    assert other.submitted == {} and Path(submission.folder).exists(), "planning only reads"
+    assert other.submitted() == {} and Path(submission.folder).exists(), "planning only reads"
     other.close()
     assert not Path(submission.folder).exists() and not read_submissions(folder, ["s"])
 

@@ -7,22 +7,20 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.slurm import submitter
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.orchestrator.executors.slurm.submitter import (
     COUNT_INTERVAL_S,
-    LEARNT_LIMIT_TTL_S,
-    ConcurrencySlots,
     SbatchRateError,
     SubmitQuota,
     Submitter,
 )
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
-from depthrate.slurm.command import CALLS, SlurmError
+from depthrate.slurm.command import CALLS
+from depthrate.slurm.errors import SlurmError, SubmitLimitError, UnclearSubmissionError
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError
 from depthrate.storage.files.store import Store
 from tests.support.launches import spec_of
 
@@ -71,11 +69,13 @@ class Anytime(RequestBudget):
         return True
 
 
-def outbox_of(cluster: Cluster, store: Store, known_limit: int | None) -> tuple[Submitter, SubmitQuota]:
+def outbox_of(
+    cluster: Cluster, store: Store, known_limit: int | None, profile: Profile | None = None
+) -> tuple[Submitter, SubmitQuota]:
     clock = lambda: cluster.now  # noqa: E731
     room = SubmitQuota(SubmitLimits({} if known_limit is None else {JobGroup(): known_limit}), clock)
     limits = Limits("lab", 101, 1000, {})
-    return Submitter(Profile(), limits, store, "s", room, ConcurrencySlots(None), Anytime(clock)), room
+    return Submitter(profile or Profile(), limits, store, "s", room, Anytime(clock)), room
 
 
 def bundles(count: int) -> list[list[AttemptSpec]]:
@@ -114,19 +114,24 @@ def test_the_users_other_jobs_are_counted_once_a_minute(cluster: Cluster, folder
     assert cluster.counts == 2
 
 
-def test_a_limit_that_nobody_tells_is_learnt(cluster: Cluster, folder: Store) -> None:
+def test_an_unknown_limit_halves_the_arrays(cluster: Cluster, folder: Store) -> None:
     outbox, room = outbox_of(cluster, folder, None)
     taken = submit(outbox, cluster, 30)
-    assert sum(len(array.packs) for array in taken) == 5 == room.max_jobs and cluster.calls <= 9
+    assert sum(len(array.packs) for array in taken) == 5 and room.max_jobs is None and cluster.calls <= 9
     assert len(folder.list("jobs")) == len(taken), "refused submissions are deleted"
     calls = cluster.calls
-    assert not submit(outbox, cluster, 25) and cluster.calls == calls
-    cluster.there, cluster.most, cluster.now = 3, 50, COUNT_INTERVAL_S + 1
-    assert sum(len(array.packs) for array in submit(outbox, cluster, 25)) == 2
-    cluster.now = COUNT_INTERVAL_S + LEARNT_LIMIT_TTL_S + 1
-    assert sum(len(array.packs) for array in submit(outbox, cluster, 25)) == 25, (
-        "other jobs of the group may have ended"
-    )
+    assert not submit(outbox, cluster, 25) and cluster.calls == calls + 1, "one job, which is refused"
+    cluster.there, cluster.most = 3, 50
+    assert sum(len(array.packs) for array in submit(outbox, cluster, 25)) == 25
+
+
+def test_parallel_jobs_bounded_over_arrays(cluster: Cluster, folder: Store) -> None:
+    outbox, _ = outbox_of(cluster, folder, None, Profile(array_parallelism=4))
+    cluster.most = 100
+    assert [len(array.packs) for array in submit(outbox, cluster, 9)] == [9], "SLURM bounds one array"
+    assert not submit(outbox, cluster, 3), "9 jobs wait or run"
+    cluster.there = 2
+    assert [len(array.packs) for array in submit(outbox, cluster, 3)] == [2]
 
 
 def test_a_cluster_that_takes_nothing_although_nothing_is_there_says_so(cluster: Cluster, folder: Store) -> None:
@@ -156,7 +161,7 @@ def test_sbatch_is_called_six_times_a_minute_at_most_within_a_submission_too(
     clock = lambda: cluster.now  # noqa: E731
     limits = Limits("lab", 3, 1000, {})
     room = SubmitQuota(SubmitLimits(), clock)
-    outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
+    outbox = Submitter(Profile(), limits, folder, "s", room, RequestBudget(clock))
     left = bundles(2 * num_arrays)
     while left:
         try:
@@ -170,18 +175,14 @@ def test_sbatch_is_called_six_times_a_minute_at_most_within_a_submission_too(
     assert cluster.now <= 20 * num_arrays
 
 
-@pytest.mark.parametrize("known_limit", [5, None])
-def test_room_for_fewer_than_all_is_known_before_sbatch_may_be_called_again(
-    cluster: Cluster, folder: Store, known_limit: int | None
-) -> None:
-    """A detached launch then exits immediately, and a job submits the rest. A refusal bounds the limit."""
+def test_room_for_fewer_than_all_is_known_before_sbatch_may_be_called_again(cluster: Cluster, folder: Store) -> None:
+    """A detached launch then exits immediately."""
     clock = lambda: cluster.now  # noqa: E731
-    room = SubmitQuota(SubmitLimits({} if known_limit is None else {JobGroup(): known_limit}), clock)
-    limits = Limits("lab", 1 if known_limit else 101, 1000, {})  # either many arrays, or many refusals
-    outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
-    with pytest.raises(SbatchRateError) as caught:
+    room = SubmitQuota(SubmitLimits({JobGroup(): 5}), clock)
+    outbox = Submitter(Profile(), Limits("lab", 1, 1000, {}), folder, "s", room, RequestBudget(clock))
+    with pytest.raises(SubmitLimitError, match="the cluster accepts 5 jobs of this user"):
         list(outbox.submit(bundles(30), [], lambda: ["a job"] * cluster.there))
-    assert caught.value.is_full and room.max_jobs is not None and 5 <= room.max_jobs < 30 and cluster.calls == 3
+    assert cluster.calls == 3
 
 
 def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
@@ -192,10 +193,10 @@ def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: S
     monkeypatch.setattr(submitter, "submit_array", submit)
     clock = lambda: cluster.now  # noqa: E731
     room, limits = SubmitQuota(SubmitLimits(), clock), Limits("lab", 2, 1000, {})
-    outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
-    with pytest.raises(SbatchRateError) as caught:
+    outbox = Submitter(Profile(), limits, folder, "s", room, RequestBudget(clock))
+    with pytest.raises(SbatchRateError):
         list(outbox.submit(bundles(2), [], list))
-    assert cluster.calls == 1 and not caught.value.is_full
+    assert cluster.calls == 1
 
 
 def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
@@ -220,24 +221,6 @@ def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folde
         "accepts 40 jobs of all users, and has 2 jobs of this launch, 1 other job of this user, 30 of bob, 7 of eve"
     )
     assert room.describe(2) == f"QOS few {wanted}"
-
-
-def test_a_limit_that_a_refusal_teaches_counts_its_own_jobs_only(
-    cluster: Cluster, folder: Store, monkeypatch: Any
-) -> None:
-    counts = {JobGroup(): 300, JobGroup(qos="few"): 5}
-    monkeypatch.setattr(JobGroup, "count", lambda group: Counter({getuser(): counts[group]}))
-    room = SubmitQuota(SubmitLimits(account="theory", qos="few"), lambda: cluster.now)
-    assert room.learn_limit(2, "sbatch: error: QOSMaxSubmitJobPerUserLimit") == 5
-    counts[JobGroup()] = 1000
-    assert room.remaining(1, recount=True) == 0
-    counts[JobGroup(qos="few")] = 3
-    assert room.remaining(1, recount=True) == 2
-    counts[JobGroup(qos="few")] = 0
-    room = SubmitQuota(SubmitLimits(account="theory", qos="few"), lambda: cluster.now)
-    assert room.learn_limit(0, "QOSMaxSubmitJobPerUserLimit") == 1000, (
-        "of the partition's QOS, for instance: no QOS here has that name"
-    )
 
 
 def test_the_folder_of_an_array_for_which_there_is_no_room_is_removed(cluster: Cluster, folder: Store) -> None:

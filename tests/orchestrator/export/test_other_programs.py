@@ -1,4 +1,4 @@
-"""TensorBoard, W&B and MLflow read the store's values from what `depthrate export` writes."""
+"""TensorBoard and W&B read the store's values from what `depthrate export` writes."""
 
 import json
 import shutil
@@ -59,7 +59,6 @@ def ran(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("tensorboardX", "tensorboard", ["export", "s", "runs"]),
         ("prometheus_client", "prometheus", ["status", "s", "--prometheus", "s.prom"]),
         ("wandb", "wandb", ["export", "s", "runs", "--wandb"]),
-        ("mlflow", "mlflow", ["export", "s", "runs", "--mlflow"]),
     ],
 )
 def test_a_missing_library_is_named(
@@ -77,7 +76,7 @@ def test_a_missing_library_is_named(
     [
         (["s"], "needs a folder or URL"),
         (["s", "sqlite:///x.db"], "has no search to write"),
-        (["s", "runs", "--wandb", "--delta"], "--delta and --wandb are mutually exclusive"),
+        (["s", "runs", "--wandb", "--optuna"], "--optuna and --wandb are mutually exclusive"),
     ],
 )
 def test_an_export_to_nowhere_or_to_two_is_refused(ran: Path, words: list[str], message: str) -> None:
@@ -198,31 +197,3 @@ def test_wandbs_own_records_hold_parameters_and_metrics_by_step(ran: Path) -> No
         in call(app, ["export", "s", "runs", "--wandb"]).output
     )
     assert len(list((ran / "runs" / "wandb").glob("offline-run-*"))) == 2
-
-
-# MLflow
-
-
-@pytest.mark.slow
-def test_mlflow_reads_parameters_and_metrics_by_step(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 refuses folders
-    pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
-    from mlflow.tracking import MlflowClient
-
-    uri = (ran / "mlruns").as_uri()
-    first = call(app, ["export", "s", uri, "--mlflow"])
-    assert first.exit_code == 0, first.output
-    assert "wrote 2 runs to experiment 's'" in first.output
-    assert "wrote 0 runs" in call(app, ["export", "s", uri, "--mlflow"]).output
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("s")
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    assert sorted(runs) == ["depth=2", "depth=3"]
-    run = runs["depth=3"]
-    assert run.info.status == "FINISHED" and run.data.params["depth"] == "3"
-    assert run.data.metrics["metrics/nc1"] == pytest.approx(1 / 4)
-    history = client.get_metric_history(run.info.run_id, "curves/loss")
-    assert [point.step for point in history] == list(range(1200)) and history[1].value == pytest.approx(1 / 4)
-    client.set_terminated(run.info.run_id, status="KILLED")  # as an export that was cut off leaves it
-    assert "wrote 1 runs" in call(app, ["export", "s", uri, "--mlflow"]).output
-    assert len(client.search_runs([experiment.experiment_id])) == 2

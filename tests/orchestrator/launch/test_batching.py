@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
 from depthrate.orchestrator.attempts.retry_policy import Failure
-from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
+from depthrate.orchestrator.attempts.spec import BATCH_S, AttemptSpec
 from depthrate.orchestrator.launch.batching import Batching, QueuedPack, group_entries, split_failed, to_pack_trials
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Outcome
@@ -97,9 +96,7 @@ def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(fold
     assert attempt.state == "failed" and [depth for depth, _ in committed(folder)] == done
     rows = results_of(folder).sql("select trial_id, count(*) from features group by all order by all").fetchall()
     assert rows == sorted((t.trial_id, t.params["depth"]) for t in trials if t.params["depth"] in done)
-    assert not [
-        finding for finding in verify(folder, builtin_columns(), deep=True).findings if finding.kind != "leftover"
-    ]
+    assert not [finding for finding in verify(folder).findings if finding.kind != "leftover"]
 
 
 def test_what_was_done_before_a_failure_is_committed(folder: Store, unhurried: None) -> None:
@@ -175,7 +172,7 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_p
     assert ended["lost"] == 1 and ended["done"] < 55, "several packs went together"
     ran = Counter((tmp_path / "ran").read_text().split())
     assert max(ran.values()) == (1 if where == "trials after" else 2) and len(ran) == 60
-    findings = verify(folder, builtin_columns(), deep=True).findings
+    findings = verify(folder).findings
     assert {finding.kind for finding in findings} <= {"leftover"}, findings
 
 
@@ -214,9 +211,7 @@ def test_compactions_and_checks_beside_batches_see_each_trial_once(folder: Store
             ids = [row[0] for row in results_of(folder).sql("select trial_id from trials").fetchall()]
             assert len(ids) == len(set(ids))
             seen.append(len(ids))
-            damaged.extend(
-                f.path for f in verify(folder, builtin_columns(), deep=True).findings if f.kind != "leftover"
-            )
+            damaged.extend(f.path for f in verify(folder).findings if f.kind != "leftover")
 
     beside = threading.Thread(target=look)
     beside.start()

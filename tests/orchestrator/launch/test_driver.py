@@ -12,7 +12,9 @@ import pytest
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.planning import plan_summary
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, SubmitRateError
+from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd
+from depthrate.orchestrator.executors.errors import SubmitRateError
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.files.store import Store

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, log_event, read_last_launch
+from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, read_last_launch
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")
@@ -28,7 +29,7 @@ class Follower:
     def __init__(self, store: Store) -> None:
         self.now, self.lines = 0.0, list[str]()
         self.calls = {"squeue": 3}
-        self.log = EventLog(store, "s", self.lines.append, clock=lambda: self.now, calls=lambda: self.calls)
+        self.log = EventLog(store, "s", self.lines.append, clock=lambda: self.now, calls=self.calls)
 
     def after(self, seconds: float) -> list[str]:
         """Advance the clock and return the lines published then."""

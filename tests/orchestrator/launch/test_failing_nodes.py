@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id, read_attempt
+from depthrate.orchestrator.attempts.record import Attempt, SchedulerFacts, new_attempt_id, read_attempt
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptEnd
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.launch import write_launch
 from depthrate.orchestrator.launch.launch_plan import check_sweep
@@ -145,7 +146,7 @@ def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
             if self.ran:
                 return super()._end(job, node)
             self.ran.append((job.pack_id, node, True))
-            known = {"host": node, "job_id": "17_0", "pid": 0, "started_at": 1000.0, "ended_at": 1060.0}
+            known = SchedulerFacts(host=node, job_id="17_0", pid=0, started_at=1000.0, ended_at=1060.0)
             return AttemptEnd(job.attempt_id, "job 17_0 ended", FailureKind.NODE_LOST, node=node, scheduler_facts=known)
 
     assert not drive(plan_of_depths(folder, 2), folder, Lost(folder, lambda job, node: None)).failures

@@ -12,7 +12,7 @@ import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import read_attempt
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.worker import attempt_runner, context
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag

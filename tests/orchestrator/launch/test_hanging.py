@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark, write_cancel_mark
 from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.attempts.spec import AttemptSpec, PackTrials
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import AttemptSpec, PackTrials
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats

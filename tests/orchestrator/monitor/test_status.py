@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.attempts.liveness import is_live
-from depthrate.orchestrator.attempts.record import Attempt, read_attempt, write_lost
+from depthrate.orchestrator.attempts.record import Attempt, lost_attempt, read_attempt, write_lost
 from depthrate.orchestrator.launch.peers import PeerLaunches
 from depthrate.orchestrator.monitor.status import TrialState, sweep_status
 from depthrate.storage.attempts.records import parse_record, read_records
@@ -98,7 +98,7 @@ def test_odd_details_of_a_record_count_as_unknown(folder: Store, change: dict[st
     assert status.states["t1"] in (expected, TrialState.PENDING) and not status.problems
     PeerLaunches(folder).poll()
     before = read_attempt(folder, "s", "a")
-    write_lost(folder, {"pack_id": "", "device": ""}, record, kind=FailureKind.NODE_LOST, error="gone")
+    write_lost(folder, lost_attempt("a", "s", record, kind=FailureKind.NODE_LOST, error="gone"))
     again = read_attempt(folder, "s", "a")
     assert before is not None and again is not None
     if before["state"] is AttemptState.RUNNING:

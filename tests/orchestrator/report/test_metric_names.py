@@ -7,7 +7,6 @@ import pytest
 
 import depthrate
 from depthrate.orchestrator.export.latex import latex
-from depthrate.orchestrator.export.mlflow import _metric_name
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.tables.schema import TableError
 from depthrate.sweeps.load import load_sweep
@@ -76,10 +75,3 @@ def test_names_that_no_column_has_are_refused(name: str, message: str) -> None:
     write_sweep(f"[depthrate.Metric({name!r})]", [])
     with pytest.raises(TableError, match=message):
         check_sweep(load_sweep("s.yaml"))
-
-
-@pytest.mark.parametrize("tag", [f"metrics/{name}" for name in (*NAMES, "a|b", "a/", "/a", "..", "a//b", "50%", "🙂")])
-def test_mlflow_takes_names_and_keeps_them_apart(tag: str) -> None:
-    validation = pytest.importorskip("mlflow.utils.validation")
-    validation._validate_metric_name(_metric_name(tag))
-    assert _metric_name(tag) != _metric_name(tag + "|") and _metric_name("metrics/val/loss") == "metrics/val/loss"

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_table
 from depthrate.orchestrator.worker import live_curve_writer
 from depthrate.orchestrator.worker.attempt_runner import run_job
@@ -254,7 +253,7 @@ def test_asked_while_it_runs_killed_and_run_again(tmp_path: Path) -> None:
     assert rows == 81  # what came before the checkpoint is shown too
     files = Store(str(store))
     compact(files)
-    assert not verify(files, builtin_columns(), deep=True).findings
+    assert not verify(files).findings
     assert LiveReader(files).refresh(), "a compaction does not touch running attempts"
     hold.unlink()
     output = launch.communicate(timeout=200)[0]

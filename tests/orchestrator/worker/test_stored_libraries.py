@@ -10,7 +10,7 @@ import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.profile import load_profile
 from depthrate.storage.catalog.code import hash_index, read_code
 from depthrate.storage.commits.commit import METADATA_KEY
@@ -42,7 +41,7 @@ def test_a_record_that_begins_at_no_time_is_no_record(tmp_path: Path, at: object
     store.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     assert [row[0] for row in results_of(store).sql("select attempt_id from attempts").fetchall()] == [A]
     assert invoke("logs", "t2", "--store", store.root)[0] == 2
-    (finding,) = verify(store, builtin_columns()).findings
+    (finding,) = verify(store).findings
     assert finding.path.endswith(f"{B}.json")
 
 
@@ -98,7 +97,7 @@ def test_an_index_of_code_that_is_nested_too_deeply_is_damage(tmp_path: Path) ->
     for index in (b"[" * DEEP, b"[]", b'{"files": 3, "main": ""}', b'{"files": {"a": 1}}'):
         store.write(code_index_path(hash_index(index)), index)
         assert read_code(store, hash_index(index)) is None
-    assert {finding.kind for finding in verify(store, builtin_columns()).findings} == {"damaged"}
+    assert {finding.kind for finding in verify(store).findings} == {"damaged"}
 
 
 def test_a_commit_whose_words_are_nested_too_deeply_is_damage(tmp_path: Path) -> None:

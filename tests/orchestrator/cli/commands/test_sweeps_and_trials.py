@@ -1,11 +1,10 @@
-"""Two sweeps that share trials, as a user meets them: asked apart, compared, removed, brought back, renamed, tagged."""
+"""Two sweeps that share trials, as a user meets them: asked apart, compared, removed, brought back, tagged."""
 
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
@@ -100,21 +99,10 @@ def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
     assert len(ask(store, "select * from trials")) == 24
     assert json.loads(printed("status", "low", "--json", "--store", store))[0]["ok"] == 9
     printed("sweeps", "rm", "low", "--yes", "--store", store)
-    printed("compact", "--retain-hours", "0", "--store", store)
+    printed("compact", "--retain-hours", "0", "--purge", "--store", store)
     assert "no removed sweep 'low'" in refused("sweeps", "restore", "low", "--store", store)
     assert "all as committed" in printed("verify", "--store", store)
     assert "which has: high" in refused("sweeps", "rm", "low", "--store", store)
-
-
-def test_a_sweep_is_renamed(store: str, ran: Path) -> None:
-    assert "already" in refused("sweeps", "rename", "low", "high", "--store", store)
-    printed("sweeps", "rename", "low", "first", "--store", store)
-    assert {row["sweep"] for row in ask(store, "select distinct sweep from fits")} >= {"first"}
-    assert ask(store, "select count(*) as n from results where sweep = 'first'") == [{"n": 9}]
-    assert json.loads(printed("status", "first", "--json", "--store", store))[0]["ok"] == 9
-    assert "removed or renamed: low, 0 trials" in printed("sweeps", "list", "--store", store)
-    spec = yaml.safe_load((ran / "low.yaml").read_text())
-    assert spec["name"] == "low" and "9 trials, 9 done" in printed("plan", str(ran / "low.yaml"), "--store", store)
 
 
 def test_results_of_trials_are_removed_brought_back_and_tagged(store: str) -> None:

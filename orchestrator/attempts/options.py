@@ -1,14 +1,13 @@
-"""Launch options, declared once here or with their executor. Commands, notebooks and job files derive from them.
+"""Launch options, declared once here or with their executor. Commands and notebooks derive from them.
 
 To add an option, add a field to `LaunchOptions`, or an `Option` to an `ExecutorEntry` if only one executor has it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from depthrate.deprecated import LAUNCH_OPTIONS, rename_launch_options, warn_renamed
+from depthrate.deprecated import LAUNCH_OPTIONS, warn_renamed
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import Parameter, ParameterError
 
@@ -53,7 +52,7 @@ def _option(kind: type, doc: str, default: Any = None, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Options of one launch, from a command line or a notebook. Jobs receive them as JSON."""
+    """Options of one launch, from a command line or a notebook."""
 
     sweep: str = ""
     """Sweep file, or name of a shipped or launched sweep."""
@@ -80,8 +79,6 @@ class LaunchOptions:
     notify: str | None = _option(str, "Command or URL to call on first failure and on completion.", in_plan=False)
     quiet: bool = _option(bool, "Print only errors, on stderr. Check the exit code.", False, in_plan=False)
     pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
-    data: str | None = None
-    """Folder of the data sets. None means DEPTHRATE_DATA of this process."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in LAUNCH_OPTIONS:
@@ -99,22 +96,14 @@ class LaunchOptions:
             options += of_executors if declared.name == "executor_options" else own
         return options
 
-    def to_json(self) -> str:
-        """Return the options as one line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the JSON of `to_json`."""
-        return cls(**rename_launch_options(json.loads(text)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(LaunchOptions):
     """Options of all jobs of a launch: the resolved launch options, and values derived from them."""
 
     store: str = field()
-    data: str = field()
+    data: str
+    """Folder of the data sets."""
     device: str = field()
     """Device of the packs: cpu or cuda."""
     engine: str = Engine.AUTO
@@ -130,4 +119,4 @@ class JobOptions(LaunchOptions):
     gpu_share: float = 1.0
     """Share of a GPU per pack, if packs run on a GPU."""
     beat_s: float | None = None
-    """Seconds between heartbeats of an attempt, longer if many attempts run. None means the interval of a single attempt."""
+    """Seconds between heartbeats of an attempt. None means the interval of workers on the launch's machine."""
