@@ -12,10 +12,9 @@ from msgspec.json import schema_components
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.search_space import SearchedParameter
 from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FinalRuns, FitRequest, Grid, Prune, Search, SweepSpec
-from depthrate.tasks.interface import Task
+from depthrate.tasks.interface import CUSTOM, Task
 from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import Parameter
-from depthrate.tasks.registry import CUSTOM
 from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS
 from depthrate.tasks.supervised.references import CUSTOM_PATTERNS, HOSTS, REFERENCES
 from depthrate.tasks.supervised.task import TARGETS

@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from depthrate.errors import InputError
+
 if TYPE_CHECKING:
     from depthrate.tasks.data.sources import DataSource
     from depthrate.tasks.metric import Metric
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
 Params = Mapping[str, Any]
 Tables = Mapping[str, Any]
 """Table name (metrics, curves, features) -> list of dicts, pandas frame or Arrow table."""
+CUSTOM = "own"
+"""Task of trials on classes with a custom network or custom data. Stores use this name."""
 
 
-class TaskError(ValueError):
+class TaskError(InputError):
     """The task does not exist, cannot be loaded, or rejects one of the trials before they start."""
 
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
+from depthrate.errors import InputError
+
 Kind = Literal["int", "float", "str", "bool", "scalar", "list[int]", "list[float]"]
 
 _EXPECTED = {
@@ -45,7 +47,7 @@ _SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
 """Words for true and false that sweep files contain as str."""
 
 
-class ParameterError(ValueError):
+class ParameterError(InputError):
     """A parameter is unknown, missing, of the wrong type or out of range."""
 
 

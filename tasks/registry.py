@@ -4,13 +4,11 @@ import logging
 from dataclasses import replace
 from functools import cache
 
-from depthrate.tasks.interface import Task
+from depthrate.tasks.interface import CUSTOM, Task
 from depthrate.tasks.parameters import ParameterSchema
 from depthrate.tasks.plugins import PluginError, load_plugin, load_plugins, registered_names
 
 GROUP = "depthrate.tasks"
-CUSTOM = "own"
-"""Task of trials on classes with a custom network or custom data. Stores use this name."""
 
 
 def task_names() -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from depthrate.deprecated import LAUNCH_OPTIONS, warn_renamed
+from depthrate.errors import InputError
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import Parameter, ParameterError
 
 
-class OptionError(ValueError):
+class OptionError(InputError):
     """A launch option is unknown or has an invalid value."""
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import duckdb
 
+from depthrate.errors import InputError
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.tables.custom_columns import quoted
 
 
-class QueryError(ValueError):
+class QueryError(InputError):
     """An SQL query that cannot be executed."""
 
 

@@ -13,9 +13,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from depthrate.tasks.code.collect import real_path
 from depthrate.tasks.code.load import code_of_file, code_of_installed
-from depthrate.tasks.interface import TaskCode, TaskError
+from depthrate.tasks.interface import CUSTOM, TaskCode, TaskError
 from depthrate.tasks.measures.named_columns import PARAMETER, split_measure
-from depthrate.tasks.registry import CUSTOM
 
 HOSTS = {"collapse": CUSTOM, CUSTOM: CUSTOM, "regression": "regression", "next_token": "next_token"}
 """Tasks that take a custom network or data -> the task of the resulting trials."""

@@ -16,12 +16,11 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.interface import Params, TaskCode, TaskContext, TaskError, TrialResult
+from depthrate.tasks.interface import CUSTOM, Params, TaskCode, TaskContext, TaskError, TrialResult
 from depthrate.tasks.measures.named_columns import split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.registry import CUSTOM
 from depthrate.tasks.supervised import theory
 from depthrate.tasks.supervised.data import CustomData
 from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS, SupervisedParameters

@@ -309,7 +309,7 @@ def _of_runs() -> Iterator[Said]:
     yield ["run", "quickstart", "--resume"], "No such option '--resume'. depthrate run SWEEP resumes by itself"
     yield ["run", "quickstart", "--dry-run"], "without starting them: depthrate plan SWEEP"
     yield ["plan", "quickstart", "--store", "memory://x"], "exists only in this process"
-    yield ["report", "quickstart", "--compare", "x"], "To draw a second sweep in the same figures: --overlay SWEEP"
+    yield ["report", "quickstart", "--compare", "x"], "To compare two sweeps: depthrate compare SWEEP SWEEP"
     yield ["tasks", "collaps"], "unknown task 'collaps'"
     for words, piece in (
         (["--detach"], "--detach needs"),
