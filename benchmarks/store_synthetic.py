@@ -188,6 +188,7 @@ def write_store(url: str, num_trials: int, processes: int = 2) -> dict[str, Any]
     trials = expand(sweep)
     packs = synthetic_packs(sweep, trials)
     store = Store(url)
+    store.write_format()
     started = time.perf_counter()
     write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in trials])
     context = multiprocessing.get_context("spawn")  # fsspec's event loop does not survive a fork

@@ -25,7 +25,7 @@ from depthrate.orchestrator.executors.registry import executors as registered_ex
 from depthrate.orchestrator.executors.slurm.outcomes import OUTCOME_RULES
 from depthrate.storage.attempts.live_curves import live_schema
 from depthrate.storage.files import paths
-from depthrate.storage.query.views import VIEWS
+from depthrate.storage.query.sql_checks import VIEWS
 from depthrate.storage.tables import schema, states
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.json_schema import sweep_schema
@@ -60,7 +60,8 @@ NAVIGATION = {
             f"{GENERATED}/{name}"
             for name in ("commands", "python", "sweep-keys", "tasks", "metrics", "tables", "failures")
         ),
-        *("reference/clusters", f"{GENERATED}/security-tests", f"{GENERATED}/modules", "reference/changelog"),
+        *("reference/store-format", "reference/clusters", f"{GENERATED}/security-tests", f"{GENERATED}/modules"),
+        "reference/changelog",
     ),
     "Gallery": (
         "atlas/index",

@@ -8,7 +8,7 @@ from depthrate.storage.tables.custom_columns import check_names
 from depthrate.storage.tables.schema import TRIALS, Columns
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric, Per, by_name
-from depthrate.tasks.registry import builtin_task_names, find_schema, registered_task
+from depthrate.tasks.registry import builtin_task_names, find_schema
 from depthrate.tasks.supervised.metrics import core_measurements
 
 _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
@@ -24,7 +24,6 @@ def builtin_columns() -> Columns:
     """Return the columns that every file has: the columns of the supervised tasks."""
     return Columns(
         _tables(core_measurements()),
-        former=_former_columns,
         always_last=ALWAYS_LAST,
         complete=builtin_task_names(),
         nulls=_nulls,
@@ -37,21 +36,18 @@ def _nulls(name: str, given: Task | None = None) -> dict[str, str]:
     return {key: parameter.null for key, parameter in schema.items() if parameter.null}
 
 
-@cache
-def _former_columns() -> dict[str, dict[str, str]]:
-    """Return the columns of depthrate's other tasks. In earlier versions every file had them."""
-    standard = {measurement.name for measurement in core_measurements()}
-    declared = [metric for name in builtin_task_names() for metric in registered_task(name).measurements]
-    return _tables(metric for metric in declared if metric.name not in standard)
-
-
 def columns_of(task: Task) -> Columns:
     """Return the built-in columns and the task's columns.
 
     Raises:
         TableError: The task declares a column that has another meaning, or with an invalid name.
     """
-    columns = replace(builtin_columns(), own=_tables(task.measurements), nulls=partial(_nulls, given=task))
+    columns = replace(
+        builtin_columns(),
+        own=_tables(task.measurements),
+        nulls=partial(_nulls, given=task),
+        parameters={name: parameter.kind for name, parameter in task.schema.items()},
+    )
     for table, own in columns.own.items():
         check_names(table, own, columns.schemas[table].names)
     return columns

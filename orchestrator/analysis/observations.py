@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST
 from depthrate.storage.query.results import Results
-from depthrate.storage.query.views import may_name
+from depthrate.storage.query.sql_checks import names_in
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest
 
@@ -22,9 +22,9 @@ def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Itera
     if not requests:
         return results
     used = {"trial_id", "step", "split", "layer", "is_last", *ALWAYS_LAST, *(request.metric for request in requests)}
-    filters = [f"select trial_id from results where {request.where}" for request in requests if request.where]
+    words = {word for request in requests if request.where for word in names_in(request.where)}
     names = results.sql("select * from metrics limit 0").columns
-    unused = [name for name in names if name not in used and not any(may_name(text, name) for text in filters)]
+    unused = [name for name in names if name not in used and name.casefold() not in words]
     return results.in_memory(trial_ids, unused, all_layers=any(request.layer is not None for request in requests))
 
 

@@ -136,7 +136,7 @@ def planned_trials(
 
 
 def write_missing_lists(store: Store, *, removed: str | None = None) -> None:
-    """Write missing lists of requested trials: for searches, for launches by early versions, and in place of corrupt lists.
+    """Write missing lists of requested trials: for searches, and in place of corrupt lists.
 
     Args:
         store: Store of the launches.
@@ -150,7 +150,7 @@ def write_missing_lists(store: Store, *, removed: str | None = None) -> None:
         try:
             requested = _expanded(launched_sweep(spec, store), store)
             digest = hashlib.sha256("\n".join(requested).encode()).hexdigest()
-            if spec.trials_sha256 not in (None, digest) and "search" not in spec.spec and spec != newest[spec.sweep]:
+            if spec.trials_sha256 != digest and "search" not in spec.spec and spec != newest[spec.sweep]:
                 raise UsageError(f"its launch {spec.spec_hash} now expands to other trials")
         except ValueError as error:
             if spec.sweep == removed:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from depthrate.deprecated import LAUNCH_OPTIONS, warn_renamed
 from depthrate.errors import InputError
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import Parameter, ParameterError, text_fault
@@ -80,13 +79,6 @@ class LaunchOptions:
     notify: str | None = _option(str, "Command or URL to call on first failure and on completion.", in_plan=False)
     quiet: bool = _option(bool, "Print only errors, on stderr. Check the exit code.", False, in_plan=False)
     pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in LAUNCH_OPTIONS:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        new = LAUNCH_OPTIONS[name]
-        warn_renamed(f"LaunchOptions.{name}", f"LaunchOptions.{new}")
-        return getattr(self, new)
 
     @classmethod
     def declared(cls, of_executors: Sequence[Option]) -> list[Option]:

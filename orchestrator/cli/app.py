@@ -10,7 +10,6 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from depthrate import deprecated
 from depthrate.orchestrator.cli.exit_codes import INTERRUPTED
 from depthrate.orchestrator.cli.options import SETTINGS, help_of
 from depthrate.tasks.importing import gc_paused
@@ -31,7 +30,6 @@ COMMANDS = [
     "compare",
     "compact",
     "verify",
-    "upgrade",
     "fit",
     "report",
     "export",
@@ -67,10 +65,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name. The error for an unknown name suggests the nearest one."""
         name = args[0]
-        if (new := deprecated.COMMANDS.get(name)) is not None:
-            deprecated.print_renamed(name, new)
-            args = [new, *args[1:]]
-        elif name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-"):
             from depthrate.tasks.parameters import nearest
 
             ctx.fail(f"No such command {name!r}{nearest(name, COMMANDS)}. List all: depthrate --help")

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from depthrate.deprecated import rename_flags
 from depthrate.orchestrator.cli.exit_codes import exits
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
@@ -65,8 +64,6 @@ class _Command(click.Command):
     suggestions: Mapping[str, str] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:  # as shell completion parses
-            args = rename_flags(self.name or "", args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

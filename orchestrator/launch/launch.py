@@ -30,7 +30,7 @@ from depthrate.storage.attempts.live_curves import delete_ended_live
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.commits.snapshot import Snapshot, await_commits, take_snapshot
 from depthrate.storage.files.data_folder import open_data_folder
-from depthrate.storage.files.format import FORMAT, Format
+from depthrate.storage.files.format import FORMAT_FILE
 from depthrate.storage.files.paths import checkpoint_path
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.tasks.python_process import start_python
@@ -137,8 +137,8 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
     """Check the store, record the launch in it, and return the options that all its attempts share."""
     store.check_location()
     require_clock(store)
-    if not plan.snapshot.listing and store.format == Format():
-        store.write_format(Format(FORMAT))
+    if store.size(FORMAT_FILE) is None:
+        store.write_format()
     delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
     _check_not_removed(store, plan)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from depthrate.deprecated import LAUNCH_OPTIONS, accept_old_arguments, rename_launch_options, warn_renamed
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.api.planning import plan_sweep
 from depthrate.orchestrator.api.report import ReportOptions, write_report
@@ -191,9 +190,6 @@ class Sweep:
         return with_search(check_sweep(self._spec), store)
 
     def _options(self, store: StoreUrl, options: Mapping[str, Any]) -> LaunchOptions:
-        for old in options.keys() & LAUNCH_OPTIONS.keys():
-            warn_renamed(f"option {old}", LAUNCH_OPTIONS[old], stacklevel=3)
-        options = rename_launch_options(options)
         allowed = [option.name for option in run_options()]
         if unknown := options.keys() - allowed:
             raise TypeError(f"unknown option of run: {', '.join(sorted(unknown))}. Allowed: {', '.join(allowed)}")
@@ -206,7 +202,6 @@ def run_options() -> list[Option]:
     return [option for option in launch_options() if option.name not in ("store", "set_")]
 
 
-@accept_old_arguments
 def load(sweep: str | os.PathLike[str], **parameters: Any) -> Sweep:
     """Load a sweep.
 

@@ -4,7 +4,7 @@ from importlib import resources
 
 from depthrate.orchestrator.report.page import STYLE
 from depthrate.orchestrator.report.text import escape
-from depthrate.storage.query.views import VIEWS
+from depthrate.storage.query.sql_checks import VIEWS
 
 _EXAMPLES = (
     "select sweep, status, count(*) as trials, avg(wall_s) as wall_s from trials group by all",

@@ -322,6 +322,7 @@ class AttemptRunner:
             "job_id": self.attempt.job_id,
             "params": json.dumps(self._params[result.index], sort_keys=True),
             "code_hash": self.attempt.code_hash,
+            "engine": self.attempt.engine,
         }
 
 

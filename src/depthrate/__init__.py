@@ -10,8 +10,6 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from depthrate.deprecated import CLASSES, FUNCTIONS, warn_renamed
-
 if TYPE_CHECKING:
     from depthrate.orchestrator.notebook.comparison import Comparison, compare
     from depthrate.orchestrator.notebook.results import open_results as open
@@ -104,19 +102,13 @@ _HOMES = {
 }
 _MODULES = {name: (module, name) for module, names in _HOMES.items() for name in names}
 _MODULES["open"] = ("orchestrator.notebook.results", "open_results")
-_OLD_FUNCTIONS = {"load_sweep": ("sweeps.load", "load_sweep")}
 
 
 def __getattr__(name: str) -> Any:
-    if new := CLASSES.get(name) or FUNCTIONS.get(name):
-        warn_renamed(f"depthrate.{name}", f"depthrate.{new}")
-    public = CLASSES.get(name, name)
-    if public not in _MODULES and public not in _OLD_FUNCTIONS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'depthrate' has no attribute {name!r}; it has {', '.join(__all__)}")
-    module, attribute = _MODULES.get(public) or _OLD_FUNCTIONS[public]
-    value = getattr(importlib.import_module(f"depthrate.{module}"), attribute)
-    if new is None:  # an old name is looked up, and warned of, at each use
-        globals()[name] = value
+    module, attribute = _MODULES[name]
+    value = globals()[name] = getattr(importlib.import_module(f"depthrate.{module}"), attribute)
     return value
 
 

@@ -21,13 +21,9 @@ def write_fits(store: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> N
 
 
 def parse_fits(content: bytes) -> pa.Table:
-    """Parse a fits file. Columns newer than the file are null.
+    """Parse a fits file.
 
     Raises:
-        pyarrow.ArrowException: The content is not a fits table.
+        pyarrow.ArrowException, KeyError: The content is not a fits table.
     """
-    table = read_parquet(content)
-    for field in FITS:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(FITS.names).cast(FITS)
+    return read_parquet(content).select(FITS.names).cast(FITS)

@@ -50,18 +50,15 @@ LIST_RETRY_DELAYS_S = (0.2, 1.0, None)
 """Delays in seconds between reads of lists that do not match their specs: a launch may be in the middle of writing."""
 
 
-def verified_requested_ids(store: Store, *, without: str | None = None, all_listed: bool = True) -> frozenset[str]:
+def verified_requested_ids(store: Store, *, without: str | None = None) -> frozenset[str]:
     """Return the same trials, for a deletion: read every list again and compare it with the checksum in its spec.
-
-    Args:
-        all_listed: Whether to reject a launch of an early version, which has no list.
 
     Raises:
         CorruptFileError: The requests of some sweep are unknown. The message gives the file and the fix.
     """
     for pause_s in LIST_RETRY_DELAYS_S:
         try:
-            return _read_verified(store, without, all_listed)
+            return _read_verified(store, without)
         except CorruptFileError:
             if pause_s is None:
                 raise
@@ -69,7 +66,7 @@ def verified_requested_ids(store: Store, *, without: str | None = None, all_list
     raise AssertionError("the last round returned or raised")
 
 
-def _read_verified(store: Store, without: str | None, all_listed: bool) -> frozenset[str]:
+def _read_verified(store: Store, without: str | None) -> frozenset[str]:
     excluded = () if without is None else (f"{spec_path.folder(without)}/", f"{searches_folder(without)}/")
     paths = [path for path in (*store.list("sweeps"), *store.list("searches")) if not path.startswith(excluded)]
     relevant = [
@@ -82,7 +79,7 @@ def _read_verified(store: Store, without: str | None, all_listed: bool) -> froze
         if not isinstance(content, OSError):  # otherwise its sweep has been removed meanwhile
             contents[path] = content
     lists = {path: content for path, content in contents.items() if path.endswith(".trials")}
-    unclaimed = lists.keys() - _claimed_lists(contents, lists, all_listed)
+    unclaimed = lists.keys() - _claimed_lists(contents, lists)
     for path in sorted(unclaimed):  # its spec is not written yet, or was corrupt and moved aside
         if not lists[path].split():
             raise _corrupt(path, "is empty")
@@ -95,7 +92,7 @@ def _read_verified(store: Store, without: str | None, all_listed: bool) -> froze
     return frozenset().union(*wanted)
 
 
-def _claimed_lists(contents: Mapping[str, bytes], lists: Mapping[str, bytes], all_listed: bool) -> set[str]:
+def _claimed_lists(contents: Mapping[str, bytes], lists: Mapping[str, bytes]) -> set[str]:
     """Return the lists that have a spec, after comparing each with its spec."""
     claimed = set()
     for path, content in contents.items():
@@ -106,12 +103,11 @@ def _claimed_lists(contents: Mapping[str, bytes], lists: Mapping[str, bytes], al
         except (ValueError, KeyError, TypeError) as error:
             raise _corrupt(path, f"is not a spec ({str(error)[:200]})") from None
         listed = trial_ids_path(spec.sweep, spec.spec_hash)
-        if listed in lists:
-            claimed.add(listed)
-            if spec.trials_sha256 not in (None, hashlib.sha256(lists[listed]).hexdigest()):
-                raise _corrupt(listed, "was changed after it was written")
-        elif spec.trials_sha256 is not None or all_listed:
+        if listed not in lists:
             raise _corrupt(listed, "is missing")
+        claimed.add(listed)
+        if spec.trials_sha256 != hashlib.sha256(lists[listed]).hexdigest():
+            raise _corrupt(listed, "was changed after it was written")
     return claimed
 
 
@@ -119,7 +115,7 @@ def _corrupt(path: str, fault: str) -> CorruptFileError:
     sweep = path.split("/")[1].removeprefix("sweep=")
     return CorruptFileError(
         f"{path} {fault}, so the trials requested by sweep {sweep!r} are unknown. Nothing was removed. Launch the sweep "
-        f"again, or rewrite its list (depthrate upgrade), or remove it (depthrate sweeps rm {sweep} --yes)."
+        f"again, or remove it (depthrate sweeps rm {sweep} --yes)."
     )
 
 

@@ -24,9 +24,9 @@ class LaunchedSpec:
     spec_hash: str
     spec: dict[str, Any]
     launched_at: str
-    number: int = 0
-    """Number of the launch within its sweep, which does not depend on clocks, or 0 if the launch was not counted."""
-    trials_sha256: str | None = None
+    number: int
+    """Number of the launch within its sweep, which does not depend on clocks."""
+    trials_sha256: str
     """Digest of the file with its trial IDs."""
 
     def parameter_names(self) -> list[str]:
@@ -44,9 +44,8 @@ class LaunchedSpec:
         """Return its trial IDs, or None if the list is missing or corrupt."""
         try:
             content = store.read(trial_ids_path(self.sweep, self.spec_hash))
-            if self.trials_sha256 not in (None, hashlib.sha256(content).hexdigest()):
-                return None
-            return content.decode("ascii").split()
+            is_intact = self.trials_sha256 == hashlib.sha256(content).hexdigest()
+            return content.decode("ascii").split() if is_intact else None
         except (FileNotFoundError, InvalidFileError, UnicodeDecodeError):
             return None
 
@@ -55,9 +54,7 @@ def _list(part: Any) -> list[Any]:
     return part if isinstance(part, list) else []
 
 
-def write_spec(
-    store: Store, sweep: str, spec_hash: str, spec: Mapping[str, Any], trial_ids: Iterable[str] | None = None
-) -> None:
+def write_spec(store: Store, sweep: str, spec_hash: str, spec: Mapping[str, Any], trial_ids: Iterable[str]) -> None:
     """Write a launched spec. Launching it again makes it the newest.
 
     Expanding a large sweep takes seconds. Readers that need only its progress read the list of trial IDs next to the spec.
@@ -73,12 +70,11 @@ def write_list(store: Store, spec: LaunchedSpec, trial_ids: Iterable[str]) -> No
     _write(store, spec.sweep, spec.spec_hash, content, trial_ids)
 
 
-def _write(store: Store, sweep: str, spec_hash: str, content: dict[str, Any], trial_ids: Iterable[str] | None) -> None:
+def _write(store: Store, sweep: str, spec_hash: str, content: dict[str, Any], trial_ids: Iterable[str]) -> None:
     """Write a launch durably, its list before its spec, since trials that are in no list can be purged."""
-    if trial_ids is not None:
-        listed = "\n".join(trial_ids).encode()
-        store.write(trial_ids_path(sweep, spec_hash), listed, durable=True)
-        content["trials_sha256"] = hashlib.sha256(listed).hexdigest()
+    listed = "\n".join(trial_ids).encode()
+    store.write(trial_ids_path(sweep, spec_hash), listed, durable=True)
+    content["trials_sha256"] = hashlib.sha256(listed).hexdigest()
     store.write(spec_path(sweep, spec_hash), json.dumps(content, indent=1).encode(), durable=True)
 
 
@@ -134,8 +130,8 @@ def parse_spec(path: str, content: bytes) -> LaunchedSpec:
     spec, spec_hash = dict(fields["spec"]), name.removesuffix(".json")
     if not is_identity(sweep) or not is_identity(spec_hash) or spec.get("name", sweep) != sweep:
         raise ValueError(f"its sweep is {spec.get('name')!r:.200}")
-    number = fields.get("number", 0)
-    if not isinstance(number, int) or not 0 <= number < MAX_LAUNCHES:
+    number = fields["number"]
+    if not isinstance(number, int) or not 0 < number < MAX_LAUNCHES:
         raise ValueError(f"its launch number is {number!r:.50}")
     launched_at = datetime.fromisoformat(fields["launched_at"]).isoformat()
-    return LaunchedSpec(sweep, spec_hash, spec, launched_at, number, fields.get("trials_sha256"))
+    return LaunchedSpec(sweep, spec_hash, spec, launched_at, number, str(fields["trials_sha256"]))

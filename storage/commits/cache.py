@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from depthrate.storage.commits.source import Commit, ForeignFile, NewerFile, Pro
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, read_parquet
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
-from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, empty_trials
+from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials
 
 COMMITS_PER_TABLE = 200
 """Number of commits read before they become slices of one table. Until then each takes about ten times as much memory."""
@@ -24,13 +24,15 @@ class SnapshotCache:
     """Commits and manifests already read that the last scan needed, by path and size."""
 
     columns: Sequence[str] = STATE_COLUMNS
-    """Columns of the trials table to read."""
+    """Standard columns of the trials table to read, among them those in `STATE_COLUMNS`."""
     commit_columns: Sequence[str] = ()
-    """Columns to read of trials that are not compacted, if they differ from `columns`: reading these small files again takes
-    long."""
+    """Columns to read of trials that are not compacted, if they differ from `columns`."""
+    keeps_files: bool = False
+    """Whether to keep these small trials files in memory, for queries of other columns."""
     entries: dict[tuple[str, int], Any] = field(default_factory=dict)
     """(Path, bytes) -> the content, or the problem of an invalid file."""
     requested: ListCache = field(default_factory=dict)
+    _schemas: dict[pa.Schema, pa.Schema] = field(default_factory=dict)
     _needed: set[tuple[str, int]] = field(default_factory=set)
     """Keys used since the last `drop_unused`."""
 
@@ -78,20 +80,24 @@ class SnapshotCache:
             reason = "cannot be read as Parquet ({}). Its trials are not visible. Run the sweep again"
             read = self.read(store, some, self._parse_commit, reason)
             commits = [commit for commit in read.values() if isinstance(commit, Commit)]
-            columns = self.commit_columns or self.columns
-            tables = [empty_trials(columns), *(commit.trials for commit in commits)]
-            rows, first = pa.concat_tables(tables).combine_chunks(), 0
+            if not commits:
+                continue
+            rows, first = pa.concat_tables([commit.trials for commit in commits]).combine_chunks(), 0
             for commit in commits:
                 trials = rows.slice(first, commit.trials.num_rows)
                 first += commit.trials.num_rows
-                self.entries[commit.path, some[commit.path]] = Commit(commit.path, trials, commit.files)
+                self.entries[commit.path, some[commit.path]] = replace(commit, trials=trials)
         self._needed.update(listed.items())
         return {path: self.entries[path, size] for path, size in listed.items() if (path, size) in self.entries}
 
     def _parse_commit(self, path: str, content: bytes) -> Commit:
         if not path.endswith(".parquet"):
             raise ForeignFile("is not a Parquet file")
-        return parse_commit(path, content, self.commit_columns or self.columns)
+        commit = parse_commit(path, content, self.commit_columns or self.columns)
+        if not self.keeps_files:
+            return replace(commit, content=None, schema=None)
+        # one object per schema, since most commits have the same
+        return replace(commit, schema=self._schemas.setdefault(commit.schema, commit.schema))
 
 
 def _parse(

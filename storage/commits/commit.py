@@ -17,6 +17,7 @@ from depthrate.storage.files.paths import DATA_TABLES, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.custom_columns import claim_columns
 from depthrate.storage.tables.feature_file import FeatureFile
+from depthrate.storage.tables.parameters import with_parameters
 from depthrate.storage.tables.schema import SCHEMA_VERSION, TRIALS, Columns, TableError
 
 METADATA_KEY = b"depthrate"
@@ -41,6 +42,7 @@ def commit_trials(
     If it fails or its process is killed before the last write, nothing that it wrote is visible.
 
     Args:
+        trials: Values of the columns in `TRIALS`, with `params` as JSON. All trials have one task and version.
         features: Features that are not in `tables`.
 
     Raises:
@@ -65,10 +67,11 @@ def commit_trials(
     metadata = {"schema_version": SCHEMA_VERSION, "files": {name: file.to_json() for name, file in written.items()}}
     # timestamp taken after the data are written: readers order the commits of a trial by it
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
-    schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
+    rows = with_parameters(pa.Table.from_pylist(stamped, TRIALS), columns.parameters)
+    rows = rows.replace_schema_metadata({METADATA_KEY: json.dumps(metadata).encode()})
     if time.time() - started_at > SUSPENDED_S:
         _check_files_exist(store, written.values())
-    write_table(store, commit_path, "trials", pa.Table.from_pylist(stamped, schema=schema))
+    write_table(store, commit_path, "trials", rows, is_commit=True)
     try:
         if not store.uses_requests or time.time() - started_at > SUSPENDED_S:
             _check_files_exist(store, written.values())

@@ -20,7 +20,7 @@ from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals
 from depthrate.storage.catalog.requested_trials import CorruptFileError, requested_ids
 from depthrate.storage.commits.cache import Entry, SnapshotCache
 from depthrate.storage.commits.manifest import Manifest
-from depthrate.storage.commits.source import Commit, Problem, VisibleCommit, read_commit_of, resolve
+from depthrate.storage.commits.source import Commit, Problem, VisibleCommit, read_trials, resolve
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.paths import (
     DATA_TABLES,
@@ -354,5 +354,5 @@ def sample_trials(store: Store, snapshot: Snapshot, at_least: int) -> pa.Table:
         if sum(table.num_rows for table in tables) >= at_least:
             break
         with contextlib.suppress(FileNotFoundError):
-            tables.append(read_commit_of(store, source).trials.select(TRIALS.names))
+            tables += [part.select(TRIALS.names) for part in read_trials(store, source)]
     return pa.concat_tables(tables)

@@ -11,16 +11,13 @@ from depthrate.storage.catalog.removals import Removals
 from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.parquet import SLACK_BYTES, DataFile, open_parquet, pages_are_intact, read_parquet
+from depthrate.storage.files.parquet import SLACK_BYTES, DataFile, is_intact, open_parquet, read_parquet
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, data_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import (
-    OPTIONAL_TRIALS_COLUMNS,
     SCHEMA_VERSION,
     TRIALS,
     as_trials,
-    concat_rows,
-    empty_trials,
     row_keys,
 )
 
@@ -47,6 +44,10 @@ class Commit:
     trials: pa.Table
     files: dict[str, list[DataFile]]
     manifest: Manifest | None = None
+    content: bytes | None = None
+    """The trials file of a commit that is not compacted, if it is kept in memory."""
+    schema: pa.Schema | None = None
+    """Its columns."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class VisibleCommit:
     """Whether all of its rows are visible."""
     files: dict[str, list[DataFile]]
     manifest: Manifest | None = None
+    content: bytes | None = None
+    """The trials file of a commit that is not compacted, if it is kept in memory."""
+    schema: pa.Schema | None = None
+    """Its columns."""
 
     def data_files(self) -> list[DataFile]:
         """Return the files of all tables."""
@@ -82,11 +87,10 @@ class NewerFile(InputError):
     """A file of a format that this version of depthrate is too old to read. The file is intact."""
 
 
-def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.names, *, newer: bool = False) -> Commit:
-    """Parse the commit at `path`: its trials with some or all columns, and its data files.
+def parse_commit(path: str, content: bytes, columns: Sequence[str] | None = None) -> Commit:
+    """Parse the commit at `path`: its trials with some of the standard columns, or with all columns, and its data files.
 
-    Args:
-        newer: Whether to include columns that this version does not know.
+    The result keeps the content. A caller that does not need it drops it.
 
     Raises:
         ForeignFile, NewerFile: Another program, or a newer version of depthrate, wrote it.
@@ -95,28 +99,25 @@ def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.name
     """
     with open_parquet(content) as parquet:
         metadata = parquet.metadata.metadata or {}
-        raw = metadata.get(METADATA_KEY)
-        if raw is None or not set(TRIALS.names) - OPTIONAL_TRIALS_COLUMNS <= set(parquet.schema_arrow.names):
+        raw, schema = metadata.get(METADATA_KEY), parquet.schema_arrow.remove_metadata()
+        if raw is None or not set(TRIALS.names) <= set(schema.names):
             raise ForeignFile("is Parquet, but was not written by depthrate")
         fields = read_object(raw)
-        if (version := fields.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
+        if (version := fields["schema_version"]) > SCHEMA_VERSION:
             raise NewerFile(
                 f"was written by a newer version of depthrate (schema {version}, this one supports {SCHEMA_VERSION})"
             )
-        is_intact = pages_are_intact(content, metadata)
-        if is_intact is False:
+        if not is_intact(content, metadata):
             raise ValueError("its checksum differs")
-        # without checksums of all pages in the footer, read every page, because reading checks it
-        selected = None if newer else list(columns if is_intact else TRIALS.names)
-        trials = as_trials(parquet.read(columns=selected, use_threads=False), columns, newer=newer)
+        trials = as_trials(parquet.read(columns, use_threads=False), columns)
     named = {name: DataFile.from_fields(entry) for name, entry in fields["files"].items() if name in DATA_TABLES}
     for table, file in named.items():
         if file.path != data_path(path, table):
             raise ValueError(f"names {file.path!r:.200} as its {table}, which is not a file of this commit")
     # in Python: a commit is small, and Arrow's function for unique values imports half of Arrow
-    if "attempt_id" in columns and set(trials["attempt_id"].to_pylist()) != {attempt_of_path(path)}:
+    if set(trials["attempt_id"].to_pylist()) != {attempt_of_path(path)}:
         raise ValueError("holds trials of another attempt, or no trials")
-    return Commit(path, trials, {table: [file] for table, file in named.items()})
+    return Commit(path, trials, {table: [file] for table, file in named.items()}, None, content, schema)
 
 
 def resolve(
@@ -130,32 +131,36 @@ def resolve(
     """
     if not commits:
         return []
-    rows = concat_rows([commit.trials for commit in commits])
+    keys = ["trial_id", "committed_at", "attempt_id", "code_hash"]
+    rows = pa.concat_tables([commit.trials.select(keys) for commit in commits])
     masks = [rule.visible_mask(rows) for rule in (decisions, removals) if rule is not None]
     masks = [mask for mask in masks if mask is not None]
     if not masks and len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
-        return [VisibleCommit(c.path, c.trials, c.trials, True, c.files, c.manifest) for c in commits]
+        return [_visible(commit, commit.trials) for commit in commits]
     import pyarrow.compute as pc  # 40 ms that a store without duplicates does not need
 
-    keys = rows.select(["trial_id", "committed_at", "attempt_id"]).append_column(
-        "row", pa.array(range(rows.num_rows), pa.int64())
-    )
+    order = rows.drop_columns(["code_hash"]).append_column("row", pa.array(range(rows.num_rows), pa.int64()))
     if decisions is None:
         code = pc.fill_null(rows["code_hash"], "")
-        keys = keys.set_column(0, "trial_id", pc.binary_join_element_wise(rows["trial_id"], code, " "))
+        order = order.set_column(0, "trial_id", pc.binary_join_element_wise(rows["trial_id"], code, " "))
     for mask in masks[:1]:
-        keys = keys.filter(pc.and_(mask, masks[-1]))
-    keys = keys.sort_by([(name, "ascending") for name in keys.column_names])
-    ids = keys["trial_id"].combine_chunks()
+        order = order.filter(pc.and_(mask, masks[-1]))
+    order = order.sort_by([(name, "ascending") for name in order.column_names])
+    ids = order["trial_id"].combine_chunks()
     is_first = pa.concat_arrays([pa.array([True] * min(1, len(ids)), pa.bool_()), pc.not_equal(ids[1:], ids[:-1])])
-    is_earliest = pc.is_in(pa.array(range(rows.num_rows), pa.int64()), keys["row"].filter(is_first).combine_chunks())
+    is_earliest = pc.is_in(pa.array(range(rows.num_rows), pa.int64()), order["row"].filter(is_first).combine_chunks())
     sources, start = [], 0
     for commit in commits:
         trials = commit.trials.filter(is_earliest.slice(start, commit.trials.num_rows))
         start += commit.trials.num_rows
-        is_full = trials.num_rows == commit.trials.num_rows
-        sources.append(VisibleCommit(commit.path, trials, commit.trials, is_full, commit.files, commit.manifest))
+        sources.append(_visible(commit, trials))
     return sources
+
+
+def _visible(commit: Commit, trials: pa.Table) -> VisibleCommit:
+    is_full = trials.num_rows == commit.trials.num_rows
+    rest = commit.files, commit.manifest, commit.content, commit.schema
+    return VisibleCommit(commit.path, trials, commit.trials, is_full, *rest)
 
 
 def without_rows(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCommit:
@@ -174,20 +179,16 @@ def _selected(source: VisibleCommit, selected: list[bool]) -> VisibleCommit:
     return replace(source, trials=source.trials.filter(pa.array(selected)), is_fully_visible=False)
 
 
-def read_commit_of(store: Store, source: VisibleCommit) -> Commit:
-    """Read all of a source's trials, visible or not, with all columns, including columns of newer versions.
+def read_trials(store: Store, source: VisibleCommit | Commit) -> list[pa.Table]:
+    """Read all of a source's trials, visible or not, with all columns: one table per file.
 
     Raises:
         FileNotFoundError: A compaction has replaced it meanwhile.
-        pa.ArrowException, OSError: It is corrupt.
+        pa.ArrowException, OSError, ValueError, KeyError: It is corrupt.
     """
     if source.manifest is None:
-        trials = parse_commit(source.path, store.read(source.path), newer=True).trials
-    else:
-        named = source.files.get("trials", ())
-        parts = [as_trials(read_parquet(file.read(store)), newer=True) for file in named]
-        trials = concat_rows([empty_trials(), *parts])
-    return Commit(source.path, trials, source.files, source.manifest)
+        return [parse_commit(source.path, store.read(source.path)).trials]
+    return [as_trials(read_parquet(file.read(store)), None) for file in source.files.get("trials", ())]
 
 
 def visible_rows(source: VisibleCommit, table: pa.Table) -> pa.Table:

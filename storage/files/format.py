@@ -1,14 +1,9 @@
-"""Versions of depthrate that may read or write a store: `format.json`, one small file at its root.
+"""Format of a store: `format.json`, one small file at its root, written before anything else.
 
-A store without that file has format 1, as all stores had before the file was introduced. The first process to write data that
-older versions would misread or damage raises the minimum versions before it writes. They are never lowered. A version that only
-adds columns does not raise them, since versions that do not know the columns preserve them.
-
-Formats:
-
-1. Before `format.json`. Versions of this format do not check the file.
-2. Every launch has a list of its trials with a checksum, and purges rely on it. Versions of format 1 read and write it
-  unchanged.
+Format 3 is described in `docs/reference/store-format.md`. A version of depthrate reads and writes stores from format 3 on. A
+version that writes data which older versions would misread or damage raises the minimum formats before it writes. They
+are never lowered. A version that only adds columns or keys does not raise them, since readers ignore what they do not know, and
+rewriting preserves columns.
 """
 
 from __future__ import annotations
@@ -18,8 +13,10 @@ from dataclasses import dataclass
 
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 
-FORMAT = 2
+FORMAT = 3
 """The newest format that this version reads and writes."""
+OLDEST_FORMAT = 3
+"""The oldest format that this version reads and writes."""
 FORMAT_FILE = "format.json"
 """Path of the file with the format."""
 
@@ -28,11 +25,11 @@ FORMAT_FILE = "format.json"
 class Format:
     """Content of a store's `format.json`."""
 
-    format: int = 1
-    """Format after the last upgrade."""
-    min_reader: int = 1
+    format: int = FORMAT
+    """Format of the data."""
+    min_reader: int = FORMAT
     """Lowest format that a version must support to read the store correctly."""
-    min_writer: int = 1
+    min_writer: int = FORMAT
     """Lowest format that a version must support to write to the store without damaging it."""
     needs: str = ""
     """Version of depthrate that last raised these minimum formats."""
@@ -61,18 +58,23 @@ class Format:
 
     def refusal_message(self, url: str, *, writing: bool) -> str | None:
         """Return the reason why this version must not read or write a store of this format, or None if it may."""
+        verb, done = ("write to", "written") if writing else ("read", "read")
+        if self.format < OLDEST_FORMAT:
+            return (
+                f"cannot {verb} store {url}: it has format {self.format}, this version supports formats from {OLDEST_FORMAT}. "
+                f"Nothing was {done}. Use the version of depthrate that wrote it, or pass another store with --store."
+            )
         if self.fault and writing:
             return (
                 f"cannot write to store {url}: {FORMAT_FILE} is corrupt ({self.fault}), so the versions of depthrate that may "
-                "write are unknown. Nothing was written. Restore the file from a backup, or delete it if the store was never "
-                "used with a newer version."
+                "write are unknown. Nothing was written. Restore the file from a backup."
             )
         min_format = self.min_writer if writing else self.min_reader
         if min_format <= FORMAT:
             return None
         needed = f"depthrate {self.needs} or newer" if self.needs else f"a depthrate that supports format {min_format}"
         return (
-            f"cannot {'write to' if writing else 'read'} store {url}: it has format {min_format}, this version supports "
-            f"formats up to {FORMAT}. Nothing was {'written' if writing else 'read'}. Install {needed} where this command "
-            "runs (pip install --upgrade depthrate, or git pull in its checkout)."
+            f"cannot {verb} store {url}: it has format {min_format}, this version supports formats up to {FORMAT}. Nothing "
+            f"was {done}. Install {needed} where this command runs (pip install --upgrade depthrate, or git pull in its "
+            "checkout)."
         )

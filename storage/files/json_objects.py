@@ -40,14 +40,13 @@ def with_digest(fields: Mapping[str, Any]) -> bytes:
 
 
 def read_with_digest(content: bytes) -> dict[str, Any]:
-    """Parse an object, verify its digest and remove it. Files of older versions have no digest.
+    """Parse an object, verify its digest and remove it.
 
     Raises:
         ValueError: The content is not a JSON object, or was changed after it was written.
     """
     fields = read_object(content)
-    digest = fields.pop("sha256", None)
-    if digest not in (None, _digest(fields)):
+    if fields.pop("sha256", None) != _digest(fields):
         raise ValueError("was changed after it was written")
     return fields
 

@@ -46,8 +46,6 @@ class DataFile:
     rows: int
     own_columns: dict[str, str]
     """Columns beyond the standard ones, with their Arrow types."""
-    names_all: bool = False
-    """Whether `own_columns` is complete: files of earlier versions omit columns that were standard then."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of a commit or a manifest."""
@@ -60,13 +58,11 @@ class DataFile:
         Raises:
             KeyError, TypeError, ValueError: The entry is invalid.
         """
-        size, rows = fields["size"] if "size" in fields else fields["bytes"], fields["rows"]
+        size, rows = fields["size"], fields["rows"]
         if not (isinstance(size, int) and isinstance(rows, int)):
-            raise ValueError(f"bytes and rows are {size!r:.80} and {rows!r:.80}, expected integers")
-        # compactions by earlier versions recorded lists as Parquet names them
-        kinds = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
-        custom = {column: kind.replace("list<element:", "list<item:") for column, kind in kinds.items()}
-        return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, custom, fields.get("names_all") is True)
+            raise ValueError(f"size and rows are {size!r:.80} and {rows!r:.80}, expected integers")
+        custom = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
+        return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, custom)
 
     def read(self, store: Store) -> bytes:
         """Return the current content of the file.
@@ -90,66 +86,69 @@ def write_table(
     order: np.ndarray | None = None,
     *,
     custom: Mapping[str, str] | None = None,
-    names_all: bool = True,
+    is_commit: bool = False,
 ) -> DataFile:
     """Write a table's rows to a new file, durably.
 
     Args:
         order: Order of the rows, if not the table's.
         custom: Columns beyond the standard ones, with their types.
-        names_all: Whether `custom` is complete.
+        is_commit: Whether these trials are a commit, a file of few rows.
 
     Raises:
         OSError: The write failed (a full disk, for example). Then the file does not exist.
     """
     if name in ("trials", "features"):
         ordered = table if order is None else table.take(pa.array(order))
-        content = trials_bytes(ordered) if name == "trials" else feature_bytes(ordered)
+        content = trials_bytes(ordered, is_commit=is_commit) if name == "trials" else feature_bytes(ordered)
     else:
         content = table_bytes(table, order)
     store.write(path, content, durable=True)
     digest = hashlib.sha256(content).hexdigest()
-    return DataFile(path, len(content), digest, table.num_rows, dict(custom or {}), names_all)
+    return DataFile(path, len(content), digest, table.num_rows, dict(custom or {}))
 
 
-def trials_bytes(table: pa.Table) -> bytes:
+def trials_bytes(table: pa.Table, *, is_commit: bool = False) -> bytes:
     """Encode trials as Parquet for reading thousands of files: no dictionaries, and snappy, which takes half the time of zstd.
 
-    The footer holds checksums of all pages and of itself, so a reader of a few columns detects corruption in the other columns
-    too.
+    A commit has many columns and few rows, so it has neither statistics nor Arrow's copy of the schema: these would be most of
+    the file. The footer holds checksums of all pages and of itself, so a reader of a few columns detects
+    corruption in the other columns too.
     """
     sink = io.BytesIO()
     with pq.ParquetWriter(
-        sink, table.schema, compression="snappy", use_dictionary=False, write_page_checksum=True
+        sink,
+        table.schema,
+        compression="snappy",
+        use_dictionary=False,
+        write_statistics=not is_commit,
+        store_schema=not is_commit,
+        write_page_checksum=True,
     ) as writer:
         writer.write_table(table, row_group_size=ROWS_PER_GROUP)
         pages = sink.getvalue()
         checksums = {PAGES_KEY.decode(): f"{len(pages)} {zlib.crc32(pages)}", FOOTER_KEY.decode(): _NO_CRC.decode()}
-        writer.add_key_value_metadata(checksums)
+        own = table.schema.metadata or {} if is_commit else {}  # else part of Arrow's copy of the schema
+        writer.add_key_value_metadata({key.decode(): value.decode() for key, value in own.items()} | checksums)
     content = sink.getvalue()
     crc_slice = _footer_crc_slice(content, len(pages))
-    assert crc_slice is not None and content[crc_slice] == _NO_CRC
+    assert content[crc_slice] == _NO_CRC
     crc = b"%08x" % zlib.crc32(content[len(pages) :])
     return content[: crc_slice.start] + crc + content[crc_slice.stop :]
 
 
-def _footer_crc_slice(content: bytes, num_page_bytes: int) -> slice | None:
-    """Return the position of the footer's own checksum, or None for a file of an older version without one."""
-    key = content.find(FOOTER_KEY, num_page_bytes)
-    start = key + len(FOOTER_KEY) + 2  # Thrift's type and length of the value
-    return None if key < 0 else slice(start, start + len(_NO_CRC))
+def _footer_crc_slice(content: bytes, num_page_bytes: int) -> slice:
+    """Return the position of the footer's own checksum."""
+    start = content.find(FOOTER_KEY, num_page_bytes) + len(FOOTER_KEY) + 2  # Thrift's type and length of the value
+    return slice(start, start + len(_NO_CRC))
 
 
-def pages_are_intact(content: bytes, metadata: Mapping[bytes, bytes]) -> bool | None:
-    """Return whether the pages of a trials file are unchanged, or None for a file of an older version without checksums."""
-    recorded = metadata.get(PAGES_KEY)
-    if recorded is None:
-        return None
-    length, checksum = map(int, recorded.split())
+def is_intact(content: bytes, metadata: Mapping[bytes, bytes]) -> bool:
+    """Return whether the pages and the footer of a trials file are unchanged."""
+    length, checksum = map(int, metadata.get(PAGES_KEY, b"0 1").split())
     if zlib.crc32(content[:length]) != checksum:
         return False
-    if (crc_slice := _footer_crc_slice(content, length)) is None:
-        return FOOTER_KEY not in metadata
+    crc_slice = _footer_crc_slice(content, length)
     footer = content[length : crc_slice.start] + _NO_CRC + content[crc_slice.stop :]
     return content[crc_slice] == b"%08x" % zlib.crc32(footer)
 
@@ -225,7 +224,7 @@ def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
     metadata, allowed = parquet.metadata, DECODED_BYTES + DECODED_PER_BYTE * len(content)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     num_values, encoded = metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups)
-    if any(map(pa.types.is_nested, parquet.schema_arrow.types)):
+    if any(metadata.schema.column(index).max_repetition_level for index in range(metadata.num_columns)):
         num_values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
     decoded = 8 * num_values + encoded
     if decoded <= allowed and metadata.num_rows * encoded > DECODED_BYTES and (strings := _string_columns(parquet)):

@@ -286,7 +286,7 @@ def column_path(table: str, column: str, type_name: str, claim: str) -> str:
 
 
 def column_of_path(path: str) -> tuple[str, str]:
-    """Return (column, type name) of a path created by `column_path`, or by a version without unique claims."""
+    """Return (column, type name) of a path created by `column_path`."""
     type_name, _, rest = path.rpartition("/")[2].partition("=")
     return unquote(rest.partition("=")[0]), unquote(type_name)
 

@@ -102,14 +102,21 @@ class Store:
             raise NoStoreError(f"no store at {self.url!r}. Run a sweep first, or pass --store.")
 
     def read_format(self) -> None:
-        """Read the versions of depthrate that may read and write the store.
+        """Read the store's format. A store without files may have none yet.
 
         Raises:
             StoreError: This version must not read it.
         """
         try:
-            self.format = Format.from_bytes(self.read(FORMAT_FILE))
-        except (FileNotFoundError, NotADirectoryError):  # a write reports a file in place of the store's folder
+            try:
+                self.format = Format.from_bytes(self.read(FORMAT_FILE))
+            except FileNotFoundError:
+                # again, since another process may have written it and the other files in between
+                is_new = not any(self.list_many(("sweeps", "trials", "manifest", "attempts")))
+                self.format = Format() if is_new else Format.from_bytes(self.read(FORMAT_FILE))
+        except FileNotFoundError:
+            self.format = Format(2)  # of a version that did not write the file
+        except NotADirectoryError:  # a write reports a file in place of the store's folder
             self.format = Format()
         except InvalidFileError as error:
             raise StoreError(f"cannot determine which versions may read store {self.url!r}: {error}") from None
@@ -118,10 +125,10 @@ class Store:
         if (message := self.format.refusal_message(self.url, writing=False)) is not None:
             raise StoreError(message)
 
-    def write_format(self, format: Format) -> None:
-        """Set the store's format, durably."""
-        self.write(FORMAT_FILE, format.to_bytes(), durable=True)
-        self.format = format
+    def write_format(self, format: Format | None = None) -> None:
+        """Set the store's format, by default that of this version, durably."""
+        self.format = Format() if format is None else format
+        self.files.write(FORMAT_FILE, self.format.to_bytes(), durable=True)
 
     def require_writer(self) -> None:
         """Check that this version may write to the store.

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from depthrate.storage.catalog.removals import Removals
 from depthrate.storage.commits.commit import join_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import VisibleCommit, read_commit_of, resolve, visible_rows, without_rows
+from depthrate.storage.commits.source import Commit, VisibleCommit, read_trials, resolve, visible_rows, without_rows
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
     attempt_of_path,
@@ -28,8 +28,8 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.parameters import with_typed_parameters
-from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials, row_keys
+from depthrate.storage.tables.parameters import as_type, common_type, type_name
+from depthrate.storage.tables.schema import ATTEMPTS, TRIALS, as_attempts, concat_rows, row_keys
 from depthrate.storage.tables.states import AttemptState
 
 GROUP_BYTES = 100e6
@@ -44,6 +44,10 @@ MERGE_FEATURES_BELOW = 8_000_000
 """Size in bytes above which files of features are not rewritten, since merging them gains nothing."""
 SETTLED_S = 60.0
 """Seconds after an attempt's end when its record is final."""
+
+
+Trials = dict[str, list[pa.Table]]
+"""Commit or manifest -> its trials, visible or not, with all columns: a table per file, of one version of a task."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +188,10 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         CorruptCommitFile: A file is corrupt. Nothing has changed.
         FileNotFoundError: Another compaction has replaced a file. Nothing has changed.
     """
-    visible, others = _resolved(store, group, snapshot)
-    written = _write_tables(store, group.sweep, visible, compaction_id)
-    for table, files in _write_tables(store, group.sweep, others, compaction_id, FIRST_HIDDEN_PART).items():
+    trials = _read_trials(store, group)
+    visible, others = _resolved(group, snapshot, trials)
+    written = _write_tables(store, group.sweep, visible, trials, compaction_id)
+    for table, files in _write_tables(store, group.sweep, others, trials, compaction_id, FIRST_HIDDEN_PART).items():
         written.setdefault(table, []).extend(files)
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
@@ -209,19 +214,27 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
     return manifest
 
 
-def _resolved(store: Store, group: Group, snapshot: Snapshot) -> tuple[list[VisibleCommit], list[VisibleCommit]]:
+def _read_trials(store: Store, group: Group) -> Trials:
+    trials: Trials = {}
+    for source in group.sources:
+        try:
+            trials[source.path] = read_trials(store, source)
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise CorruptCommitFile(source.path) from error
+    return trials
+
+
+def _resolved(group: Group, snapshot: Snapshot, trials: Trials) -> tuple[list[VisibleCommit], list[VisibleCommit]]:
     """Return a group's sources with their visible trials, then with the others that stay.
 
     Of the commits of a trial by the same code, the first one stays, and the first removed one that can be restored.
     """
     commits = []
     for source in group.sources:
-        try:
-            commits.append(read_commit_of(store, source))
-        except FileNotFoundError:
-            raise
-        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise CorruptCommitFile(source.path) from error
+        rows = pa.concat_tables([table.select(TRIALS.names) for table in trials[source.path]])
+        commits.append(Commit(source.path, rows, source.files, source.manifest))
     removals = snapshot.removals
     stored = frozenset(key for commit in commits for key in row_keys(commit.trials))
     kept = resolve(commits, removals=Removals(hidden=removals.hidden))
@@ -233,36 +246,54 @@ def _resolved(store: Store, group: Group, snapshot: Snapshot) -> tuple[list[Visi
     return [source for source in visible if source.trials.num_rows], [s for s in others if s.trials.num_rows]
 
 
-def _write_tables(
-    store: Store, sweep: str, sources: Sequence[VisibleCommit], compaction_id: str, first_part: int = 0
-) -> dict[str, list[DataFile]]:
-    """Write the visible rows of some sources, sorted, and return the files by table.
+def _by_parameters(tables: Iterable[pa.Table]) -> list[pa.Table]:
+    """Join trials of one version of a task with the same parameters."""
+    alike: dict[tuple[Any, ...], list[pa.Table]] = {}
+    for table in tables:
+        if table.num_rows:
+            of_task = (table["task"][0].as_py(), table["task_version"][0].as_py())
+            alike.setdefault((*of_task, *sorted(table.column_names)), []).append(table)
+    joined = []
+    for parts in alike.values():
+        names = [name for name in parts[0].column_names if name not in TRIALS.names]
+        kinds = {name: common_type(part.schema.field(name).type for part in parts) for name in names}
+        columns = [[*p.select(TRIALS.names).columns, *(as_type(p[n], kinds[n]) for n in names)] for p in parts]
+        joined.append(pa.concat_tables([pa.Table.from_arrays(c, [*TRIALS.names, *names]) for c in columns]))
+    return joined
 
-    The sources have all columns of their trials.
-    """
+
+def _write_tables(
+    store: Store,
+    sweep: str,
+    sources: Sequence[VisibleCommit],
+    trials: Trials,
+    compaction_id: str,
+    first_part: int = 0,
+) -> dict[str, list[DataFile]]:
+    """Write the visible rows of some sources, sorted, and return the files by table."""
 
     def path(table: str, part: int | None = None) -> str:
         return compacted_path(table, sweep, compaction_id, first_part + (part or 0) if part or first_part else part)
 
-    trials = concat_rows([empty_trials(), *(source.trials for source in sources)])
-    order = pc.sort_indices(trials["trial_id"]).to_numpy()
-    ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
+    ids = pa.array(sorted(trial_id for source in sources for trial_id in source.trial_ids()), pa.string())
     written: dict[str, list[DataFile]] = {}
-    if trials.num_rows:
-        # written first, so that the files of a killed compaction show which trials they hold
-        ordered = with_typed_parameters(trials.take(pa.array(order)))
-        written["trials"] = [write_table(store, path("trials"), "trials", ordered)]
+    # written first, so that the files of a killed compaction show which trials they hold
+    parts = _by_parameters(visible_rows(source, table) for source in sources for table in trials[source.path])
+    for part, table in enumerate(parts):
+        custom = {field.name: type_name(field.type) for field in table.schema if field.name not in TRIALS.names}
+        path_of_part = path("trials", part if len(parts) > 1 else None)
+        file = write_table(store, path_of_part, "trials", table.sort_by("trial_id"), custom=custom)
+        written.setdefault("trials", []).append(file)
     for name in ("metrics", "curves"):
         named = [(source, file) for source in sources for file in source.files.get(name, ())]
-        parts = [rows for source, file in named if (rows := _read_rows(store, source, file)).num_rows]
-        if parts:
-            table = join_rows(name, parts).combine_chunks()
-            del parts  # free memory
+        rows = [rows for source, file in named if (rows := _read_rows(store, source, file)).num_rows]
+        if rows:
+            table = join_rows(name, rows).combine_chunks()
+            del rows  # free memory
             own = {column: kind for _, file in named for column, kind in file.own_columns.items()}
             custom = {column: kind for column, kind in own.items() if column in table.schema.names}
-            names_all = all(file.names_all for _, file in named)
             order = _order(name, table, ids)
-            written[name] = [write_table(store, path(name), name, table, order, custom=custom, names_all=names_all)]
+            written[name] = [write_table(store, path(name), name, table, order, custom=custom)]
             del table
     features = _merge_features(store, sources, ids, path)
     return written | ({"features": features} if features else {})

@@ -52,12 +52,12 @@ def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
     """
     require_intact(snapshot)
     specs = list(read_specs(store))
-    unlisted = {spec.sweep for spec in specs if spec.trials_sha256 is None or "search" in spec.spec} - {sweep}
+    unlisted = {spec.sweep for spec in specs if "search" in spec.spec} - {sweep}
     wanted = {t for spec in specs if spec.sweep == sweep for t in spec.trial_ids(store) or ()}
     sources = (*snapshot.sources, *snapshot.superseded_commits)
     stored = [(source, row) for source in sources for row in row_keys(source.all_trials)]
     wanted |= {row[0] for source, row in stored if sweep_of_path(source.path) == sweep}
-    kept = wanted & verified_requested_ids(store, without=sweep, all_listed=False)
+    kept = wanted & verified_requested_ids(store, without=sweep)
     kept |= {row[0] for source, row in stored if sweep_of_path(source.path) in unlisted} & wanted
     rows = frozenset(row for _, row in stored if row[0] in wanted - kept) - snapshot.removals.gone
     committed = snapshot.trial_ids()

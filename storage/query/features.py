@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile, open_parquet
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.schema import row_keys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,3 +99,15 @@ def _trials_of_layer(
     for trial in dict.fromkeys(trials[rows].tolist()):
         if trial in attempt_of and (selected := rows & (trials == trial) & (attempts == attempt_of[trial])).any():
             yield str(trial), labels[selected], features[selected]
+
+
+def iter_layer(
+    store: Store, sources: Iterable[VisibleCommit], layer: int, trial_ids: Set[str] | None = None
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield (trial, labels [N], features [N, d]) of one layer, of all visible trials or of some. Reads only that layer."""
+    for source in sources:
+        attempts = {
+            trial: attempt for trial, attempt in row_keys(source.trials) if trial_ids is None or trial in trial_ids
+        }
+        for file in source.files.get("features", ()):
+            yield from read_layer(store, file, layer, attempts)

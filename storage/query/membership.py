@@ -3,14 +3,11 @@
 A trial that only an earlier launch of a sweep requested belongs to `<sweep>@<number of that launch>`: the sweep's file
 has changed since, and results of the earlier content are not mixed with current results. If no recorded launch requests a
 trial (a launch of the same file with a new version or default of its task replaces the list), it belongs to `<sweep>@0`. A
-sweep without a list of trials (launched by an early version, or known only by its results) has the trials that were
-committed for it.
+sweep without an intact list of trials, or known only by its results, has the trials that were committed for it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import pyarrow as pa
 
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.catalog.specs import LaunchedSpec, read_specs
@@ -33,18 +30,6 @@ class Membership:
         named = ", ".join(f"{count} of {name}" for name, count in sorted(earlier.items()))
         query = f'depthrate query --sweep {min(earlier)} "select * from results"'
         return f"sweep {sweep} leaves out trials that its newest launch does not request ({named}). Show them: {query}"
-
-    def table(self, trials: pa.Table) -> pa.Table:
-        """Return each trial once per sweep it belongs to, with that sweep in the column `sweep`."""
-        rows = {trial_id: index for index, trial_id in enumerate(trials["trial_id"].to_pylist())}
-        pairs = sorted((rows[t], sweep) for sweep, ids in self.of_sweep.items() for t in ids if t in rows)
-        taken = trials.take(pa.array([row for row, _ in pairs], pa.int64()))
-        return with_sweep(taken, pa.array([sweep for _, sweep in pairs], pa.string()))
-
-
-def with_sweep(trials: pa.Table, sweeps: pa.Array) -> pa.Table:
-    """Return the trials with other values in the column `sweep`."""
-    return trials.set_column(trials.column_names.index("sweep"), "sweep", sweeps)
 
 
 def read_membership(store: Store, snapshot: Snapshot) -> Membership:

@@ -29,7 +29,7 @@ _FORMAT = ds.ParquetFileFormat(
 
 
 @dataclass(frozen=True)
-class _BatchScanner:
+class BatchScanner:
     """What DuckDB needs of an Arrow scanner. An Arrow scanner of batches would read them all ahead."""
 
     schema: pa.Schema
@@ -79,7 +79,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
 
     def scanner(
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **options: Any
-    ) -> _BatchScanner | ds.Scanner:
+    ) -> BatchScanner | ds.Scanner:
         """Return a scan of the files that may contain rows that pass the filter.
 
         Few files are scanned at a time: Arrow reads on until a gigabyte waits to be taken.
@@ -99,7 +99,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         if fetched:  # reads ahead, and so in the order of the tables
             return ds.Scanner.from_batches(until_exit(batches()), schema=schema)
-        return _BatchScanner(schema, until_exit(batches()))
+        return BatchScanner(schema, until_exit(batches()))
 
     def _fragment(self, file: DataFile) -> ds.Fragment:
         filesystem = self.store.files.arrow_filesystem()

@@ -1,14 +1,30 @@
-"""Checks of users' SQL, before anything is read, for input that DuckDB cannot process."""
+"""The text of users' SQL: checks of input that DuckDB cannot process, the views and columns that it names, hints on errors."""
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import duckdb
 
 from depthrate.errors import InputError
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.tables.custom_columns import quoted
+
+VIEWS = {
+    "trials": "trial, with one column per parameter",
+    "metrics": "layer of a trial at a measured step",
+    "curves": "step of a trial",
+    "features": "stored feature of a sample or a class mean",
+    "live": "logged step of an uncommitted trial, running or killed",
+    "attempts": "attempt (one execution of a pack)",
+    "fits": "model fitted to a curve",
+    "results": "trial, with its parameters and its metrics at the last step and last layer",
+}
+"""View -> meaning of a row."""
+_SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
+_MISSING = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
+_OBJECTS_TO_TEXT = re.compile(r"VARCHAR|convert string", re.IGNORECASE)
+_WORD = re.compile(r'"?([A-Za-z_][A-Za-z0-9_]*)"?')
 
 
 class QueryError(InputError):
@@ -73,3 +89,64 @@ def candidates(error: Exception) -> str:
     names = re.findall(r'"([^"]+)"', listed[1]) if listed else []
     similar = difflib.get_close_matches(missing[1], names, n=1) if missing else names[:1]
     return f' Did you mean "{similar[0]}"?' if similar else ""
+
+
+def named_views(query: str) -> list[str]:
+    """Return the views that a query may read."""
+    return [name for name in VIEWS if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
+
+
+def is_show_tables(query: str) -> bool:
+    """Return whether a query lists the views."""
+    return _SHOW_TABLES.fullmatch(" ".join(_tokens(query))) is not None
+
+
+def names_sweep(query: str) -> bool:
+    """Return whether a query names the column `sweep`, so that a trial appears once per sweep it belongs to."""
+    return "sweep" in names_in(query)
+
+
+def compared_sweeps(query: str) -> set[str]:
+    """Return the strings with which a query compares the column `sweep`."""
+    right = re.findall(
+        r"""\bsweep"?\s*(?:==?|<>|!=|(?:not\s+)?in\s*\()\s*((?:'(?:[^']|'')*'[\s,]*)+)""", query, re.IGNORECASE
+    )
+    left = re.findall(r"""('(?:[^']|'')*')\s*(?:==?|<>|!=)\s*(?:\w+\.)?"?sweep\b""", query, re.IGNORECASE)
+    return {text.replace("''", "'") for part in (*right, *left) for text in re.findall(r"'((?:[^']|'')*)'", part)}
+
+
+def names_in(query: str) -> set[str]:
+    """Return the words of a query that may be column names, in lower case."""
+    return {match[1].casefold() for token in _tokens(query) if (match := _WORD.match(token))}
+
+
+def _tokens(query: str) -> Iterator[str]:
+    """Yield the tokens of a query, except comments and string literals."""
+    encoded, tokens = query.encode(), duckdb.tokenize(query)  # positions are in bytes
+    for (start, kind), (stop, _) in zip(tokens, [*tokens[1:], (len(encoded), None)], strict=True):
+        if kind not in (duckdb.token_type.string_const, duckdb.token_type.comment):
+            yield encoded[start:stop].decode(errors="replace").strip()
+
+
+def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
+    """Return a hint with this view's names of columns that DuckDB's error reports as missing or of another type."""
+    missing = _missing_column(error).casefold()
+    known = {column.casefold(): column for column in columns}
+    names = [missing] if missing else sorted(names_in(query) & known.keys()) if _OBJECTS_TO_TEXT.search(error) else []
+    kinds = {"param_": "Parameter", "last_": "The last value of curve"}
+    renamed = [(kind, name, known.get(prefix + name)) for name in names for prefix, kind in kinds.items()]
+    return "".join(f" {kind} {name} is column {column} here." for kind, name, column in renamed if column)
+
+
+def elsewhere_hint(error: str, of_trials: Iterable[str]) -> str:
+    """Return a hint with the join that adds a column of `trials` that DuckDB's error reports as missing."""
+    name = _missing_column(error).casefold()
+    if name not in map(str.casefold, of_trials):
+        return ""
+    return f" {name} is a column of trials and results. Add `join trials using (trial_id)`."
+
+
+def _missing_column(error: str) -> str:
+    """Return the column that DuckDB's error reports as missing, or an empty str for other errors."""
+    match = _MISSING.search(error)
+    return (match[1] or match[2]) if match else ""

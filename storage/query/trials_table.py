@@ -1,189 +1,251 @@
-"""The view `trials`, read by column, since a query of a large store names few of its columns and parameters."""
+"""The view `trials` as an Arrow dataset for DuckDB, which requests the columns of a query: standard columns and parameters."""
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
 from depthrate.storage.commits.source import VisibleCommit, only_trials, visible_mask
 from depthrate.storage.files.parquet import DataFile, open_parquet
+from depthrate.storage.files.reads_at_exit import until_exit
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.scan import BatchScanner
 from depthrate.storage.tables.parameters import (
+    PARAMETER_TYPES,
     AddedParameters,
-    TypedParameters,
-    completed_texts,
-    join_values,
+    as_type,
+    column_of,
+    common_type,
     parameter_columns,
-    parsed_by_arrow,
 )
-from depthrate.storage.tables.schema import TRIALS, as_trials, empty_trials
+from depthrate.storage.tables.schema import TRIALS
 
-KEYS = ("trial_id", "attempt_id", "sweep", "task", "status")
-"""Columns of trials that are always read."""
+_VARIES, _UNKNOWN = object(), object()
+"""In place of the value that all trials have: they differ, or the footer does not show it."""
 
 
-class TrialsTable:
-    """All or some of the visible trials of some commits.
+class TrialsTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
+    """All or some of the visible trials of some commits. A scan reads only the columns that a query needs."""
 
-    For a compaction, only the columns that a query names are read. Its parameters are read as typed columns if it has them.
-    """
+    parameters: Mapping[str, str]
+    """Column of each parameter in the files -> its column here."""
+    tasks: Sequence[str]
+    """The trials' tasks."""
+    valueless: set[str]
+    """Columns of the parameters without any value, which are text here."""
+    _parts: Sequence[_Part]
+    _added: Sequence[Mapping[str, pa.Array]]
+    """For each part, the columns of parameters that its task gained later, with one value."""
 
-    def __init__(
-        self,
+    @classmethod
+    def of_sources(
+        cls,
         store: Store,
         sources: Sequence[VisibleCommit],
         added: AddedParameters,
         trial_ids: frozenset[str] | None = None,
-    ):
-        """Set the commits. Those whose trials are in memory with all columns are not read again."""
-        if trial_ids is not None:
-            sources = [only_trials(source, trial_ids) for source in sources]
-        loose = [source.trials for source in sources if "params" in source.trials.column_names]
-        self._loose, self._added = pa.concat_tables([empty_trials(), *loose]), added
-        compacted = [source for source in sources if "params" not in source.trials.column_names]
-        self._compacted = [_Compaction(store, source, added) for source in compacted if source.trials.num_rows]
-
-    @cached_property
-    def parameters(self) -> dict[str, str]:
-        """Parameter -> its column: param_<name> if a standard column or, except for case, another parameter has the name.
-
-        Reading them raises what `read` raises.
-        """
-        columns, taken = dict[str, str](), {name.casefold() for name in TRIALS.names}  # SQL sees no case
-        for name in self._names:
-            columns[name] = f"param_{name}" if name.casefold() in taken else name
-            taken.add(name.casefold())
-        return columns
-
-    def read(self, is_named: Callable[[str], bool]) -> pa.Table:
-        """Return the trials with the columns that a query may name.
+    ) -> TrialsTable:
+        """Return the table of the visible trials, or of those in `trial_ids`.
 
         Raises:
             OSError, pa.ArrowException: A file has vanished or is corrupt.
         """
-        trials = self._rows([name for name in TRIALS.names if name in KEYS or is_named(name)])
-        named = [name for name, column in self.parameters.items() if is_named(column)]
-        for name, values in self._values(named).items():
-            trials = trials.append_column(self.parameters[name], values)
-        return trials
+        if trial_ids is not None:
+            sources = [only_trials(source, trial_ids) for source in sources]
+        parts = _parts(store, [source for source in sources if source.trials.num_rows])
+        gained = [_added_to(part, added) for part in parts]
+        types: dict[str, list[pa.DataType]] = {}
+        for part, of_part in zip(parts, gained, strict=True):
+            for name, kind in [*part.types.items(), *((name, value.type) for name, value in of_part.items())]:
+                types.setdefault(name, []).append(kind)
+        columns, taken = dict[str, str](), {name.casefold() for name in TRIALS.names}
+        for name in types:
+            columns[name] = column_of(name, taken)
+            taken.add(name.casefold())
+        shown = {columns[name]: common_type(kinds) for name, kinds in types.items()}
+        valueless = {column for column, kind in shown.items() if pa.types.is_null(kind)}
+        schema = pa.schema([*TRIALS, *(shown | dict.fromkeys(valueless, pa.string())).items()])
+        table = cls([], schema, ds.ParquetFileFormat(), LocalFileSystem())
+        table._parts, table._added, table.parameters = parts, gained, columns
+        table.tasks = sorted({part.task for part in parts if part.task})
+        table.valueless = valueless
+        return table
 
-    @cached_property
-    def tasks(self) -> list[str]:
-        """The trials' tasks."""
-        return sorted(set(self._rows(["task"])["task"].to_pylist()) - {None})  # unique() would import pyarrow.compute
+    def scanner(self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: Any) -> BatchScanner:
+        """Return a scan of some columns of the rows that pass a filter over these columns."""
+        names = self.schema.names if columns is None else columns
+        shown = str(filter)  # of at least the names of the columns that it needs
+        filtered = [] if filter is None else [n for n in self.schema.names if n in shown and n not in names]
 
-    def _rows(self, names: Sequence[str]) -> pa.Table:
-        return pa.concat_tables([*(part.rows(names) for part in self._compacted), self._loose.select(names)])
+        def batches() -> Iterator[pa.RecordBatch]:
+            for part, added in zip(self._parts, self._added, strict=True):
+                table = self._rows(part, added, [*names, *filtered])
+                yield from (table if filter is None else table.filter(filter).select(names)).to_batches()
 
-    @cached_property
-    def _names(self) -> list[str]:
-        parts = [*(part.typed.names if part.typed else () for part in self._compacted), self._of_loose or ()]
-        return list(self._parsed if self._is_parsed else dict.fromkeys(chain.from_iterable(parts)))
+        return BatchScanner(pa.schema([self.schema.field(name) for name in names]), until_exit(batches()))
 
-    @cached_property
-    def _of_loose(self) -> dict[str, pa.Array] | None:
-        return parsed_by_arrow(completed_texts(self._loose, self._added)) if self._loose.num_rows else {}
+    def _rows(self, part: _Part, added: Mapping[str, pa.Array], columns: Sequence[str]) -> pa.Table:
+        """Return some columns of a part, with the types that they have here."""
+        in_file = {column: name for name, column in self.parameters.items()}
+        names = [in_file.get(column, column) for column in columns]
+        rows = part.rows([name for name in names if name in part.types or name in TRIALS.names])
+        arrays = []
+        for column, name in zip(columns, names, strict=True):
+            values = pa.chunked_array([pa.nulls(part.num_rows)])
+            if name in rows.column_names:
+                values = rows[name]
+            elif name in added:
+                values = pa.chunked_array([pa.concat_arrays([added[name]] * part.num_rows)])
+            arrays.append(as_type(values, self.schema.field(column).type))
+        return pa.Table.from_arrays(arrays, list(columns))
 
-    @cached_property
-    def _is_parsed(self) -> bool:
-        """Whether the JSON of all trials is needed, because some trials have no typed parameters."""
-        return self._of_loose is None or any(part.typed is None for part in self._compacted)
+    def varying_parameters(self, columns: Collection[str]) -> list[str]:
+        """Return those of some parameters that differ between trials."""
+        return [column for name, column in self.parameters.items() if column in columns and self._varies(name)]
 
-    @cached_property
-    def _parsed(self) -> dict[str, pa.Array]:
-        return parameter_columns(completed_texts(self._rows(TRIALS.names), self._added))
-
-    def _values(self, names: Sequence[str]) -> Mapping[str, Any]:
-        if not self._is_parsed:
-            joined = {name: join_values([*self._typed_values(name)]) for name in names}
-            if None not in joined.values():
-                return joined
-        return {name: self._parsed[name] for name in names}
-
-    def _typed_values(self, name: str) -> Iterator[tuple[int, pa.ChunkedArray | None]]:
-        yield from ((part.num_rows, part.values(name)) for part in self._compacted)
-        loose = (self._of_loose or {}).get(name)
-        yield self._loose.num_rows, None if loose is None else pa.chunked_array([loose])
-
-    @cached_property
-    def constant_parameters(self) -> set[str]:
-        """Columns of parameters that have the same value in all trials, as far as that is known without reading the trials."""
-        parts = [part.typed.constants for part in self._compacted if part.typed is not None]
-        if self._of_loose:
-            parts.append(TypedParameters.from_columns(self._of_loose).constants)
-        if self._is_parsed or not parts:
-            return set()
-        first, *rest = ({name: json.dumps(value) for name, value in part.items()} for part in parts)
-        return {self.parameters[n] for n, value in first.items() if all(part.get(n) == value for part in rest)}
-
-    @cached_property
-    def varying_parameters(self) -> set[str]:
-        """Columns of parameters that differ between trials, as far as that is known without reading the trials."""
-        if self._is_parsed:
-            return set()
-        whole = [
-            part.typed.varying.column_names for part in self._compacted if part.is_whole and part.typed is not None
-        ]
-        return {self.parameters[name] for names in whole for name in names}
+    def _varies(self, name: str) -> bool:
+        values = set[str]()
+        for part, added in zip(self._parts, self._added, strict=True):
+            found = part.constant(name) if name in part.types else added[name][0].as_py() if name in added else None
+            values.add(repr(found))
+            if found is _VARIES or len(values) > 1:
+                return True
+        return False
 
 
-class _Compaction:
-    """The visible trials of a compaction."""
+def _added_to(part: _Part, added: AddedParameters) -> dict[str, pa.Array]:
+    gained = added(part.task, part.version)
+    return (
+        parameter_columns([{n: v for n, v in gained.items() if column_of(n) not in part.types}], {}) if gained else {}
+    )
 
-    def __init__(self, store: Store, source: VisibleCommit, added: AddedParameters):
-        self._store, self._source, self._added = store, source, added
-        self.num_rows, self.is_whole = source.trials.num_rows, source.is_fully_visible
 
-    @cached_property
-    def _files(self) -> list[pq.ParquetFile]:
-        return [open_parquet(_content(self._store, file)) for file in self._source.files.get("trials", ())]
+class _Part:
+    """Trials of one version of a task with the same parameters, in one or many files."""
 
-    @cached_property
-    def _mask(self) -> pa.Array | None:
-        return visible_mask(self._source, self._source.all_trials)
-
-    def _visible(self, tables: Sequence[pa.Table]) -> pa.Table:
-        table = pa.concat_tables(tables)
-        return table if self._mask is None else table.filter(self._mask)
+    def __init__(self, task: str, version: int, types: Mapping[str, pa.DataType], files: Sequence[_File]):
+        self.task, self.version, self.types, self._files = task, version, types, files
+        self.num_rows = sum(file.num_rows for file in files)
 
     def rows(self, names: Sequence[str]) -> pa.Table:
-        """Return some columns of the trials."""
-        return self._visible([as_trials(file.read(list(names), use_threads=False), names) for file in self._files])
+        """Return some columns of the visible trials."""
+        return pa.concat_tables([file.rows(names) for file in self._files])
+
+    def constant(self, name: str) -> object:
+        """Return the value of a parameter in all trials, or `_VARIES`."""
+        if self._files[0].is_compacted and (value := self._files[0].constant(name)) is not _UNKNOWN:
+            return value
+        values = self._from_json.get(name) if len(self._files) > 1 else None
+        if values is None:
+            values = self.rows([name])[name].combine_chunks()
+        # any type can be compared with itself, shifted by one
+        return values[0].as_py() if values[1:].equals(values[:-1]) else _VARIES
 
     @cached_property
-    def typed(self) -> TypedParameters | None:
-        """The parameters, with those that the task gained later, or None if the JSON of the trials must be parsed."""
-        if len(self._files) != 1:
-            return None
-        (file,) = self._files
-        typed = TypedParameters.from_metadata(file.metadata.metadata, file.metadata.num_rows)
-        if typed is None:
-            return None
-        first = file.read_row_group(0, ["task", "task_version"], use_threads=False).slice(0, 1).to_pylist()[0]
-        added = self._added(first["task"], first["task_version"])
-        added = {name: value for name, value in added.items() if name not in typed.names}
-        return replace(typed, names=[*typed.names, *added], constants=typed.constants | added)
+    def _from_json(self) -> Mapping[str, pa.Array]:
+        """The parameters as read by Arrow, as far as it can: their JSON is in memory, but not the columns of many files."""
+        import pyarrow.json
+
+        content = "\n".join(self.rows(["params"])["params"].to_pylist()).encode()
+        # a single block, so that a column has one chunk, with one extra byte, so that no object is cut in two
+        options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(content) + 1)
+        try:
+            table = pyarrow.json.read_json(pa.BufferReader(content), read_options=options)
+        except pa.ArrowException:
+            return {}
+        return {column_of(name): table[name].chunk(0) for name in table.column_names}
+
+
+class _File:
+    """The visible trials in a file: a commit, or one of a compaction's."""
+
+    def __init__(self, store: Store, source: VisibleCommit, file: DataFile | None = None, start: int = 0):
+        self._store, self._source, self._file = store, source, file
+        self.is_compacted = file is not None
+        self.in_memory = source.all_trials if file is None else source.all_trials.slice(start, file.rows)
+        self._mask = visible_mask(source, self.in_memory)
+        hidden = 0 if self._mask is None else sum(chunk.false_count for chunk in self._mask.chunks)
+        self.num_rows = self.in_memory.num_rows - hidden
 
     @cached_property
-    def _constants(self) -> dict[str, pa.Array]:
-        return parameter_columns([json.dumps(self.typed.constants)]) if self.typed is not None else {}
+    def types(self) -> Mapping[str, pa.DataType]:
+        """Column of each parameter -> its type."""
+        if self._file is not None:
+            return {name: PARAMETER_TYPES.get(kind, pa.string()) for name, kind in self._file.own_columns.items()}
+        return {field.name: field.type for field in self.schema if field.name not in TRIALS.names}
 
-    def values(self, name: str) -> pa.ChunkedArray | None:
-        """Return the values of a typed parameter, or None if the trials do not have it."""
-        if self.typed is None or name not in self.typed.names:
-            return None
-        if name in self.typed.constants:
-            return pa.chunked_array([pa.repeat(self._constants[name][0], self.num_rows)])
-        return self._visible([self.typed.varying.select([name])])[name]
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns of a commit's file."""
+        schema = self._source.schema
+        return self._open().schema_arrow.remove_metadata() if schema is None else schema
+
+    def _open(self) -> pq.ParquetFile:
+        content = self._source.content
+        if self._file is not None:
+            return self._compacted
+        return open_parquet(self._store.read(self._source.path) if content is None else content)
+
+    @cached_property
+    def _compacted(self) -> pq.ParquetFile:
+        assert self._file is not None
+        return open_parquet(self._file.read(self._store))
+
+    @cached_property
+    def _groups(self) -> list[pq.RowGroupMetaData]:
+        metadata = self._compacted.metadata
+        return [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+
+    @cached_property
+    def _index(self) -> Mapping[str, int]:
+        """Column -> its number among those of Parquet."""
+        schema = self._compacted.metadata.schema
+        return {schema.column(number).path: number for number in range(len(schema))}
+
+    def rows(self, names: Sequence[str]) -> pa.Table:
+        """Return some columns of the visible trials."""
+        is_in_memory = set(names) <= set(self.in_memory.column_names)
+        rows = self.in_memory.select(names) if is_in_memory else self._open().read(list(names), use_threads=False)
+        return rows if self._mask is None else rows.filter(self._mask)
+
+    def constant(self, name: str) -> object:
+        """Return the value of a parameter in all trials, `_VARIES` or `_UNKNOWN`, from the statistics in the footer."""
+        values, index = set[object](), self._index.get(name)
+        for group in self._groups:
+            statistics = None if index is None else group.column(index).statistics
+            if statistics is None or not statistics.has_null_count:
+                return _UNKNOWN
+            if statistics.num_values and not statistics.has_min_max:
+                return _UNKNOWN
+            values |= {None} if statistics.null_count else set()
+            values |= {statistics.min, statistics.max} if statistics.num_values else set()
+        if len(values) == 1:
+            return values.pop()
+        return _VARIES if self._mask is None else _UNKNOWN
 
 
-def _content(store: Store, file: DataFile) -> bytes:
-    content = file.read(store)
-    if not file.has_content(content):
-        raise OSError(f"{file.path} is corrupt: its sha256 differs")
-    return content
+def _parts(store: Store, sources: Sequence[VisibleCommit]) -> list[_Part]:
+    """Return the parts of some sources: a compacted file each, and the commits of a task with the same columns together."""
+    parts, loose = list[_Part](), dict[tuple[Any, ...], list[_File]]()
+    for source in sources:
+        start = 0
+        for file in source.files.get("trials", ()) if source.manifest is not None else ():
+            if (of_file := _File(store, source, file, start)).num_rows:
+                parts.append(_Part(*_task(of_file), of_file.types, [of_file]))
+            start += file.rows
+        if source.manifest is None:
+            of_commit = _File(store, source)
+            loose.setdefault((*_task(of_commit), of_commit.schema), []).append(of_commit)
+    return [*parts, *(_Part(task, version, files[0].types, files) for (task, version, _), files in loose.items())]
+
+
+def _task(file: _File) -> tuple[Any, Any]:
+    """Return the task and version of a file's trials."""
+    first = file.rows(["task", "task_version"])
+    return first["task"][0].as_py(), first["task_version"][0].as_py()

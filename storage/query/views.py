@@ -1,104 +1,242 @@
-"""The views of a store: which views a query names, and the SQL of `results` and `live`, which join other tables."""
+"""The views of a snapshot: each table with its visible rows, `results` and `live`, which join tables, and small tables."""
 
-import json
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from functools import lru_cache
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
 from depthrate.storage.attempts.live_curves import LivePack, LiveReader, live_rows, newest_live_rows
+from depthrate.storage.attempts.records import read_records
+from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.catalog.tags import read_tags
+from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.commits.source import Problem, first_line
+from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.custom_columns import quoted
-from depthrate.storage.tables.parameters import parameter_columns
-from depthrate.storage.tables.schema import Columns
+from depthrate.storage.query.membership import Membership, read_membership
+from depthrate.storage.query.sql_checks import named_views, names_sweep
+from depthrate.storage.tables.custom_columns import CUSTOM_TYPES, quoted
+from depthrate.storage.tables.parameters import AddedParameters, as_type, column_of, parameter_columns
+from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, Columns
 
-VIEWS = {
-    "trials": "trial, with one column per parameter",
-    "metrics": "layer of a trial at a measured step",
-    "curves": "step of a trial",
-    "features": "stored feature of a sample or a class mean",
-    "live": "logged step of an uncommitted trial, running or killed",
-    "attempts": "attempt (one execution of a pack)",
-    "fits": "model fitted to a curve",
-    "results": "trial, with its parameters and its metrics at the last step and last layer",
-}
-"""View -> meaning of a row."""
-_SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
-_MISSING = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
-_OBJECTS_TO_TEXT = re.compile(r"VARCHAR|convert string", re.IGNORECASE)
-_WORD = re.compile(r'"?([A-Za-z_][A-Za-z0-9_]*)"?')
+if TYPE_CHECKING:
+    from depthrate.storage.query.trials_table import TrialsTable
+
 _FIRST = ("trial_id", "sweep", "task", "status")
 _LAST = ("wall_s", "device", "host", "committed_at", "tags")
-
-
 _MEASURED = (
     "select * from metrics where is_last qualify row_number() over "
     "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
 )
 
 
-def named_views(query: str) -> list[str]:
-    """Return the views that a query may read."""
-    return [name for name in VIEWS if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
+@dataclass
+class Views:
+    """The views of a snapshot, or of one sweep's trials in it."""
 
+    store: Store
+    snapshot: Snapshot
+    columns: Columns
+    added: AddedParameters
+    scope: tuple[str, frozenset[str]] | None = None
+    """A sweep and its trials, which are the only visible ones."""
+    in_memory: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Tables queried instead of files."""
+    has_tags: bool = True
 
-def is_show_tables(query: str) -> bool:
-    """Return whether a query lists the views."""
-    return _SHOW_TABLES.fullmatch(" ".join(_tokens(query))) is not None
+    def create(self, connection: duckdb.DuckDBPyConnection, query: str) -> None:
+        """Create the views that a query names and the views they depend on. Opening all views would take longer."""
+        named = set(named_views(query))
+        if "results" in named:
+            named |= {"trials", "metrics", "curves"}
+        for name in named - {"results"}:
+            if name == "trials":
+                self._create_trials(connection, with_members=self.scope is None and names_sweep(query))
+            elif name in self.in_memory:
+                connection.register(name, self.in_memory[name])
+            elif name in DATA_TABLES:
+                self._create_table(connection, name)
+            elif name == "fits":
+                connection.register("fits", self._fits())
+            elif name == "live":
+                packs = read_live(self.store, self.snapshot.commit_index.keys(), self.scope)
+                of_sweeps = [name for spec in newest_specs(self.store).values() for name in spec.parameter_names()]
+                create_live_view(connection, packs, self.columns, [*self.parameter_names(), *of_sweeps])
+            elif name == "attempts":
+                records = read_records(self.store, self.snapshot)
+                connection.register("attempts", pa.Table.from_pylist(records, ATTEMPTS))
+        if "results" in named:
+            connection.execute(self._results())
 
+    @cached_property
+    def membership(self) -> Membership:
+        """The sweeps' committed trials."""
+        return read_membership(self.store, self.snapshot)
 
-def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
-    """Return a hint with this view's names of columns that DuckDB's error reports as missing or of another type."""
-    missing = _missing_column(error).casefold()
-    known = {column.casefold(): column for column in columns}
-    names = [missing] if missing else sorted(names_in(query) & known.keys()) if _OBJECTS_TO_TEXT.search(error) else []
-    kinds = {"param_": "Parameter", "last_": "The last value of curve"}
-    renamed = [(kind, name, known.get(prefix + name)) for name in names for prefix, kind in kinds.items()]
-    return "".join(f" {kind} {name} is column {column} here." for kind, name, column in renamed if column)
+    @cached_property
+    def trials(self) -> TrialsTable:
+        """The visible trials."""
+        from depthrate.storage.query.trials_table import TrialsTable  # imports pandas, unless a command prevents it
 
+        of_scope = None if self.scope is None else self.scope[1]
+        return TrialsTable.of_sources(self.store, self.snapshot.sources, self.added, of_scope)
 
-def elsewhere_hint(error: str, of_trials: Iterable[str]) -> str:
-    """Return a hint with the join that adds a column of `trials` that DuckDB's error reports as missing."""
-    name = _missing_column(error).casefold()
-    if name not in map(str.casefold, of_trials):
-        return ""
-    return f" {name} is a column of trials and results. Add `join trials using (trial_id)`."
+    def parameter_names(self) -> list[str]:
+        """Return the columns of the view `trials` that are parameters."""
+        return list(self.trials.parameters.values())
 
+    @cached_property
+    def _tags(self) -> Mapping[str, list[str]]:
+        return read_tags(self.store) if self.has_tags else {}
 
-def _missing_column(error: str) -> str:
-    """Return the column that DuckDB's error reports as missing, or an empty str for other errors."""
-    match = _MISSING.search(error)
-    return (match[1] or match[2]) if match else ""
+    def _create_trials(self, connection: duckdb.DuckDBPyConnection, *, with_members: bool) -> None:
+        """Create the view of trials. With members, each trial appears once per sweep that it belongs to."""
+        connection.register("all_trials", self.trials)
+        replaced = [f"{term} as {quoted(name)}" for name, term in self._values_used().items()]
+        rows, tags = "all_trials", ""
+        if with_members:
+            pairs = [(trial_id, sweep) for sweep, ids in self.membership.of_sweep.items() for trial_id in ids]
+            members = {"trial_id": [trial_id for trial_id, _ in pairs], "of_sweep": [sweep for _, sweep in pairs]}
+            connection.register("members", pa.table({n: pa.array(v, pa.string()) for n, v in members.items()}))
+            rows = "(select * exclude (of_sweep) replace (of_sweep as sweep) from all_trials join members using (trial_id))"
+        elif self.scope is not None:
+            replaced.append(f"'{self.scope[0]}' as sweep")
+        if "tags" not in map(str.casefold, self.trials.schema.names):  # a parameter may have this name
+            tags = ", null::varchar[] as tags"
+            if self._tags:
+                tags, lists = "", pa.array(list(self._tags.values()), pa.list_(pa.string()))
+                connection.register("all_tags", pa.table({"trial_id": pa.array(list(self._tags)), "tags": lists}))
+                # grouped, so that DuckDB leaves it out of queries without tags
+                grouped = "select trial_id, first(tags) as tags from all_tags group by trial_id"
+                rows += f" left join ({grouped}) using (trial_id)"
+        changed = f" replace ({', '.join(replaced)})" if replaced else ""
+        connection.execute(f"create temp view trials as select *{changed}{tags} from {rows}")
 
+    def _values_used(self) -> dict[str, str]:
+        """Return column -> SQL of the parameters with a value that is used in place of null."""
+        terms: dict[str, list[str]] = {}
+        for task in self.trials.tasks:
+            for name, text in self.columns.nulls(task).items():
+                if (column := self.trials.parameters.get(column_of(name))) is not None:
+                    terms.setdefault(column, []).append(f"when task = '{task}' then ({text})")
+        used = {name: f"case {' '.join(part)} end" for name, part in terms.items()}
+        return {
+            name: term if name in self.trials.valueless else f"coalesce({quoted(name)}, {term})"
+            for name, term in used.items()
+            if name in self.trials.valueless or self.trials.schema.field(name).type != pa.string()
+        }
 
-def names_sweep(query: str) -> bool:
-    """Return whether a query names the column `sweep`, so that a trial appears once per sweep it belongs to."""
-    return "sweep" in names_in(query)
+    def _create_table(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
+        """Create the view of a table: all rows of most files, and only the rows of visible trials of the remaining files."""
+        sources, schema = (
+            self.snapshot.sources,
+            pa.schema([*self.columns.schemas[name], *self._custom_columns(name).items()]),
+        )
+        complete = [index for index, source in enumerate(sources) if source.is_fully_visible]
+        rest = [index for index, source in enumerate(sources) if not source.is_fully_visible]
+        # An attempt's ID distinguishes its rows from those of other attempts, but not the rows of its own parts, which hold
+        # the same trial if the response to a commit was lost. Compactions may hold copies of the same rows.
+        partial = [[index] for index in rest if sources[index].manifest is not None]
+        parts_of = Counter[str]()
+        loose: dict[int, list[int]] = {}
+        for index in (index for index in rest if sources[index].manifest is None):
+            attempt_id = attempt_of_path(sources[index].path)
+            loose.setdefault(parts_of[attempt_id], []).append(index)
+            parts_of[attempt_id] += 1
+        partial += loose.values()
+        connection.register(f"complete_{name}", self._dataset(name, complete, schema))
+        parts = [f"select * from complete_{name}"]
+        for index, group in enumerate(group for group in partial if group):
+            visible = pa.concat_tables([sources[i].trials.select(["trial_id", "attempt_id"]) for i in group])
+            connection.register(f"part_{name}_{index}", self._dataset(name, group, schema))
+            connection.register(f"visible_{name}_{index}", visible)
+            join = f"semi join visible_{name}_{index} using (trial_id, attempt_id)"
+            parts.append(f"select * from part_{name}_{index} {join}")
+        rows = " union all ".join(parts)
+        if self.scope is not None and not self.snapshot.commit_index.keys() <= self.scope[1]:
+            # only where it hides rows: the join may hold the whole table in memory
+            connection.register("scope", pa.table({"trial_id": pa.array(sorted(self.scope[1]), pa.string())}))
+            rows = f"select * from ({rows}) semi join scope using (trial_id)"
+        # DuckDB passes a comparison to the scan, which skips row groups by it, but not a column alone
+        flags = [quoted(field.name) for field in schema if pa.types.is_boolean(field.type)]
+        compared = ", ".join(f"{flag} = true as {flag}" for flag in flags)
+        connection.execute(
+            f"create temp view {name} as select *{f' replace ({compared})' if flags else ''} from ({rows})"
+        )
 
+    def _dataset(self, name: str, sources: list[int], schema: pa.Schema) -> Any:
+        """Return a table's files as an Arrow dataset with a known schema, so that opening it reads no footer."""
+        if not any(self.snapshot.sources[index].files.get(name) for index in sources):
+            return pa.Table.from_batches([], schema)
+        from depthrate.storage.query.scan import TableDataset  # imports pandas, unless a command prevents it
 
-def compared_sweeps(query: str) -> set[str]:
-    """Return the strings with which a query compares the column `sweep`."""
-    right = re.findall(
-        r"""\bsweep"?\s*(?:==?|<>|!=|(?:not\s+)?in\s*\()\s*((?:'(?:[^']|'')*'[\s,]*)+)""", query, re.IGNORECASE
-    )
-    left = re.findall(r"""('(?:[^']|'')*')\s*(?:==?|<>|!=)\s*(?:\w+\.)?"?sweep\b""", query, re.IGNORECASE)
-    return {text.replace("''", "'") for part in (*right, *left) for text in re.findall(r"'((?:[^']|'')*)'", part)}
+        return TableDataset.from_snapshot(self.store, self.snapshot, name, sources, schema)
 
+    def _custom_columns(self, name: str) -> dict[str, pa.DataType]:
+        """Return a table's columns beyond the standard ones: columns of the files, then declared columns that no file has yet.
 
-def names_in(query: str) -> set[str]:
-    """Return the words of a query that may be column names, in lower case."""
-    return {match[1].casefold() for token in _tokens(query) if (match := _WORD.match(token))}
+        A column whose type differs between tasks, or whose name is not unique in SQL, is left out and reported.
+        """
+        types: dict[str, set[str]] = {}
+        for file in self.snapshot.files(name):
+            for column, type_name in file.own_columns.items():
+                types.setdefault(column, set()).add(type_name)
+        standard = self.columns.schemas[name].names  # a later version may have added a user's column as a standard one
+        custom, names_in_sql = dict[str, pa.DataType](), {column.casefold() for column in standard}
+        for column, type_names in types.items():
+            if len(type_names) > 1:
+                reason = f"has the types {sorted(type_names)} in different tasks. Remove the trials with one of them"
+                self._report(Problem(f"{name}.{column}", reason))
+            elif column not in standard:
+                custom[column] = CUSTOM_TYPES[min(type_names)]
+        custom |= {c: kind for c, kind in self.columns.custom_types(name).items() if c not in types}
+        nameable = {}  # names that are distinct in SQL, as are the names of all columns written today
+        for column, kind in custom.items():
+            if column and column.casefold() not in names_in_sql:
+                names_in_sql.add(column.casefold())
+                nameable[column] = kind
+            else:
+                reason = "is empty, or in SQL the name of another column. It is left out. Rename it: depthrate verify --repair"
+                self._report(Problem(f"{name}.{column!r:.80}", reason))
+        return nameable
 
+    def _report(self, problem: Problem) -> None:
+        if problem not in self.snapshot.problems:
+            self.snapshot.problems.append(problem)
 
-def _tokens(query: str) -> Iterator[str]:
-    """Yield the tokens of a query, except comments and string literals."""
-    encoded, tokens = query.encode(), duckdb.tokenize(query)  # positions are in bytes
-    for (start, kind), (stop, _) in zip(tokens, [*tokens[1:], (len(encoded), None)], strict=True):
-        if kind not in (duckdb.token_type.string_const, duckdb.token_type.comment):
-            yield encoded[start:stop].decode(errors="replace").strip()
+    def _results(self) -> str:
+        parameters, always_last = self.parameter_names(), self.columns.always_last
+        standard = {table: self.columns.schemas[table].names for table in MEASURED_TABLES}
+        metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
+        curves = [n for n in standard["curves"] if n not in standard["metrics"]]
+        added = self._custom_columns("metrics").items()
+        metrics += [n for n, kind in added if n not in always_last or kind == pa.float64()]
+        custom = list(self._custom_columns("curves"))
+        in_memory = {name: table.column_names for name, table in self.in_memory.items()}
+        metrics = [name for name in metrics if name in in_memory.get("metrics", metrics)]
+        curves, custom = ([n for n in names if n in in_memory.get("curves", names)] for names in (curves, custom))
+        complete = self.columns.complete
+        return results_view(parameters, metrics, curves, custom, always_last=always_last, complete=complete)
+
+    def _fits(self) -> pa.Table:
+        tables = [pa.Table.from_batches([], FITS)]
+        for path in self.store.list("fits"):
+            try:
+                tables.append(parse_fits(self.store.read(path)))
+            except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+                self._report(Problem(path, f"cannot be read ({first_line(error)}). Fit the sweep again"))
+        fits = pa.concat_tables(tables)
+        fits = fits.append_column("split_by", fits["by"])  # `by` is a reserved word of SQL
+        if self.scope is None:
+            return fits
+        return fits.filter(pa.array([sweep == self.scope[0] for sweep in fits["sweep"].to_pylist()], pa.bool_()))
 
 
 def results_view(
@@ -106,7 +244,6 @@ def results_view(
     metrics: Sequence[str],
     curves: Sequence[str],
     custom_curves: Sequence[str],
-    query: str,
     *,
     always_last: Collection[str],
     complete: Iterable[str],
@@ -114,7 +251,7 @@ def results_view(
     """Return the SQL that creates the view.
 
     The view has the metrics at a trial's last step and last layer, on the training split, and the columns and parameters of the
-    trials that the query may name. Curves are included if the query may name one.
+    trials. The curves are joined last, as one group per trial, so that DuckDB leaves the join out of queries without them.
 
     If a curve has no value at that step, its last logged value is used: a custom loop may log its steps 0 to n - 1 and measure
     after n, or measure nothing. For tasks in `complete` this applies only if no row exists at that step. For other tasks the
@@ -131,39 +268,37 @@ def results_view(
     curves = [name for name in (*curves, *custom_curves) if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
     hidden = [*always_last, *(name for name in custom_curves if _is_in(name, parameters))]
     columns = [f"t.{name}" for name in _FIRST]
-    columns += [f"t.{quoted(name)} as {_named(name, 'param', taken)}" for name in parameters if may_name(query, name)]
+    columns += [f"t.{quoted(name)} as {_named(name, 'param', taken)}" for name in parameters]
     columns += [f"m.{quoted(name)}" for name in metrics]
-    join = ""
-    if any(may_name(query, name) for name in curves):
-        logged = [quoted(name) for name in curves]
-        final_names = [_named(name, "last", hidden) for name in curves]
-        metric_terms = [f", m.{name}" if name in also_measured else "" for name in logged]
-        terms = zip(logged, metric_terms, final_names, strict=True)
-        columns += [f"coalesce(c.{name}, l.{name}{term}) as {final_name}" for name, term, final_name in terms]
-        last_logged = ", ".join(f"arg_max({name}, step) as {name}" for name in logged)
-        join = (
-            # reduced first, since the join holds its right side in memory
-            f"left join (select * from curves semi join ({_MEASURED}) using (trial_id, step, split)) c "
-            "on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split "
-            f"left join (select trial_id, split, {last_logged} from curves semi join ({_trials_to_fill(complete)}) "
-            "using (trial_id) group by all) l "
-            "on l.trial_id = t.trial_id and l.split = coalesce(m.split, 'train') and t.status = 'ok'"
-        )
-    columns += [f"t.{name}" for name in _LAST if may_name(query, name)]
+    logged = [quoted(name) for name in curves]
+    for name, column in zip(curves, logged, strict=True):
+        measured = f"coalesce(e.{column}, m.{column})" if column in also_measured else f"e.{column}"
+        columns.append(f"{measured} as {_named(name, 'last', hidden)}")
+    columns += [f"t.{name}" for name in _LAST]
+
+    def listed(term: str) -> str:
+        return ", ".join(f"{term.format(column)} as {column}" for column in logged)
+
+    measured_at = (
+        f"select trial_id, {listed('max({})')} from curves semi join ({_MEASURED}) using (trial_id, step, split)"
+    )
+    last = f"select trial_id, {listed('arg_max({}, step)')} from curves semi join ({_splits_to_fill(complete)}) using "
     return (
         f"create temp view results as select {', '.join(columns)} from trials t "
-        f"left join ({_MEASURED}) m on m.trial_id = t.trial_id {join}"
+        f"left join ({_MEASURED}) m on m.trial_id = t.trial_id "
+        f"left join (select trial_id, {listed('max(coalesce(c.{0}, l.{0}))')} from ({measured_at} group by trial_id) c "
+        f"full join ({last} (trial_id, split) group by trial_id) l using (trial_id) group by trial_id) e "
+        "on e.trial_id = t.trial_id"
     )
 
 
-def _trials_to_fill(complete: Iterable[str]) -> str:
+def _splits_to_fill(complete: Iterable[str]) -> str:
     """Return the SQL of the trials whose curves may have no value at the measured step but a value at an earlier step."""
     tasks = ", ".join(f"'{task}'" for task in complete)
     return (
-        f"select trial_id from trials where status = 'ok' and not list_contains([{tasks}]::varchar[], coalesce(task, '')) "
-        f"union all select t.trial_id from trials t anti join (select m.trial_id from ({_MEASURED}) m "
-        "semi join curves c on c.trial_id = m.trial_id and c.step = m.step and c.split = m.split) e "
-        "on e.trial_id = t.trial_id where t.status = 'ok'"
+        f"select t.trial_id, coalesce(m.split, 'train') as split from trials t left join ({_MEASURED}) m using (trial_id) "
+        f"where t.status = 'ok' and (not list_contains([{tasks}]::varchar[], coalesce(t.task, '')) or t.trial_id not in "
+        f"(select m.trial_id from ({_MEASURED}) m semi join curves c using (trial_id, step, split)))"
     )
 
 
@@ -175,31 +310,6 @@ def _is_in(name: str, names: Iterable[str]) -> bool:
 def _named(name: str, prefix: str, taken: Sequence[str]) -> str:
     """Return the name of a column in the view, with a prefix if it is taken."""
     return quoted(f"{prefix}_{name}" if _is_in(name, taken) else name)
-
-
-def may_name(query: str, name: str) -> bool:
-    """Return whether a query can refer to this column of `trials` or `results`: by its name, a star, or the whole row.
-
-    Columns to which it cannot refer need not be read, nor do files that contain only such columns.
-    """
-    is_plain = name.isascii() and '"' not in name  # otherwise SQL may write it in another way
-    return not is_plain or name.lower() in query.lower() or _selects_all(query)
-
-
-@lru_cache(maxsize=8)
-def _selects_all(query: str) -> bool:
-    """Return whether a query can refer to columns of `trials` or `results` without their names."""
-    text = re.sub(r'"(trials|results)"', r"\1", " ".join(_tokens(query)).lower())
-    text = re.sub(r"count \( \* \)|distinct from", "", text)
-    # names of the whole row: the views' and their aliases
-    aliases = re.findall(r"\b(?:trials|results)\b[\s)]+(?:as\s+)?\"?(\w+)|(\w+)\"?\s*:\s*(?:trials|results)\b", text)
-    names = {"trials", "results", *(name for pair in aliases for name in pair if name)}
-    names_row = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
-    # `from results` alone selects all columns
-    froms, selects = (text.split().count(word) for word in ("from", "select"))
-    by_form = re.search(r"\*|columns|\b(describe|summarize|natural|table|pivot|unpivot)\b", text)
-    by_place = re.search(r'\b(trials|results)"?\s+(as\s+)?"?(?!where\b)\w+"?\s*\(', text)  # from trials t(a, b)
-    return names_row or froms > selects or selects == 0 or by_form is not None or by_place is not None
 
 
 def read_live(store: Store, committed: Set[str], scope: tuple[str, Set[str]] | None = None) -> list[LivePack]:
@@ -228,8 +338,13 @@ def create_live_view(
     rows, params = live_rows(packs, columns), {t: values for pack in packs for t, values in pack.params.items()}
     taken = {name.casefold() for name in rows.column_names}
     trials = pa.table({"trial_id": pa.array(list(params), pa.string())})
-    parameters = parameter_columns([json.dumps(values) for values in params.values()])
-    parameters |= {name: pa.nulls(len(params), pa.float64()) for name in parameter_names if name not in parameters}
+    columns_of_packs = {n: pa.chunked_array([v]) for n, v in parameter_columns(list(params.values()), {}).items()}
+    parameters = {n: as_type(v, pa.string()) if pa.types.is_null(v.type) else v for n, v in columns_of_packs.items()}
+    parameters |= {
+        name: pa.chunked_array([pa.nulls(len(params), pa.float64())])
+        for name in parameter_names
+        if name not in parameters
+    }
     for name, values in parameters.items():
         column = f"param_{name}" if name.casefold() in taken else name
         if column.casefold() not in taken:

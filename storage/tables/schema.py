@@ -1,7 +1,7 @@
 """The tables' columns: standard columns, and columns declared by tasks, which the caller passes.
 
 This module does not name any metric: the caller passes the measured columns as `Columns`. Every file has the standard columns
-and the columns that its task declares or returned.
+and the columns that its task declares or returned. A trials file has a column per parameter as well (`tables.parameters`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from depthrate.errors import InputError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 3
 _REAL, _TEXT = pa.float64(), pa.string()
 
 TRIALS = pa.schema(
@@ -36,10 +36,10 @@ TRIALS = pa.schema(
         ("job_id", _TEXT),
         ("params", _TEXT),
         ("code_hash", _TEXT),
+        ("engine", _TEXT),
     ]
 )
-OPTIONAL_TRIALS_COLUMNS = frozenset({"code_hash"})
-"""Columns of trials that files of older versions lack."""
+"""Standard columns of trials. All other columns of a trials file are parameters."""
 STATE_COLUMNS = ("trial_id", "attempt_id", "committed_at", "status", "wall_s", "code_hash")
 """Columns of trials for planning and monitoring. They omit the parameters, which take 50 MB for 100,000 trials."""
 _KEY = [("trial_id", _TEXT), ("attempt_id", _TEXT), ("step", pa.int64())]
@@ -140,8 +140,6 @@ ATTEMPTS = pa.schema(
         ("gpu_share", _REAL),
     ]
 )
-OPTIONAL_ATTEMPTS_COLUMNS = ("engine", "compile_s", "checkpoints", "cpu_s", "gpu_share")
-"""Columns of attempts that files of older versions lack."""
 ARROW_TYPE_BY_KIND = {"scalar": pa.float64(), "vector": pa.list_(pa.float64()), "matrix": pa.list_(pa.float32())}
 """Stored type of a measured column: a number, a list of numbers, or the concatenated rows of a matrix."""
 MEASURED_TABLES = ("metrics", "curves")
@@ -165,8 +163,8 @@ class Columns:
     """Columns of every file. They are null where a trial has no value."""
     own: Kinds = field(default_factory=dict)
     """Columns that a task declares. Only its files have them."""
-    former: Callable[[], Kinds] = dict
-    """Function that returns the former standard columns, which files of earlier versions have without naming them."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Parameter -> kind, a key of `tables.parameters.TYPE_BY_KIND`, as far as the task declares them."""
     always_last: Collection[str] = ()
     """Curves named last_<name> in `results` of every store, because a parameter has the plain name."""
     complete: Collection[str] = ()
@@ -186,8 +184,7 @@ class Columns:
             for name, kind in columns.items():
                 if name.casefold() in names_in_sql and name not in standard:
                     raise TableError(f"column {name!r} exists in every table. Rename the metric.")
-                kinds = self.standard if any(name in names for names in self.standard.values()) else self.former()
-                builtin = {of: measured[name] for of, measured in kinds.items() if name in measured}
+                builtin = {of: measured[name] for of, measured in self.standard.items() if name in measured}
                 if builtin and builtin != {table: kind}:
                     ((of, is_kind),) = builtin.items()
                     raise TableError(
@@ -217,31 +214,15 @@ class Columns:
     def _missing(self) -> dict[str, tuple[int, dict[str, pa.Array]]]:
         return {}
 
-    def former_types(self, table: str) -> dict[str, pa.DataType]:
-        """Return the columns of a table that files of earlier versions have without naming them, with their types."""
-        return {name: ARROW_TYPE_BY_KIND[kind] for name, kind in self.former().get(table, {}).items()}
-
     def custom_types(self, table: str) -> dict[str, pa.DataType]:
         """Return the declared columns of a table that are not in every file, with their types."""
         names = self.schemas[table].names
         return {name: ARROW_TYPE_BY_KIND[kind] for name, kind in self.own.get(table, {}).items() if name not in names}
 
     def not_standard(self, table: str, columns: pa.Schema) -> dict[str, str]:
-        """Return the columns that are not in every file, with their types' names.
-
-        Raises:
-            TableError: One was standard in an earlier version, with another type.
-        """
+        """Return the columns that are not in every file, with their types' names."""
         names = self.schemas[table].names
-        types = {column.name: column.type for column in columns if column.name not in names}
-        former = self.former_types(table) if types else {}
-        for name, kind in types.items():
-            if former.get(name, kind) != kind:
-                raise TableError(
-                    f"table {table!r}, column {name!r} holds {kind}, but a built-in task has it as {former[name]}. "
-                    "Rename the new column."
-                )
-        return {name: str(kind) for name, kind in types.items()}
+        return {column.name: str(column.type) for column in columns if column.name not in names}
 
 
 def empty_trials(columns: Sequence[str] = TRIALS.names) -> pa.Table:
@@ -268,26 +249,19 @@ def as_attempts(table: pa.Table) -> pa.Table:
     """Return a file's rows with the columns of `ATTEMPTS`, followed by its other columns.
 
     Raises:
-        KeyError, pa.ArrowException: A required column is missing.
+        KeyError: A column is missing.
     """
-    for name in OPTIONAL_ATTEMPTS_COLUMNS:
-        if name not in table.column_names:
-            table = table.append_column(ATTEMPTS.field(name), pa.nulls(table.num_rows, ATTEMPTS.field(name).type))
     return table.select([*ATTEMPTS.names, *(name for name in table.column_names if name not in ATTEMPTS.names)])
 
 
-def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names, *, newer: bool = False) -> pa.Table:
-    """Return a file's rows with some columns of `TRIALS`.
-
-    Args:
-        newer: Whether to append the columns that are not in `TRIALS`.
+def as_trials(table: pa.Table, columns: Sequence[str] | None = TRIALS.names) -> pa.Table:
+    """Return a file's rows with some columns of `TRIALS`, or with None all of them and the parameters.
 
     Raises:
-        KeyError, pa.ArrowException: A required column is missing or has another type.
+        KeyError, pa.ArrowException: A column is missing or has another type.
     """
-    for name in OPTIONAL_TRIALS_COLUMNS.intersection(columns).difference(table.column_names):
-        table = table.append_column(TRIALS.field(name), pa.nulls(table.num_rows, TRIALS.field(name).type))
-    unknown = [field for field in table.schema if field.name not in TRIALS.names] if newer else []
-    table = table.select([*columns, *(field.name for field in unknown)]).replace_schema_metadata(None)
-    wanted = pa.schema([*empty_trials(columns).schema, *unknown])
+    standard = TRIALS.names if columns is None else columns
+    parameters = [] if columns is not None else [name for name in table.column_names if name not in TRIALS.names]
+    table = table.select([*standard, *parameters]).replace_schema_metadata(None)
+    wanted = pa.schema([*empty_trials(standard).schema, *(table.schema.field(name) for name in parameters)])
     return table if table.schema.equals(wanted) else table.cast(wanted)  # cast requires an import

@@ -254,14 +254,6 @@ def test_the_newest_spec_is_the_one_launched_last_whatever_the_clocks_said(folde
     assert newest_specs(folder)["s"].spec_hash == "aaaa"
 
 
-def test_specs_of_older_versions_go_by_their_time(folder: Store) -> None:
-    for name, when in (("aaaa", "2026-01-02"), ("bbbb", "2026-01-01")):
-        folder.write(f"sweeps/s/{name}.json", json.dumps({"spec": {"name": "s"}, "launched_at": when}).encode())
-    assert newest_specs(folder)["s"].spec_hash == "aaaa"
-    write_spec(folder, "s", "bbbb", {"name": "s"})
-    assert newest_specs(folder)["s"].spec_hash == "bbbb"
-
-
 def shift(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
     """Set the store's clock back against the local one."""
     plain = Store.modified
@@ -314,6 +306,7 @@ def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
 def test_a_cancellation_by_a_wrong_clock_is_done_and_spares_nobody_who_lives(
     folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ahead_s: float
 ) -> None:
+    folder.write_format()
     write_spec(folder, "s", "1", {"name": "s", "task": "t"}, ["t"])
     heartbeat_at = time.time() - ahead_s  # by the clock of its node, which is the store's
     record = {

@@ -21,7 +21,7 @@ from tests.support.verbs import VERBS, Place, counting_trials, state
 
 IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))
 SAMPLE = 3
-QUICK = ("compact", "upgrade")
+QUICK = ("compact",)
 """Verbs in the fast tests."""
 ON_BUCKET = ("commit", "compact", "run", "verify --repair")
 """Verbs that are killed at a few requests. The others only if all points are requested."""

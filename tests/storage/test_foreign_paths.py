@@ -1,13 +1,11 @@
 """The content of a store never determines a path: entries that lead elsewhere are reported and not followed."""
 
-import io
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -18,6 +16,7 @@ from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files import paths
+from depthrate.storage.files.parquet import open_parquet, trials_bytes
 from depthrate.storage.files.paths import ForeignNameError, identity, is_job_folder, is_safe
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
@@ -117,12 +116,10 @@ def test_a_link_to_a_file_of_mine_is_not_copied_into_what_others_read(folder: St
 
 def with_metadata(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
     """Change a commit's entries for its files, leaving everything else intact."""
-    table = pq.read_table(io.BytesIO(content))
-    metadata = json.loads(table.schema.metadata[METADATA_KEY])
+    with open_parquet(content) as parquet:
+        table, metadata = parquet.read(), json.loads(parquet.metadata.metadata[METADATA_KEY])
     change(metadata["files"])
-    sink = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(metadata)}), sink)
-    return sink.getvalue()
+    return trials_bytes(table.replace_schema_metadata({METADATA_KEY: json.dumps(metadata)}), is_commit=True)
 
 
 @pytest.mark.parametrize("named", ["../outside/keys.txt", "{outside}/keys.txt", f"metrics/sweep=s/{B}.parquet"])

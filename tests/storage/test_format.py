@@ -3,7 +3,7 @@ dropped."""
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,17 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.cli.commands.upgrade import OLD_VERIFY
-from depthrate.storage.catalog.specs import newest_specs, write_spec
+from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.format import FORMAT, FORMAT_FILE, Format
 from depthrate.storage.files.parquet import DataFile, table_bytes, trials_bytes
-from depthrate.storage.files.store import Store, StoreError, existing_store
+from depthrate.storage.files.paths import compaction_of_path
+from depthrate.storage.files.store import Store, StoreError, existing_store, open_store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
-from depthrate.storage.tables.schema import ATTEMPTS, OPTIONAL_ATTEMPTS_COLUMNS, TRIALS, as_attempts
+from depthrate.storage.tables.schema import ATTEMPTS, TRIALS, as_attempts
 from tests.support.later_store import COLUMN, age
 from tests.support.tests_rows import A, B, C, commit, tables_of
 
@@ -38,7 +38,6 @@ WRITERS = (
     ("trials", "restore", "--all"),
     ("trials", "tag", "odd", "t1"),
     ("cancel", "s"),
-    ("upgrade",),
 )
 READERS = (("query", "select 1"), ("status",), ("verify",), ("sweeps", "list"), ("fit", "s"), ("logs", "t1"))
 
@@ -65,7 +64,7 @@ def test_a_store_that_needs_a_newer_version_is_refused_by_every_command(folder: 
 @pytest.mark.parametrize("words", WRITERS, ids=" ".join)
 def test_one_that_only_newer_versions_may_write_to_is_read(folder: Store, words: tuple[str, ...]) -> None:
     commit(folder, A, ["t1"])
-    folder.write_format(Format(7, min_reader=1, min_writer=7, needs="0.9"))
+    folder.write_format(Format(7, min_reader=3, min_writer=7, needs="0.9"))
     before = files(folder)
     code, output = call(folder, *words)
     assert code == 2 and "cannot write to store" in output and "Install depthrate 0.9 or newer" in output
@@ -88,11 +87,11 @@ def test_whatever_would_write_after_all_is_refused_too(folder: Store) -> None:
             act()
 
 
-@pytest.mark.parametrize("content", [b'{"format": 9}', b'{"format": 3, "min_reader": 3}', b'{"min_reader": 4, "x": 1'])
+@pytest.mark.parametrize("content", [b'{"format": 9}', b'{"format": 4, "min_reader": 4}', b'{"min_reader": 4, "x": 1'])
 def test_later_format_in_another_form_is_not_read(folder: Store, content: bytes) -> None:
     folder.write("format.json", content)
     with pytest.raises(
-        StoreError, match="cannot read store .* this version supports formats up to 2. Nothing was read"
+        StoreError, match="cannot read store .* this version supports formats up to 3. Nothing was read"
     ):
         existing_store(folder.url)
 
@@ -106,26 +105,44 @@ def test_a_format_that_cannot_be_believed_stops_writers_and_no_reader(folder: St
     assert open_results(folder.url).sql("select trial_id from trials").fetchall() == [("t1",)]
 
 
-def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) -> None:
-    """A launch of an early version has no list of its trials: its sweep is expanded, and its launch number stays."""
-    spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}, "seeds": 2}
-    write_spec(folder, "s", "aaaa", {"name": "s", **spec})
-    before = newest_specs(folder)["s"]
-    assert existing_store(folder.url).format == Format() and before.trial_ids(folder) is None
-    code, output = call(folder, "upgrade")
-    assert code == 0 and "has format 1" in output and "for 1 launch without an intact one" in output
-    after = newest_specs(folder)["s"]
-    assert len(after.trial_ids(folder) or ()) == 2 and (after.number, after.launched_at) == (
-        before.number,
-        before.launched_at,
-    )
-    assert existing_store(folder.url).format == Format(FORMAT)
-    there = files(folder)
-    code, output = call(folder, "upgrade")
-    assert code == 0 and "Nothing to do" in output and files(folder) == there
+@pytest.mark.parametrize("words", [*WRITERS, *READERS], ids=" ".join)
+@pytest.mark.parametrize("older", [None, 1, 2])
+def test_older_formats_are_refused_and_untouched(folder: Store, words: tuple[str, ...], older: int | None) -> None:
+    commit(folder, A, ["t1"])
+    if older is None:
+        folder.delete(FORMAT_FILE)
+    else:
+        folder.write_format(Format(older, 1, 1))
+    before = files(folder)
+    code, output = call(folder, *words)
+    assert code == 2 and f"has format {older or 2}, this version supports formats from 3" in output, output
+    assert "Use the version of depthrate that wrote it" in output
+    assert files(folder) == before
 
 
-def newer_commit(store: Store, attempt_id: str, trial_id: str, schema_version: int = 1) -> None:
+def test_older_format_stops_a_launch(folder: Store, tiny_sweep: Path) -> None:
+    commit(folder, A, ["t1"])
+    folder.delete(FORMAT_FILE)
+    before = files(folder)
+    code, output = call(folder, "run", str(tiny_sweep))
+    assert code == 2 and "has format 2, this version supports formats from 3" in output
+    assert files(folder) == before
+
+
+def test_new_stores_get_the_format_first(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may write the format and then files between the two reads."""
+    assert open_store(folder.url).format == Format()
+    listed = Store.list_many
+
+    def launch(self: Store, folders: Sequence[str]) -> dict[str, int]:
+        commit(folder, A, ["t1"])
+        return listed(self, folders)
+
+    monkeypatch.setattr(Store, "list_many", launch)
+    assert open_store(folder.url).format == Format()
+
+
+def newer_commit(store: Store, attempt_id: str, trial_id: str, schema_version: int = 3) -> None:
     """Commit a trial as a later version might: with columns, of any type, that this version does not know."""
     metrics = tables_of(trial_id, attempt_id)["metrics"]
     metrics = metrics.append_column("later", pa.array([trial_id.encode()] * metrics.num_rows, pa.binary()))
@@ -138,15 +155,20 @@ def newer_commit(store: Store, attempt_id: str, trial_id: str, schema_version: i
     metadata = {"schema_version": schema_version, "files": {"metrics": file.to_json()}}
     schema = TRIALS.append(pa.field("energy_kwh", pa.float32()))
     schema = schema.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
-    store.write(f"trials/sweep=s/{attempt_id}.parquet", trials_bytes(pa.Table.from_pylist([row], schema=schema)))
+    store.write(
+        f"trials/sweep=s/{attempt_id}.parquet", trials_bytes(pa.Table.from_pylist([row], schema=schema), is_commit=True)
+    )
     record = {"attempt_id": attempt_id, "sweep": "s", "trial_ids": [trial_id], "state": "done", "started_at": 1e9}
     record |= {"heartbeat_at": 1e9, "ended_at": 1e9, "energy_kwh": 1.5}
     store.write(f"attempts/sweep=s/{attempt_id}.json", json.dumps(record).encode())
 
 
 def compacted(store: Store, table: str) -> pa.Table:
-    (path,) = [path for path in store.list(table) if "compact_" in path]
-    return pq.read_table(Path(store.root, path))
+    """Join the newest compaction's files."""
+    newest = max(compaction_of_path(path) for path in store.list(table) if "compact_" in path)
+    paths = [path for path in store.list(table) if newest in path]
+    parts = [pq.read_table(Path(store.root, path), partitioning=None) for path in paths]
+    return pa.concat_tables(parts, promote_options="default")
 
 
 def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
@@ -187,13 +209,6 @@ def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_f
     assert compacted(folder, "features")[COLUMN].to_pylist() == [b"x"] * 12
 
 
-def test_upgrade_warns_of_versions_that_take_new_columns_for_damage(folder: Store) -> None:
-    commit(folder, A, ["t1"])
-    for _ in range(2):
-        code, output = call(folder, "upgrade")
-        assert code == 0 and OLD_VERIFY in " ".join(output.split())
-
-
 def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> None:
     commit(folder, A, ["t1"])
     newer_commit(folder, B, "t2", schema_version=9)
@@ -211,13 +226,8 @@ def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> No
     assert all(remaining_files[path] == content for path, content in before.items() if B in path)
 
 
-def test_what_they_did_not_write_is_null():
+def test_records_have_every_column() -> None:
     table = pa.Table.from_pylist([{"attempt_id": "a", "step": 3}], ATTEMPTS).append_column("log", pa.array([b"x"]))
-    older = table.drop_columns(list(OPTIONAL_ATTEMPTS_COLUMNS))
-    assert as_attempts(older) == table
     assert as_attempts(table) == table
-
-
-def test_what_all_have_written_must_be_there():
     with pytest.raises(KeyError, match="state"):
-        as_attempts(pa.Table.from_batches([], ATTEMPTS).drop_columns(["state", "engine"]))
+        as_attempts(table.drop_columns(["state", "engine"]))

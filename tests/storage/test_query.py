@@ -1,6 +1,5 @@
 """SQL over committed rows: views, files read, exports, features, and the end of a process."""
 
-import datetime
 import gc
 import io
 import itertools
@@ -20,13 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.storage.commits.commit import commit_trials
-from depthrate.storage.files.parquet import DataFile, feature_bytes, open_parquet
+from depthrate.storage.files.parquet import feature_bytes, open_parquet
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.query.features import read_layer
@@ -36,7 +33,6 @@ from depthrate.storage.query.scan import TableDataset
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, task_table
-from depthrate.storage.tables.parameters import _parsed_by_python, parsed_by_arrow
 from depthrate.storage.tables.schema import TableError
 from tests.support.s3_server import S3Server
 from tests.support.tests_rows import A, B, C, commit
@@ -292,10 +288,6 @@ def test_lists_of_a_task_are_read_after_a_compaction(store: Store) -> None:
     for attempt in ("a1", "a2"):
         commit_own_column(store, attempt, [1.0, 2.5])
     compact(store, grace_s=0)
-    (path,) = store.list("manifest")
-    for manifest in (store.read(path), store.read(path).replace(b"list<item:", b"list<element:")):
-        kinds = [DataFile.from_fields(entry).own_columns for entry in json.loads(manifest)["files"]["metrics"]]
-        assert kinds == [{"mine": "list<item: double>"}], "earlier versions wrote element for item"
     assert results_of(store).sql("select mine from metrics").fetchall() == [([1.0, 2.5],)] * 2
 
 
@@ -594,46 +586,6 @@ def test_a_stream_starts_again_without_a_file_that_proves_corrupt_and_passes_on_
     with pytest.raises(OSError, match="No space left"):
         results.stream("select trial_id from metrics", fail)
     assert calls == [0, 0, 1]
-
-
-_VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.text(max_size=8),
-    st.sampled_from(["2026-01-01", "2026-01-01 10:00:00", "1", "null", "1e5", datetime.date.today().isoformat()]),
-    st.lists(st.integers(0, 5), max_size=3),
-    st.lists(st.floats(0, 1), max_size=3),
-    st.lists(st.text(max_size=3), max_size=2),
-    st.dictionaries(st.text(max_size=3), st.integers(0, 3), max_size=2),
-)
-
-
-@given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "depth"]), _VALUES), min_size=1, max_size=6))
-@example([{"a": 2**63}])
-@example([{"a": 2**53 + 1}, {"a": 0.5}])
-@example([{"a": [2**64]}])
-@pytest.mark.slow
-def test_parameters_read_by_arrow_are_those_read_by_python(rows: list[dict[str, Any]]) -> None:
-    texts = [json.dumps(row) for row in rows] * (1000 // len(rows) + 1)
-    fast, plain = parsed_by_arrow(texts), _parsed_by_python(texts)
-    if fast is not None:
-        assert fast.keys() == plain.keys()
-        for name, column in fast.items():
-            assert column.type == plain[name].type or plain[name].null_count == len(plain[name]), name
-            assert column.to_pylist() == plain[name].to_pylist()
-
-
-def test_usual_parameters_are_read_by_arrow() -> None:
-    rows = [
-        {"depth": n, "lr": 0.1 * n, "arch": "rn1", "batch_size": None, "measure_steps": [], "b": True}
-        for n in range(1000)
-    ]
-    columns = parsed_by_arrow([json.dumps(row) for row in rows])
-    assert columns is not None
-    assert columns["depth"].type == pa.int64() and columns["lr"].to_pylist() == [0.1 * n for n in range(1000)]
-    assert columns["batch_size"].null_count == 1000 and columns["measure_steps"].to_pylist()[0] == []
 
 
 @pytest.mark.slow

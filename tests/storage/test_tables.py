@@ -1,10 +1,9 @@
-"""Columns of tables: names, types, former columns, parameters."""
+"""Columns of tables: names, types, parameters."""
 
 import json
 import subprocess
 import sys
 import threading
-from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -13,18 +12,15 @@ import pytest
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.commits.commit import commit_trials
-from depthrate.storage.commits.source import VisibleCommit
-from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError, check_expression
-from depthrate.storage.query.trials_table import TrialsTable
 from depthrate.storage.tables import custom_columns as own_columns_module
 from depthrate.storage.tables.custom_columns import claim_columns, custom_columns
 from depthrate.storage.tables.from_task import task_table
-from depthrate.storage.tables.schema import TRIALS, Columns, TableError
+from depthrate.storage.tables.schema import Columns, TableError
 from depthrate.tasks.parameters import Parameter, ParameterError
 from depthrate.tasks.registry import registered_task
 from tests.support.tests_rows import A, B, C, commit, tables_of
@@ -225,9 +221,7 @@ def test_a_compaction_leaves_two_types_alone(folder: Store, monkeypatch: pytest.
     assert verify(folder).findings == []
 
 
-FORMER = {"metrics": {"tilt": "scalar", "tilts": "vector"}, "curves": {"sway": "scalar"}}
-NOW = Columns({"metrics": {"nc1": "scalar"}, "curves": {"loss": "scalar"}}, former=lambda: FORMER)
-THEN = Columns({table: {**kinds, **FORMER[table]} for table, kinds in NOW.standard.items()})
+NOW = Columns({"metrics": {"nc1": "scalar"}, "curves": {"loss": "scalar"}})
 
 
 def write(store: Store, attempt_id: str, columns: Columns, **row: Any) -> None:
@@ -241,47 +235,16 @@ def write(store: Store, attempt_id: str, columns: Columns, **row: Any) -> None:
     )
 
 
-def write_in_former_version(store: Store, attempt_id: str, monkeypatch: pytest.MonkeyPatch, **row: Any) -> None:
-    """Commit as versions did in which the former columns were standard."""
-    with monkeypatch.context() as patch:
-        named = lambda file: {name: value for name, value in asdict(file).items() if name != "names_all"}  # noqa: E731
-        patch.setattr(DataFile, "to_json", named)
-        write(store, attempt_id, THEN, **row)
-
-
 def columns(store: Store, table: str = "metrics") -> set[str]:
     return set(Results(store, NOW).sql(f"select * from {table}").columns)
 
 
-def test_a_store_has_the_columns_of_the_tasks_that_are_in_it(folder: Store) -> None:
+def test_a_store_has_its_tasks_columns(folder: Store) -> None:
     write(folder, A, NOW, nc1=0.5)
-    assert "nc1" in columns(folder) and not columns(folder) & FORMER["metrics"].keys()
-    write(folder, B, NOW, nc1=0.5, tilt=0.25)  # a task that returns a former column without declaring it
-    assert columns(folder) & FORMER["metrics"].keys() == {"tilt"}
+    assert "nc1" in columns(folder) and "tilt" not in columns(folder)
+    write(folder, B, NOW, nc1=0.5, tilt=0.25)
+    assert "tilt" in columns(folder)
     assert Results(folder, NOW).sql("select tilt from metrics order by trial_id").fetchall() == [(None,), (0.25,)]
-
-
-def test_files_of_before_show_all_that_they_hold_through_a_compaction(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_in_former_version(folder, A, monkeypatch, nc1=0.5, tilt=0.25, tilts=[1.0, 2.0])
-    write(folder, B, NOW, nc1=0.75)
-    for _ in ("as written", "compacted"):
-        rows = Results(folder, NOW).sql("select nc1, tilt, tilts from metrics order by trial_id").fetchall()
-        assert rows == [(0.5, 0.25, [1.0, 2.0]), (0.75, None, None)]
-        assert not verify(folder).findings
-        compact(folder)
-    write(folder, C, NOW, tilt=0.125)
-    assert Results(folder, NOW).sql("select sum(tilt) from metrics").fetchall() == [(0.375,)]
-
-
-def test_a_former_column_keeps_its_type(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_in_former_version(folder, A, monkeypatch, tilt=0.25)
-    with pytest.raises(TableError, match="tilt"):
-        write(folder, B, NOW, tilt="left")
-    with pytest.raises(TableError, match="tilt"):
-        Columns(NOW.standard, own={"metrics": {"tilt": "vector"}}, former=NOW.former)
-    assert Results(folder, NOW).sql("select tilt from metrics").fetchall() == [(0.25,)]
 
 
 def test_the_papers_tasks_bring_their_columns(folder: Store) -> None:
@@ -298,40 +261,84 @@ def test_the_papers_tasks_bring_their_columns(folder: Store) -> None:
 ADDED = {("law", 1): {"eps": 0.5, "sizes": [1, 2], "mode": "a"}, ("other", 1): {}}
 
 
-def typed_columns(*rows, added=ADDED):
-    """Return the columns of rows (task, version, attempt, parameters)."""
-    fields = {name: [None] * len(rows) for name in TRIALS.names}
-    for name, values in zip(("task", "task_version", "attempt_id", "params"), zip(*rows, strict=True), strict=True):
-        fields[name] = [json.dumps(value) for value in values] if name == "params" else list(values)
-    trials = pa.table(fields, TRIALS)
-    loose = VisibleCommit("trials/sweep=s/a.parquet", trials, trials, True, {})
-    table = TrialsTable(Store("memory://"), [loose], lambda task, version: added.get((task, version), {}))
-    trials = table.read(lambda name: True)
-    return {name: trials[name].to_pylist() for name in table.parameters.values()}
+def typed_columns(store, *rows, added=ADDED):
+    """Commit rows (task, version, parameters), and return the columns of parameters."""
+    for number, (task, version, params) in enumerate(rows):
+        attempt_id = f"20260101T000000_{number:012x}"
+        row = {"trial_id": f"t{number}", "sweep": "s", "task": task, "task_version": version, "status": "ok"}
+        row |= {"attempt_id": attempt_id, "params": json.dumps(params)}
+        options = {"sweep": "s", "attempt_id": attempt_id, "part": None, "tables": {}}
+        commit_trials(store, trials=[row], columns=NOW, **options)
+    results = Results(store, NOW, lambda task, version: added.get((task, version), {}))
+    found = {}
+    for state in ("loose", "compacted"):
+        selected = results.sql("select * from trials order by trial_id")
+        rows = dict(zip(selected.columns, zip(*selected.fetchall(), strict=True), strict=True))
+        names = results.parameter_names()
+        found[state] = {name: list(rows[name]) for name in names}
+        compact(store, grace_s=0)
+        results.refresh()
+    assert found["loose"] == found["compacted"]
+    return found["loose"]
 
 
-@pytest.mark.parametrize("times", [1, 600])  # large numbers use another reader
-def test_trials_from_before_show_the_value_of_before(times):
-    table = typed_columns(
-        *[("law", 1, "a1", {"depth": 2}), ("law", 1, "a2", {"depth": 3, "eps": 1.5, "mode": "b"})] * times
-    )
-    expected = {"depth": [2, 3], "eps": [0.5, 1.5], "mode": ["a", "b"], "sizes": [[1.0, 2.0]] * 2}
-    assert table == {name: values * times for name, values in expected.items()}
+def test_earlier_trials_show_earlier_values(store):
+    table = typed_columns(store, ("law", 1, {"depth": 2}), ("law", 1, {"depth": 3, "eps": 1.5, "mode": "b"}))
+    assert table == {"depth": [2, 3], "eps": [0.5, 1.5], "mode": ["a", "b"], "sizes": [[1.0, 2.0]] * 2}
 
 
-def test_only_missing_parameters_of_the_same_task_and_version_are_filled_in():
-    assert typed_columns(("law", 1, "a1", {})) == {"eps": [0.5], "sizes": [[1.0, 2.0]], "mode": ["a"]}
-    assert typed_columns(("law", 1, "a1", {"depth": 2}), added={}) == {"depth": [2]}
-    assert typed_columns(("law", 1, "a1", {"note": '"eps": 3, "mode":'}))["eps"] == [0.5], "a text is not a key"
-    rows = [("law", 1, "a1", {"eps": None}), ("law", 2, "a2", {"depth": 1}), ("other", 1, "a3", {"depth": 2})]
-    table = typed_columns(*rows, added={("law", 1): {"eps": 0.5}, ("other", 1): {}})
-    assert table == {"eps": [None, None, None], "depth": [None, 1, 2]}, "null is a value"
+def test_only_the_same_version_is_completed(folder):
+    rows = [("law", 1, {"eps": None}), ("law", 2, {"depth": 1}), ("other", 1, {"depth": 2}), ("law", 1, {})]
+    table = typed_columns(folder, *rows, added={("law", 1): {"eps": 0.5}, ("other", 1): {}})
+    assert table == {"eps": [None, None, None, 0.5], "depth": [None, 1, 2, None]}, "null is a value"
 
 
-@pytest.mark.parametrize("values", [[[], None], [[], [None]], [[None, None], [], None]])
-def test_lists_without_a_number_are_lists_of_numbers(values):
-    rows = [("law", 1, f"a{index}", {"milestones": value}) for index, value in enumerate(values)]
-    assert typed_columns(*rows, added={}) == {"milestones": values}
+PARAMETERS = {
+    "same": ([{"depth": 2, "lr": 0.5}] * 2, {"depth": [2, 2], "lr": [0.5, 0.5]}, ["BIGINT", "DOUBLE"]),
+    "int and float": ([{"x": 1}, {"x": 2.5}, {"x": 2**60}], {"x": [1.0, 2.5, 2.0**60]}, ["DOUBLE"]),
+    "text and number": ([{"x": "a"}, {"x": 1}, {"x": 0.5}, {"x": 2.0}], {"x": ["a", "1", "0.5", "2"]}, ["VARCHAR"]),
+    "text and others": ([{"x": "a"}, {"x": True}, {"x": [1, 2.5]}], {"x": ["a", "true", "[1, 2.5]"]}, ["VARCHAR"]),
+    "bool and int": ([{"x": False}, {"x": 1}], {"x": ["false", "1"]}, ["VARCHAR"]),
+    "null and list": ([{"x": None}, {"x": []}, {"x": [1, 2]}], {"x": [None, [], [1.0, 2.0]]}, ["DOUBLE[]"]),
+    "null everywhere": ([{"x": None}, {"x": None}], {"x": [None, None]}, ["VARCHAR"]),
+    "beyond 64 bits": ([{"x": 2**63}], {"x": [2.0**63]}, ["DOUBLE"]),
+    "objects": ([{"x": {"a": 1}}], {"x": ['{"a": 1}']}, ["VARCHAR"]),
+    "other names": (
+        [{"x": 1}, {"X": 3, "trial_id": "p", "tags": 1}],
+        {"x": [1, None], "param_X": [None, 3], "param_trial_id": [None, "p"], "tags": [None, 1]},
+        ["BIGINT", "BIGINT", "VARCHAR", "BIGINT"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PARAMETERS)
+def test_types_of_parameters_between_files(folder, case):
+    values, expected, types = PARAMETERS[case]
+    assert typed_columns(folder, *(("law", 1, params) for params in values), added={}) == expected
+    relation = Results(folder, NOW).sql(f"select {', '.join(expected)} from trials limit 0")
+    assert [str(kind) for kind in relation.types] == types
+
+
+def test_declared_types_hold_without_values(folder):
+    """A parameter that is null in a whole pack keeps its type."""
+    columns = Columns(NOW.standard, parameters={"lr": "float", "steps_at": "list[int]", "name": "str", "depth": "int"})
+    row = {"trial_id": "t", "sweep": "s", "task": "law", "task_version": 1, "attempt_id": A, "status": "ok"}
+    row |= {"params": json.dumps({"lr": None, "steps_at": None, "name": None, "depth": 2**70})}
+    commit_trials(folder, sweep="s", attempt_id=A, part=None, trials=[row], tables={}, columns=columns)
+    relation = Results(folder, NOW).sql("select lr, steps_at, name, depth, params from trials")
+    assert [str(kind) for kind in relation.types] == ["DOUBLE", "DOUBLE[]", "VARCHAR", "DOUBLE", "VARCHAR"]
+    ((*_, depth, params),) = relation.fetchall()
+    assert depth == 2.0**70 and json.loads(params)["depth"] == 2**70, "params are exact"
+
+
+def test_varying_parameters_of_hidden_rows(folder):
+    for attempt, depth in ((A, 2), (B, 3), (C, 3)):
+        commit(folder, attempt, [f"t{attempt[-1]}"], params={"depth": depth, "lr": 0.1, "norm": None, "sizes": [1, 2]})
+    names = ["depth", "lr", "norm", "sizes"]
+    for _ in ("loose", "compacted"):
+        assert results_of(folder).varying_parameters(names) == ["depth"]
+        assert results_of(folder).only(["tb", "tc"], "s").varying_parameters(names) == []
+        compact(folder, grace_s=0)
 
 
 @pytest.mark.slow

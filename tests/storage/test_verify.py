@@ -13,6 +13,7 @@ import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.commits.commit import METADATA_KEY
+from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.parquet import trials_bytes
 from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
@@ -203,9 +204,9 @@ def test_leftovers_of_dead_attempts_and_killed_writers(folder: Store) -> None:
     temporary = Path(folder.root, "metrics", "sweep=s", ".x.parquet.1.tmp")
     temporary.write_bytes(b"half")
     os.utime(temporary, (1, 1))
-    folder.write("checkpoints/p1/pack.json", b'{"trial_ids": ["t1"], "wall_s": 1}')
+    folder.write("checkpoints/p1/pack.json", with_digest({"trial_ids": ["t1"], "wall_s": 1}))
     folder.write("checkpoints/p1/pack.ckpt", b"weights")
-    folder.write("checkpoints/p2/pack.json", b'{"trial_ids": ["t1", "t9"], "wall_s": 1}')
+    folder.write("checkpoints/p2/pack.json", with_digest({"trial_ids": ["t1", "t9"], "wall_s": 1}))
     verification = verify(folder)
     assert {(f.kind, f.path) for f in verification.findings} == {
         ("leftover", f"metrics/sweep=s/{dead}.parquet"),

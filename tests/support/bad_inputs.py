@@ -300,7 +300,7 @@ def _of_launches() -> Iterator[Said]:
             (["quickstart", "--workers", "-3"], "workers is -3"),
             (["quickstart", "--workers", "two"], "for '--workers'"),
             (["quickstart", "--device", "tpu"], "device is 'tpu'"),
-            (["quickstart", "--code", "abc"], "no store at"),
+            (["quickstart", "--code-version", "abc"], "no store at"),
             (["quickstart", "more"], "unexpected extra argument"),
         ):
             yield [verb, *words], piece
@@ -353,7 +353,7 @@ def _of_a_store() -> Iterator[Said]:
     yield ["cancel", "../s"], "no sweep '../s' was launched"
     yield ["logs", "nothing"], "no attempt in"
     yield ["debug", "nothing"], "0 trials"
-    yield ["run", "quickstart", "--code", "abc"], "abc"
+    yield ["run", "quickstart", "--code-version", "abc"], "abc"
     yield ["report", "nothing"], "does not exist"
     yield ["report", "quickstart", "-o", "."], "it is a folder"
     yield ["report", "quickstart", "-o", ""], "it is a folder"

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.files.json_objects import with_digest
+from depthrate.storage.files.parquet import trials_bytes
 
 COLUMN = "later"
 
@@ -21,13 +22,17 @@ def age(root: Path) -> int:
     for path in tables:  # trials last: they name the others with size and checksum
         old = hashlib.sha256(path.read_bytes()).hexdigest()
         table = pq.read_table(path, partitioning=None)
-        metadata = dict(table.schema.metadata or {})
+        metadata = dict(pq.read_metadata(path).metadata or {})
+        metadata = {key: metadata[key] for key in metadata if key == METADATA_KEY}
         if METADATA_KEY in metadata:
             commit = _renewed(json.loads(metadata[METADATA_KEY]), renewed)
             metadata[METADATA_KEY] = json.dumps({**commit, COLUMN: [1]}).encode()
         column = pa.array([b"x"] * table.num_rows, pa.binary())
         aged = table.append_column(COLUMN, column).replace_schema_metadata(metadata)
-        pq.write_table(aged, path, write_page_checksum=True)
+        if path.relative_to(root).parts[0] == "trials":
+            path.write_bytes(trials_bytes(aged, is_commit=METADATA_KEY in metadata))
+        else:
+            pq.write_table(aged, path, write_page_checksum=True)
         renewed[old] = path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
     objects = list(root.rglob("*.json"))
     for path in objects:

@@ -246,7 +246,6 @@ def commands(place: Place) -> dict[str, list[str]]:
         "fit": ["fit", "tiny"],
         "cancel": ["cancel", "tiny"],
         "nodes --clear": ["nodes", "tiny", "--clear", place.node],
-        "upgrade": ["upgrade"],
         "trials tag": ["trials", "tag", "seen", place.trial_id],
         "trials rm": ["trials", "rm", place.trial_id, "--yes"],
         "trials restore": ["trials", "restore", "--all"],

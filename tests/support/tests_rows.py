@@ -9,6 +9,7 @@ import numpy as np
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.format import FORMAT_FILE
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.from_task import task_table
@@ -55,7 +56,9 @@ def commit(
     task: str = "t",
     **shape: Any,
 ) -> None:
-    """Commit trials as a worker does: its record, the data, the trials file."""
+    """Commit trials as a launch does: the store's format, a record, the data, the trials file."""
+    if store.size(FORMAT_FILE) is None:
+        store.write_format()
     record = {"attempt_id": attempt_id, "sweep": sweep, "trial_ids": list(trial_ids), "state": "done"}
     record |= {"started_at": 1e9, "heartbeat_at": 1e9, "ended_at": 1e9}
     store.write(attempt_path(sweep, attempt_id), json.dumps(record).encode())

@@ -113,14 +113,6 @@ def damaged(place: Place) -> None:
     place.store.write("sweeps/x/x1.json", b"{half")
 
 
-def of_format_1(place: Place) -> None:
-    two_sweeps(place)
-    place.store.delete("sweeps/a/a1.trials")
-    fields = json.loads(place.store.read("sweeps/a/a1.json"))
-    kept = {name: value for name, value in fields.items() if name != "trials_sha256"}
-    place.store.write("sweeps/a/a1.json", json.dumps(kept).encode())
-
-
 def a_sweep(place: Place) -> None:
     (place.folder / "my_task.py").write_text(TASK)
     (place.folder / "tiny.yaml").write_text(SWEEP)
@@ -148,7 +140,6 @@ VERBS = {
     "trials restore": Verb(two_sweeps, invoke("trials", "restore", "--all", codes=(0, 2)), removes=frozenset({"t4"})),
     "trials tag": Verb(two_sweeps, invoke("trials", "tag", "odd", "t1")),
     "verify --repair": Verb(damaged, invoke("verify", "--repair"), removes=frozenset({"t3"})),
-    "upgrade": Verb(of_format_1, invoke("upgrade")),
 }
 
 

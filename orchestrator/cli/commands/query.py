@@ -37,8 +37,7 @@ from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.query.query_limits import keep_pandas_out, limited_memory, remove_temporary
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.row_writers import write_csv, write_json, write_parquet
-from depthrate.storage.query.views import named_views, names_in
-from depthrate.storage.tables.custom_columns import quoted
+from depthrate.storage.query.sql_checks import named_views, names_in
 
 if TYPE_CHECKING:
     import duckdb
@@ -142,18 +141,9 @@ def _what_varies(results: Results, query: str, sweep: str | None) -> str | None:
     if "task_version" not in words and (mixed := [task for (task,) in results.sql(versions).fetchall()]):
         advice = "Limit the query to a sweep (--sweep) or to a task_version of trials"
         return f"this aggregates trials of several versions of task {listed(mixed, MAX_VALUES_SHOWN)}. {advice}"
-    constant = results.constant_parameters()
-    names = [n for n in results.parameter_names() if n.removeprefix("param_") != "seed" and n not in constant]
+    names = [name for name in results.parameter_names() if name.removeprefix("param_") != "seed"]
     names = [name for name in names if not {name.casefold(), name.removeprefix("param_").casefold()} & words]
-    if not names:
-        return None
-    known = results.varying_parameters()
-    if unknown := [name for name in names if name not in known]:
-        varies = "min({0}) is distinct from max({0}) or count({0}) between 1 and count(*) - 1"
-        terms = ", ".join(varies.format(quoted(name)) for name in unknown)
-        (row,) = results.sql(f"select {terms} from trials").fetchall()
-        known = known | {name for name, is_varying in zip(unknown, row, strict=True) if is_varying}
-    varying = [name for name in names if name in known]
+    varying = results.varying_parameters(names)
     if not varying:
         return None
     text = f"this aggregates trials that differ in {listed(varying, MAX_VALUES_SHOWN)}"

@@ -16,7 +16,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.query.results import Results
-from depthrate.storage.query.views import names_sweep
+from depthrate.storage.query.sql_checks import names_sweep
 
 MAX_TRIALS_SHOWN = 20
 """Maximum number of trials printed before a removal."""

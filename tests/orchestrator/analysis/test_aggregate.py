@@ -4,8 +4,6 @@ import io
 import json
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from scipy import stats
@@ -23,7 +21,6 @@ from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.from_task import task_table
-from depthrate.storage.tables.schema import FITS
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.rates import fit_rates
@@ -35,6 +32,7 @@ def stored(
 ) -> list[Trial]:
     columns = builtin_columns()
     planned = [Trial(f"t{number}", "task", 1, params) for number, params in enumerate(trials)]
+    store.write_format()
     store.write("attempts/sweep=s/a.json", b"{}")
     tables = {
         name: [task_table(name, rows(t.params), columns, trial_id=t.trial_id, attempt_id="a") for t in planned]
@@ -230,15 +228,6 @@ def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Store) -> None:
     assert [cut["x_min"] for cut in json.loads(row["sensitivity"])] == [4, 8]
     (fixed,) = fit_curves(results_of(folder), [FitRequest("nc1", x_min=8)], trials)
     assert fixed.excluded == {"below the cut-off": 6} and len(fixed.rows) == 9
-
-
-def test_fits_of_an_older_version_are_read(folder: Store) -> None:
-    old = pa.table({name: pa.array([None], FITS.field(name).type) for name in FITS.names[:18]})
-    sink = io.BytesIO()
-    pq.write_table(old, sink)
-    folder.write("fits/sweep=s/fits.parquet", sink.getvalue())
-    results = results_of(folder)
-    assert results.sql("select count(*), count(p_half) from fits").fetchall() == [(1, 0)] and not results.problems
 
 
 def test_x_may_be_arithmetic_and_intervals_are_over_whole_seeds(folder: Store) -> None:

@@ -33,6 +33,7 @@ SWEEP: dict[str, Any] = {
 def checked(folder: Store) -> CheckedSweep:
     """A sweep whose trials are committed: their objectives still fall by half a percent, which is half of their gap."""
     checked = check_sweep(depthrate.Sweep(**SWEEP)._spec)
+    folder.write_format()
     folder.write("attempts/sweep=s/a.json", b"{}")
     tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
     for trial in checked.trials:

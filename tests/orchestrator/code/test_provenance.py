@@ -274,7 +274,7 @@ def test_a_stored_sweep_executes_the_checked_code(
     (lab.folder / "law.py").write_text(LAW.replace("-1.0", "-2.0"))
     spec = next(read_specs(lab.store))
     spec.spec["task"] = f"{lab.folder}/law.py:law"
-    write_spec(lab.store, "s", sweep_of_spec(spec.spec).spec_hash(), spec.spec)
+    write_spec(lab.store, "s", sweep_of_spec(spec.spec).spec_hash(), spec.spec, [])
     read = permission.code_of_task
 
     def swapped(name: str) -> TaskCode | None:

@@ -163,13 +163,13 @@ def test_a_module_that_a_shared_store_names_is_not_imported(launched: Path, monk
     # the checked bytes are executed, in a folder of their own
     (launched / "laws.py").write_text(LAW.replace("Path(__file__)", f"Path({str(launched / 'laws.py')!r})"))
     monkeypatch.syspath_prepend(str(launched))
-    write_spec(Store("store"), "t", "0" * 16, {"name": "t", "task": "laws:law", "grid": {"depth": [2, 3]}})
+    write_spec(Store("store"), "t", "0" * 16, {"name": "t", "task": "laws:law", "grid": {"depth": [2, 3]}}, ["t"])
     assert call("plan", "t")[0] == 0 and (launched / "executed").exists()
     (launched / "executed").unlink()
     del sys.modules["laws"]
     (launched / "store").chmod(0o777)
     for task in ("laws:law", "antigravity:law"):
-        write_spec(Store("store"), "t", "0" * 16, {"name": "t", "task": task, "grid": {"depth": [2, 3]}})
+        write_spec(Store("store"), "t", "0" * 16, {"name": "t", "task": task, "grid": {"depth": [2, 3]}}, ["t"])
         code, output = call("plan", "t")
         assert code == 2 and "is not executed: " in output
     assert not (launched / "executed").exists() and "antigravity" not in sys.modules

@@ -48,6 +48,7 @@ def test_a_record_that_begins_at_no_time_is_no_record(tmp_path: Path, at: object
 @pytest.mark.parametrize("at", ["ended_at", "heartbeat_at", "progress_at"])
 def test_other_times_that_are_none_are_not_known(tmp_path: Path, at: str) -> None:
     store = Store(str(tmp_path / "store"))
+    store.write_format()
     record = {"attempt_id": A, "sweep": "s", "trial_ids": ["t1"], "state": "failed", "started_at": 1e9, "host": "h"}
     store.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {at: 1e30}).encode())
     (seen,) = results_of(store).sql("select started_at, ended_at, heartbeat_at from attempts").fetchall()
