@@ -1,13 +1,15 @@
 """Errors of SLURM.
 
-ValueError
+InputError
 └── SlurmError                  SLURM is missing, does not answer, or refuses
     ├── SubmitLimitError        no more jobs of this user are accepted now
     └── UnclearSubmissionError  it is unknown whether jobs were accepted
 """
 
+from depthrate.errors import InputError
 
-class SlurmError(ValueError):
+
+class SlurmError(InputError):
     """SLURM is missing, does not answer, or refuses. The message has the command or key and SLURM's answer."""
 
 

@@ -1,6 +1,6 @@
 """Errors of sweeps that cannot be read or run, and the limit on trials.
 
-ValueError
+InputError
   SweepError            a sweep is invalid
     NoSweepFileError    no file or shipped sweep has the name
   ExpressionError       arithmetic of `derive` or of a fit's x is invalid
@@ -10,13 +10,14 @@ ValueError
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from depthrate.errors import InputError
 from depthrate.tasks.parameters import format_value, nearest
 
 MAX_TRIALS = 1_000_000
 """Default maximum of trials per sweep, values per axis and proposals per search. `max_trials` of a sweep raises it."""
 
 
-class SweepError(ValueError):
+class SweepError(InputError):
     """A sweep is invalid or cannot run. The message names the place in the sweep file."""
 
 
@@ -24,11 +25,11 @@ class NoSweepFileError(SweepError):
     """No sweep file and no shipped sweep has that name."""
 
 
-class ExpressionError(ValueError):
+class ExpressionError(InputError):
     """An expression is not arithmetic, has an unknown name, or has no finite value."""
 
 
-class MemoryLimitError(ValueError):
+class MemoryLimitError(InputError):
     """A trial needs more memory than a worker has, even if it runs alone."""
 
 

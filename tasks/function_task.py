@@ -24,7 +24,7 @@ from depthrate.tasks.interface import (
 from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
-from depthrate.tasks.registry import core_measurements
+from depthrate.tasks.supervised.metrics import core_measurements
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from depthrate.errors import InputError
+
 if TYPE_CHECKING:
     from depthrate.tasks.data.sources import DataSource
     from depthrate.tasks.metric import Metric
@@ -26,7 +28,7 @@ CUSTOM = "own"
 """Task of trials on classes with a custom network or custom data. Stores use this name."""
 
 
-class TaskError(ValueError):
+class TaskError(InputError):
     """The task does not exist, cannot be loaded, or rejects one of the trials before they start."""
 
 

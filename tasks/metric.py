@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
+from depthrate.errors import InputError
+
 Axis = Literal["log", "linear"]
 Per = Literal["layer", "step"]
 Kind = Literal["scalar", "vector", "matrix"]
@@ -16,7 +18,7 @@ Bound = Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None] | None]
 """Parameters of trials -> upper bound of each trial, up to a common factor, or None for a trial without a bound."""
 
 
-class MeasurementError(ValueError):
+class MeasurementError(InputError):
     """A metric is declared with invalid fields."""
 
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
+from depthrate.errors import InputError
+
 Kind = Literal["int", "float", "str", "bool", "scalar", "list[int]", "list[float]"]
 
 _EXPECTED = {
@@ -45,7 +47,7 @@ _SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
 """Words for true and false that sweep files contain as str."""
 
 
-class ParameterError(ValueError):
+class ParameterError(InputError):
     """A parameter is unknown, missing, of the wrong type or out of range."""
 
 
@@ -200,7 +202,7 @@ class Parameter:
         hint = nearest(canonical, map(str, self.choices)) if self.choices and isinstance(canonical, str) else ""
         numbers = value if isinstance(value, list | tuple) else [value]
         is_huge = any(isinstance(number, int | float) and abs(number) >= LARGEST for number in numbers)
-        bound = f", of magnitude below {LARGEST:g}" if is_huge else ""
+        bound = f", of magnitude below {LARGEST:g}" if is_huge else text_fault(value)
         if self.kind == "str" and isinstance(value, bool | int | float):
             hint += " (quote it in YAML if it is text)"
         elif self.kind == "scalar" and isinstance(value, str):
@@ -218,6 +220,11 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return "\0" not in value
+
+
+def text_fault(value: Any) -> str:
+    """Return the condition that a str violates and so cannot be stored, to follow `Parameter.allowed`."""
+    return " without NUL and lone surrogates" if isinstance(value, str) and not _is_text(value) else ""
 
 
 class OncePerObject(Generic[Result]):

@@ -15,13 +15,15 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TypeVar
 
+from depthrate.errors import InputError
+
 PROJECT_FILE = Path(__file__).resolve().parents[1] / "pyproject.toml"
 """Declaration of this package in a source tree. An installed package has metadata instead."""
 
 Plugin = TypeVar("Plugin")
 
 
-class PluginError(ValueError):
+class PluginError(InputError):
     """A registered object cannot be found, imported or used."""
 
 

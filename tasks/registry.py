@@ -1,14 +1,12 @@
-"""Tasks registered in the entry-point group `depthrate.tasks`, and the metrics of the built-in ones."""
+"""Tasks registered in the entry-point group `depthrate.tasks`."""
 
 import logging
 from dataclasses import replace
 from functools import cache
 
 from depthrate.tasks.interface import CUSTOM, Task
-from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import ParameterSchema
 from depthrate.tasks.plugins import PluginError, load_plugin, load_plugins, registered_names
-from depthrate.tasks.supervised.metrics import CLASSES, NEXT_TOKENS, NUMBERS
 
 GROUP = "depthrate.tasks"
 
@@ -53,11 +51,3 @@ def find_schema(name: str) -> ParameterSchema:
 def registered_tasks() -> dict[str, Task]:
     """Import all registered tasks and return them by name. Faulty tasks of other packages are logged and skipped."""
     return load_plugins(GROUP, registered_task)
-
-
-def core_measurements() -> tuple[Metric, ...]:
-    """Return the metrics of the supervised tasks, which `measure` and `probe` also compute for custom tasks."""
-    by_column: dict[str, Metric] = {}
-    for measurement in (*CLASSES, *NEXT_TOKENS, *NUMBERS):
-        by_column.setdefault(measurement.name, measurement)
-    return tuple(by_column.values())

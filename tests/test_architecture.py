@@ -41,7 +41,6 @@ HOMES = {
     "wandb": "orchestrator/export/wandb.py",
     "starlette": "orchestrator/serve/",
     "uvicorn": "orchestrator/serve",
-    "prometheus_client": "orchestrator/monitor/prometheus.py",
 }
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 PAPERS = Path("tasks/papers")
@@ -74,8 +73,8 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "orchestrator/export",
     "orchestrator/api",
     "orchestrator/serve",
-    "orchestrator/notebook",
-    "orchestrator/cli",  # the last: nothing imports the command line
+    "orchestrator/cli",
+    "orchestrator/notebook",  # the last: its methods are the commands
 )
 
 
@@ -125,7 +124,7 @@ def test_imports_point_down_and_libraries_stay_home() -> None:
             if top in FOLDERS:
                 wrong.append(f"{place} imports {module}: the name is depthrate.{module}")
             other = rest.partition(".")[0]
-            allowed = {"", place.parts[0], *MAY_IMPORT[place.parts[0]]}
+            allowed = {"", "errors", place.parts[0], *MAY_IMPORT[place.parts[0]]}
             if top == "depthrate" and other not in allowed:
                 wrong.append(f"{place} imports {module}: an arrow up or across")
             if top in HOMES and not str(place).startswith(HOMES[top]):
@@ -263,6 +262,24 @@ def test_python_is_started_in_one_place() -> None:
     assert {place: names for place, names in found.items() if names and place not in STARTS_PROGRAMS} == {}
     assert {place for place, names in found.items() if "sys.executable" in names} == {"tasks/python_process.py"}
     assert all(found[place] for place in STARTS_PROGRAMS), "each still starts what is said of it"
+
+
+def test_api_prints_nothing() -> None:
+    api = [path for path in FILES if path.relative_to(ROOT).as_posix().startswith("orchestrator/api/")]
+    names = {name for path in api for _, names in named_imports(path, types=True) for name in names}
+    assert not {name for name in names if name.startswith("print") or name in ("Console", "make_console")}
+    calls = {ast.unparse(node.func) for path in api for node in nodes_of(path) if isinstance(node, ast.Call)}
+    assert calls and "print" not in calls
+
+
+def test_input_errors_share_one_class() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in FILES
+        for node in nodes_of(path)
+        if isinstance(node, ast.ClassDef) and "ValueError" in map(ast.unparse, node.bases)
+    ]
+    assert not wrong, "the command line takes these for bugs. Derive them from depthrate.errors.InputError."
 
 
 def test_each_room_says_what_it_is_for() -> None:

@@ -8,7 +8,8 @@ from depthrate.storage.tables.custom_columns import check_names
 from depthrate.storage.tables.schema import TRIALS, Columns
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric, Per, by_name
-from depthrate.tasks.registry import builtin_task_names, core_measurements, find_schema
+from depthrate.tasks.registry import builtin_task_names, find_schema
+from depthrate.tasks.supervised.metrics import core_measurements
 
 _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}

@@ -87,15 +87,7 @@ def _pair_json(pair: FitPair) -> Mapping[str, Any]:
     fields: dict[str, Any] = {"metric": pair.first.metric, "x": pair.first.x, "by": [pair.first.by, pair.second.by]}
     for name, curve in (("first", pair.first), ("second", pair.second)):
         power = curve.power
-        fields[name] = (
-            None
-            if power is None
-            else {
-                "exponent": power.exponent,
-                "ci_low": power.ci_low,
-                "ci_high": power.ci_high,
-                "n_points": power.n_points,
-            }
-        )
+        names = ("exponent", "ci_low", "ci_high", "n_points")
+        fields[name] = None if power is None else {key: getattr(power, key) for key in names}
     fields["common_exponent"] = None if common is None else common.exponent
     return fields | {"p_equal": None if common is None else common.p_common}

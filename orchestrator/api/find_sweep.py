@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import listed, print_line
+from depthrate.orchestrator.console.tables import listed
 from depthrate.storage.catalog.specs import LaunchedSpec, find_launched, newest_specs, read_specs, write_list
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import parse_object
@@ -100,8 +100,15 @@ def sweep_to_launch(sweep_ref: str, overrides: Mapping[str, object], url: str | 
     return changed_sweep(launched_sweep(found[1], store), overrides)
 
 
-def planned_trials(sweep_ref: str | None, store: Store) -> dict[str, list[str]]:
+def planned_trials(
+    sweep_ref: str | None, store: Store, on_warning: Callable[[str], None] = lambda text: None
+) -> dict[str, list[str]]:
     """Map one sweep, or every launched sweep, to its trial_ids.
+
+    Args:
+        sweep_ref: Sweep file, or name of a shipped or launched sweep. None: every launched sweep.
+        store: Store of the sweeps.
+        on_warning: Called with the name and the error of each sweep that is left out.
 
     Raises:
         ValueError: The sweep is unknown, or the store has no sweeps.
@@ -124,7 +131,7 @@ def planned_trials(sweep_ref: str | None, store: Store) -> dict[str, list[str]]:
         except ValueError as error:
             if sweep_ref is not None:
                 raise
-            print_line(f"warning: sweep {spec.sweep}: {error}", stderr=True)
+            on_warning(f"sweep {spec.sweep}: {error}")
     return planned
 
 

@@ -2,7 +2,6 @@
 
 import io
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
@@ -19,7 +18,6 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.figure_files import export_figures
-from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
@@ -41,8 +39,6 @@ class ReportOptions:
     width: PaperWidth | None = None
     latex: Path | None = None
     """Folder for LaTeX files."""
-    overlay: str | None = None
-    """Second sweep to draw in the same figures."""
 
     def figure_style(self) -> FigureStyle:
         """Return the style of the figure files.
@@ -90,31 +86,25 @@ def report_sweep(sweep_ref: str, url: str | None, page: Path, options: ReportOpt
         if folder is not None:
             check_folder(folder)
     store = existing_store(url)
-    swept = []
-    for reference in filter(None, (sweep_ref, options.overlay)):
-        checked, _ = find_sweep(reference, store)
-        if not checked.trials:
-            command = next_call("run", reference, url)
-            raise UsageError(f"sweep {checked.sweep.name!r} has no trials yet. Run it: {command}")
-        swept.append(checked)
+    checked, _ = find_sweep(sweep_ref, store)
+    if not checked.trials:
+        command = next_call("run", sweep_ref, url)
+        raise UsageError(f"sweep {checked.sweep.name!r} has no trials yet. Run it: {command}")
     previous = _title(page)
-    written = write_report(swept, store, ["depthrate", "run", sweep_ref, "--store", store.url], page, options)
+    written = write_report(checked, store, ["depthrate", "run", sweep_ref, "--store", store.url], page, options)
     return written if previous == _title(page) else replace(written, replaced=previous)
 
 
 def write_report(
-    swept: Sequence[CheckedSweep], store: Store, command: list[str], page: Path, options: ReportOptions
+    checked: CheckedSweep, store: Store, command: list[str], page: Path, options: ReportOptions
 ) -> WrittenReport:
-    """Write the report of a sweep, or of two sweeps in the same figures. `command` ran the first sweep.
+    """Write the report of a sweep, which `command` ran.
 
     Raises:
         UsageError: A file cannot be written.
     """
-    results = results_of(store, swept[0].task)
-    data = read_sweep(swept[0], store, results, command)
-    for other in swept[1:]:
-        other_command = [*command[:2], other.sweep.name, *command[3:]]
-        data = merge_reports(data, read_sweep(other, store, results_of(store, other.task), other_command))
+    results = results_of(store, checked.task)
+    data = read_sweep(checked, store, results, command)
     html = render_report(data)
     write_output(page, html)
     num_figures = 0
@@ -122,12 +112,12 @@ def write_report(
         num_figures = export_figures(all_plots(data), options.figures, options.figure_style())
     latex = () if options.latex is None else tuple(export_latex(data, options.latex))
     return WrittenReport(
-        len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(swept[0], store, results.snapshot)
+        len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(checked, store, results.snapshot)
     )
 
 
 def _title(page: Path) -> str | None:
-    """Return the title of a report on disk, which names its sweeps, or None if no title can be read."""
+    """Return the title of a report on disk, which names its sweep, or None if no title can be read."""
     try:
         with page.open("rb") if page.is_file() else io.BytesIO() as file:
             title = re.search(r"<title>(.*?) · depthrate</title>", file.read(4096).decode(errors="replace"))

@@ -13,7 +13,7 @@ from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_trials
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_live_rows
-from depthrate.storage.attempts.records import Record, RecordReader, read_records
+from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.catalog.specs import sweep_of_launch
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
@@ -115,13 +115,19 @@ class StatusPoller:
     def _poll(self) -> StatusSnapshot:
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
         answers = {name: self._schedulers.poll(sweep_of_launch(name)) for name in self.planned}
+        unreported = {
+            name: [end for answer in of_sweep.values() if answer is not None for end in answer.unreported_ends]
+            for name, of_sweep in answers.items()
+        }
         states = [
-            sweep_status(name, trial_ids, snapshot, store, _unreported_failures(answers[name]), self._reader)
+            sweep_status(name, trial_ids, snapshot, store, unreported[name], self._reader)
             for name, trial_ids in self.planned.items()
         ]
         for state in filter(self._is_due, states):
             if self._with_costs:
-                self._costs[state.name] = _read_cost(store, snapshot, state.name, self._reader)
+                records = read_records(store, snapshot, sweep=state.name, reader=self._reader)
+                rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
+                self._costs[state.name] = compute_cost(records, rows, time.time())
             if self._with_events:
                 self._launches[state.name] = read_last_launch(store, sweep_of_launch(state.name))
         if any(state.counts()["running"] for state in states):
@@ -132,7 +138,10 @@ class StatusPoller:
         packs = newest_live_rows(self._logged, snapshot.commit_index.keys()) if self._logged else []
         costs = {name: self._costs[name] for name in self.planned if name in self._costs}
         launches = {name: launch for name in self.planned if (launch := self._launches.get(name)) is not None}
-        jobs = [_counts(answers[state.name]) for state in states]
+        jobs: list[Counts] = [
+            {executor: None if answer is None else answer.counts for executor, answer in answers[state.name].items()}
+            for state in states
+        ]
         return StatusSnapshot(states, jobs, costs, running_trials(states, packs), launches, snapshot, packs)
 
     def _is_due(self, state: SweepStatus) -> bool:
@@ -174,19 +183,6 @@ class SchedulerPoller:
             )
             self._answers[sweep], self._next[sweep] = answer, (self._clock() + interval_s, interval_s)
         return self._answers[sweep]
-
-
-def _counts(answers: _Answers) -> Counts:
-    return {executor: None if answer is None else answer.counts for executor, answer in answers.items()}
-
-
-def _unreported_failures(answers: _Answers) -> list[Record]:
-    return [record for answer in answers.values() if answer is not None for record in answer.unreported_ends]
-
-
-def _read_cost(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> SweepCost:
-    rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    return compute_cost(read_records(store, snapshot, sweep=sweep, reader=reader), rows, time.time())
 
 
 def job_text(counts: JobCounts, title: str) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from depthrate.errors import InputError
 from depthrate.tasks.interface import Engine
-from depthrate.tasks.parameters import Parameter, ParameterError
+from depthrate.tasks.parameters import Parameter, ParameterError, text_fault
 
 
-class OptionError(ValueError):
+class OptionError(InputError):
     """A launch option is unknown or has an invalid value."""
 
 
@@ -42,7 +43,7 @@ class Option(Parameter):
         try:
             return super().check(value)
         except ParameterError:
-            raise OptionError(f"{self.name} is {value!r}, expected {self.allowed}") from None
+            raise OptionError(f"{self.name} is {value!r}, expected {self.allowed}{text_fault(value)}") from None
 
 
 def _option(kind: type, doc: str, default: Any = None, **more: Any) -> Any:

@@ -4,14 +4,13 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from depthrate.orchestrator.cli.exit_codes import INTERRUPTED, exits
+from depthrate.orchestrator.cli.exit_codes import INTERRUPTED
 from depthrate.orchestrator.cli.options import SETTINGS, help_of
 from depthrate.tasks.importing import gc_paused
 
@@ -98,21 +97,6 @@ def summary(name: str) -> str:
     return help_of(ast.literal_eval(text[: text.index('"""', 3) + 3])).partition(". ")[0].rstrip(".")
 
 
-def _print_completion(name: str) -> Callable[..., None]:
-    def callback(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
-        if is_set:
-            from depthrate.orchestrator.cli import completion
-
-            exits(lambda: print(getattr(completion, name)(app)))()
-            context.exit()
-
-    return callback
-
-
-def _eager_flag(flag: str, callback: Callable[..., None], doc: str) -> Callable[..., Any]:
-    return click.option(flag, is_flag=True, is_eager=True, expose_value=False, callback=callback, help=doc)
-
-
 @click.command(
     cls=Commands,
     name="depthrate",
@@ -120,8 +104,6 @@ def _eager_flag(flag: str, callback: Callable[..., None], doc: str) -> Callable[
     context_settings=SETTINGS,
 )
 @click.version_option(package_name="depthrate", message="%(version)s", help="Print the version and exit.")
-@_eager_flag("--install-completion", _print_completion("install"), "Install completion for the current shell.")
-@_eager_flag("--show-completion", _print_completion("script"), "Print the completion script of the current shell.")
 def app() -> None:
     """Group the commands."""
 

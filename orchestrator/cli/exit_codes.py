@@ -8,6 +8,8 @@ from typing import ParamSpec
 
 import click
 
+from depthrate.errors import InputError
+
 P = ParamSpec("P")
 INTERRUPTED = 130
 OUTPUT_CLOSED = 141
@@ -26,12 +28,10 @@ def exits(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code (None: 0). An error is printed, and its kind determines the exit code."""
+    """Run a command and return its exit code (None: 0). Wrong input and errors of the system are printed."""
     try:
         return command() or 0
-    except ValueError as error:
-        if type(error).__module__.partition(".")[0] != "depthrate":
-            raise  # a bug, not wrong input
+    except InputError as error:
         _print_error(str(error))
         return 2
     except KeyboardInterrupt:

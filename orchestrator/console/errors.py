@@ -2,8 +2,10 @@
 
 import shlex
 
+from depthrate.errors import InputError
 
-class UsageError(ValueError):
+
+class UsageError(InputError):
     """Options are mutually exclusive, or an object does not exist."""
 
 

@@ -57,7 +57,8 @@ def print_fits(
     for curve in curves_with_common_exponent(curves):
         if (common := curve.common) is not None:
             text = f"{curve.metric}: one exponent for all {common.num_groups} groups: {common.exponent:.3f}"
-            text += f" [{common.ci_low:.3f}, {common.ci_high:.3f}], p = {_p_value(common.p_common)}"
+            p = "<0.001" if common.p_common < 0.001 else f"{common.p_common:.3f}"
+            text += f" [{common.ci_low:.3f}, {common.ci_high:.3f}], p = {p}"
             console.print(text)
 
 
@@ -86,7 +87,9 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
             f"{max(above.values()):.1%} of their gap to the limit, or of the objective if no limit is known."
         )
     drifts = [
-        (_curve_name(curve), curve.drift) for curve in fitted if curve.drift is not None and adequate_power(curve)
+        (f"{curve.metric} over {curve.x}" + (f" ({label})" if (label := curve.label()) else ""), curve.drift)
+        for curve in fitted
+        if curve.drift is not None and adequate_power(curve)
     ]
     if drifts:
         parts = (
@@ -106,20 +109,11 @@ def _how_it_ended(fitted: Sequence[FittedCurve], num_used: int, num_falling: int
     return f"The exponents describe training at this budget, not an optimum: {advice}"
 
 
-def _curve_name(curve: FittedCurve) -> str:
-    label = curve.label()
-    return f"{curve.metric} over {curve.x}" + (f" ({label})" if label else "")
-
-
 def _bounded(curve: FittedCurve) -> str:
     """Return the verdict on a theorem's upper bound, or an empty string."""
     if curve.bound is None or not curve.is_stationary:  # the bound holds for optima
         return ""
     return f"{curve.bound.verdict} ({curve.bound.exponent:.2f})"
-
-
-def _p_value(p: float | None) -> str:
-    return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _interval(fit: RateFit) -> str:

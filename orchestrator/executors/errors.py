@@ -1,6 +1,6 @@
 """Errors of executors. `ray/errors.py` has those of Ray.
 
-ValueError
+InputError
 ├── ExecutorError            the executor is unknown, or an option is not valid for it
 ├── MachineError             the device or the number of workers is not available
 └── SubmitError              a scheduler refused jobs
@@ -10,18 +10,19 @@ ValueError
 
 from collections.abc import Sequence
 
+from depthrate.errors import InputError
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 
 
-class ExecutorError(ValueError):
+class ExecutorError(InputError):
     """The requested executor is unknown, or an option is not valid for it."""
 
 
-class MachineError(ValueError):
+class MachineError(InputError):
     """The requested device or number of workers is not available."""
 
 
-class SubmitError(ValueError):
+class SubmitError(InputError):
     """A scheduler refused jobs. `unsubmitted` contains the jobs that it did not accept."""
 
     def __init__(self, message: str, unsubmitted: Sequence[AttemptSpec]):

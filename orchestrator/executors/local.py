@@ -1,5 +1,7 @@
 """Worker processes on the local machine, one per core or GPU. Each runs one pack after another."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import queue

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from depthrate.errors import InputError
 from depthrate.orchestrator.attempts.liveness import is_live
 from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.code.diff import changed_files, short_diff
@@ -25,7 +26,7 @@ from depthrate.storage.files.store import Store
 from depthrate.tasks.interface import Engine
 
 
-class CodeChangedError(ValueError):
+class CodeChangedError(InputError):
     """A launch would mix results of different code."""
 
 

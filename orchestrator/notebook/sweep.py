@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from depthrate.orchestrator.api.fit import fit_sweep
-from depthrate.orchestrator.api.planning import pack_values, plan_summary, plan_sweep
+from depthrate.orchestrator.api.planning import plan_sweep
 from depthrate.orchestrator.api.report import ReportOptions, write_report
-from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
+from depthrate.orchestrator.cli.launch_output import pack_values, plan_summary, run_sweep, slow_notice
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
@@ -103,7 +103,8 @@ class Sweep:
         Raises:
             ValueError: The sweep cannot run: a parameter, its task or its data is invalid.
         """
-        planned = plan_sweep(self._options(store, options), self._spec)
+        with slow_notice():
+            planned = plan_sweep(self._options(store, options), self._spec)
         packs, trials = planned.plan.packs, planned.plan.checked.trials
         names = varying_parameters(trials) if trials else []
         columns = ["pack", "trials", *names, f"est. {planned.estimates.unit}-s"]
@@ -177,7 +178,7 @@ class Sweep:
         opened = existing_store(store)
         checked, _ = self.checked(opened)
         command = ["depthrate", "run", self.name, "--store", opened.url]
-        write_report([checked], opened, command, Path(path), ReportOptions())
+        write_report(checked, opened, command, Path(path), ReportOptions())
         return ReportFile(Path(path))
 
     def checked(self, store: Store) -> tuple[CheckedSweep, SearchView | None]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
 
+from depthrate.orchestrator.report.plot import MAX_GROUPS, omission_notes, viridis
 from depthrate.orchestrator.report.text import value_text
 
 T = TypeVar("T")
-
-SWEEP_COLUMN = "sweep"
-"""Column with the sweep of a trial in a report of two sweeps."""
 
 
 def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -30,10 +28,7 @@ def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def group_trials(
     trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]
 ) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Return the rows of each group, keyed by its parameters' values as strings, in the order of the values.
-
-    Overlaid sweeps are in the order of the command.
-    """
+    """Return the rows of each group, keyed by its parameters' values as strings, in the order of the values."""
     if not by:
         return [((), frame)]
     # taken from the trials, since a parameter may have the name of a metric (loss: ce)
@@ -44,9 +39,17 @@ def group_trials(
     numbers = frame["trial_id"].map(pd.Series([place[key] for key in keys], index=values.index)).astype("float64")
     ordered = list(place)
     groups = [(ordered[int(cast(float, number))], part) for number, part in frame.groupby(numbers.to_numpy())]
-    if SWEEP_COLUMN in by:
-        values = values.assign(**{SWEEP_COLUMN: pd.factorize(values[SWEEP_COLUMN])[0]})
     return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
+
+
+def colour_groups(
+    trials: pd.DataFrame, rows: pd.DataFrame, by: list[str], noun: str = "settings"
+) -> tuple[list[tuple[tuple[str, ...], pd.DataFrame, str]], list[str]]:
+    """Return (values of `by`, rows, colour) of at most MAX_GROUPS groups, and a note on omitted groups."""
+    groups = group_trials(trials, rows, by)
+    shown = spread(groups, MAX_GROUPS)
+    coloured = [(key, part, colour) for (key, part), colour in zip(shown, viridis(len(shown)), strict=True)]
+    return coloured, omission_notes(len(shown), len(groups), noun=noun)
 
 
 def value_texts(values: pd.Series[Any]) -> list[str]:
@@ -79,19 +82,6 @@ def unique(values: Iterable[T]) -> list[T]:
 def spread(values: list[T], limit: int) -> list[T]:
     """Return at most `limit` values, evenly spread, with the first and the last."""
     return [values[index] for index in thin_indices(len(values), limit)]
-
-
-def spread_alike(groups: list[T], limit: int, parts: Callable[[T], tuple[Hashable, Hashable]]) -> list[T]:
-    """Return at most `limit` groups, the same groups for all overlaid sweeps. `parts` splits the key into sweep and rest."""
-    sweeps, rests = (unique(part) for part in zip(*map(parts, groups), strict=True)) if groups else ([], [])
-    selected = spread(rests, max(limit // max(len(sweeps), 1), 1))
-    return [group for group in groups if parts(group)[1] in selected]
-
-
-def key_parts(by: list[str], key: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Split a group's key into its sweep (empty without an overlay) and the remaining key."""
-    sweep = key[by.index(SWEEP_COLUMN)] if SWEEP_COLUMN in by else ""
-    return sweep, tuple(value for name, value in zip(by, key, strict=True) if name != SWEEP_COLUMN)
 
 
 def setting_text(names: Iterable[str], values: Iterable[str]) -> str:

@@ -1,11 +1,8 @@
-"""Render the tables of fits: evidence, all models, sensitivity to the smallest x, and the comparison of two sweeps."""
+"""Render the tables of fits: evidence, all models, and sensitivity to the smallest x."""
 
 from collections.abc import Callable, Sequence
 
-from depthrate.orchestrator.analysis.compare import FitPair, unpaired_text
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power
-from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.fit_text import (
     above_text,
     bound_text,
@@ -25,7 +22,6 @@ from depthrate.orchestrator.report.html_table import (
     text_cell,
     without_empty,
 )
-from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
     escape,
@@ -36,15 +32,11 @@ from depthrate.orchestrator.report.text import (
     p_text,
     signed_text,
     three_decimals,
-    value_text,
     x_text,
 )
 from depthrate.tasks.fits.model import FitParameter
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
-
-MAX_VALUES = 8
-"""Maximum number of values of a parameter that differs between two sweeps."""
 
 
 def support_table(curves: Sequence[FittedCurve]) -> str:
@@ -172,63 +164,4 @@ def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
     lead = "Power law without the smallest values of x. An exponent that keeps changing is not the limit."
     return f"<h3>Fits without the smallest x</h3><p class=note>{lead}</p>" + grouped_table(
         ["x", "a", "95 % interval", "n"], groups
-    )
-
-
-def comparison_tables(data: ReportData) -> str:
-    """Return the parameters that differ between two sweeps, and their exponents. Empty for one sweep."""
-    if len(data.parts) != 2:
-        return ""
-    names = [part.name for part in data.parts]
-    shared = len(set(data.parts[0].trials["trial_id"]) & set(data.parts[1].trials["trial_id"]))
-    content = f"<p>Common trials: {shared}.</p>" if shared else ""
-    rows = [
-        [text_cell(name), *(text_cell(_values(part, name)) for part in data.parts)]
-        for name in unique([*data.parts[0].parameters, *data.parts[1].parameters])
-        if _values(data.parts[0], name) != _values(data.parts[1], name)
-    ]
-    content += table(["parameter", *names], rows) if rows else "<p>No parameter differs.</p>"
-    if not data.pairs:
-        return f"{content}<p>{escape(unpaired_text(names, [part.fits for part in data.parts]))}.</p>"
-    header = ["metric", "group", f"a of {names[0]}", f"a of {names[1]}", "common a", "p(equal)"]
-    note = (
-        "p(equal): F test for a common exponent, over the common seeds. If each trial is its own replicate, it assumes equal "
-        "noise in both."
-    )
-    pairs = table(*without_empty(header, [_pair_row(pair) for pair in data.pairs]))
-    return f"{content}<h3>Exponents</h3><p class=note>{note}</p>{pairs}"
-
-
-def _values(data: ReportData, name: str) -> str:
-    if name not in data.trials:
-        return ""
-    if not varying_names(data.trials, [name]):
-        return value_text(data.trials[name].iloc[0])
-    values = unique(map(value_text, data.trials[name]))
-    return ", ".join(values[:MAX_VALUES]) + (f", … {len(values)} values" if len(values) > MAX_VALUES else "")
-
-
-def _pair_row(pair: FitPair) -> list[Cell]:
-    common = pair.stated_common
-    groups = unique([group_text(pair.first.by), group_text(pair.second.by)])
-    groups = groups if len(groups) == 1 else [group or "all" for group in groups]
-    common_text = (
-        "—" if common is None else f"{three_decimals(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
-    )
-    exponents = [
-        _exponent(pair.first),
-        _exponent(pair.second),
-        common_text,
-        p_text(common.p_common if common else None),
-    ]
-    metric = f"{curve_label(pair.first)} over {x_text(pair.first.x)}"
-    return [text_cell(metric), text_cell(" / ".join(groups)), *map(number_cell, exponents)]
-
-
-def _exponent(curve: FittedCurve) -> str:
-    power = adequate_power(curve)
-    if power is None:
-        return "no power law fits" if curve.power else "no fit"
-    return (
-        f"{three_decimals(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()
     )

@@ -7,10 +7,8 @@ import pandas as pd
 
 from depthrate.orchestrator.report.curve_groups import (
     group_trials,
-    key_parts,
     setting_text,
     spread,
-    spread_alike,
     thin_indices,
     unique,
 )
@@ -56,7 +54,7 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
     finished = data.trials.loc[data.trials["state"] == "ok", "trial_id"]
     groups = group_trials(data.trials, drawable.assign(is_finished=drawable["trial_id"].isin(finished)), by)
     firsts = spread(unique(key[:1] for key, _ in groups), MAX_GROUPS)
-    rests = spread_alike(unique(key[1:] for key, _ in groups), len(DASHES), lambda rest: key_parts(by[1:], rest))
+    rests = spread(unique(key[1:] for key, _ in groups), len(DASHES))
     drawn = [(key, part) for key, part in groups if key[:1] in firsts and key[1:] in rests]
     colours = dict(zip(firsts, viridis(len(firsts)), strict=True))
     dashes = dict(zip(rests, DASHES, strict=False))

@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 
 import numpy as np
@@ -19,10 +19,11 @@ import pandas as pd
 from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report import figures
-from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table, support_table
+from depthrate.orchestrator.report.figures.search import search_plots
+from depthrate.orchestrator.report.fit_tables import fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.plot import Plot, figure_html
-from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection, SearchContent
+from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
 from depthrate.orchestrator.report.text import duration_text, escape, number_text
 from depthrate.orchestrator.report.trial_tables import (
     cost_tables,
@@ -54,27 +55,25 @@ def render_report(data: ReportData) -> str:
     """Render the whole report as HTML. Missing parts are reported on the page and never raise an exception."""
     numbers = itertools.count(1)
     headings = itertools.groupby(figures.SECTIONS, key=lambda section: section.section)
-    search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
+    search = []
+    if (view := data.search) is not None:
+        tables = f"<p>{escape(view.summary())}.</p>{search_table(*view.table())}"
+        search.append(_section("Search", tables + _figure_grid(search_plots(view), numbers)))
     sections = [_section(title, _figures(list(group), data, numbers)) for title, group in headings]
     sections = list(filter(None, sections))
     body = [
         *sections[:1],
         _section("Evidence", support_table(data.fits)),
-        _section("Comparison", comparison_tables(data)),
-        _section("Trial states", _per_sweep(data, _states)),
+        _section("Trial states", _states(data)),
         *search,
         _section(
             "All fits", fit_table(data.fits) + sensitivity_table(data.fits) if data.fits or data.is_underway else ""
         ),
         _section("Excluded and unconverged trials", left_out_table(data)) if data.fits else "",
         *sections[1:],
-        _section("Cost", _per_sweep(data, lambda part: cost_tables(part.cost) if part.cost.devices else "")),
-        _section("Trials", _trials(data) + trial_details(data.parts or (data,))),
-        _section(
-            "Reproduction",
-            _per_sweep(data, lambda part: f"<h4>Sweep</h4><pre>{escape(yaml_text(part.spec))}</pre>")
-            + _reproduce(data),
-        ),
+        _section("Cost", cost_tables(data.cost) if data.cost.devices else ""),
+        _section("Trials", failure_table(data) + trial_table(data) + trial_details(data)),
+        _section("Reproduction", _reproduce(data)),
     ]
     sections_html = "\n".join(body)
     return _page(data.name, "\n".join([_head(data), _contents(sections_html), _summary(data), sections_html]))
@@ -83,27 +82,6 @@ def render_report(data: ReportData) -> str:
 def all_plots(data: ReportData) -> list[Plot]:
     """Return all figures of the report, in order."""
     return [plot for section in figures.SECTIONS for plot in section.plots(data)]
-
-
-def _per_sweep(data: ReportData, content: Callable[[ReportData], str]) -> str:
-    """Return the content of a sweep, or of each overlaid sweep below its name."""
-    if not data.parts:
-        return content(data)
-    contents = [(part.name, content(part)) for part in data.parts]
-    return "".join(f"<h3>{escape(name)}</h3>{html}" for name, html in contents if html)
-
-
-def _trials(data: ReportData) -> str:
-    """Return the tables of failures and trials. Trials that two sweeps have in common are listed under the first sweep."""
-    if not data.parts:
-        return failure_table(data) + trial_table(data)
-    first, second = data.parts
-    shared = frozenset(first.trials["trial_id"]) & frozenset(second.trials["trial_id"])
-    note = f"<p>{counted(len(shared), 'trial')} listed under {escape(first.name)}.</p>" if shared else ""
-    rest = failure_table(second) + note + trial_table(second, without=shared)
-    return (
-        f"<h3>{escape(first.name)}</h3>{failure_table(first)}{trial_table(first)}<h3>{escape(second.name)}</h3>{rest}"
-    )
 
 
 def _head(data: ReportData) -> str:
@@ -122,10 +100,7 @@ def _head(data: ReportData) -> str:
 def _summary(data: ReportData) -> str:
     sentences = [f"<li>{sentence}</li>" for sentence in fit_sentences(data.fits)]
     sentences += [f"<li>{doubt}</li>"] if (doubt := unconverged_sentence(data.fits)) else []
-    for part in data.parts or (data,):
-        prefix = f"{escape(part.name)}: " if data.parts else ""
-        common = curves_with_common_exponent(part.fits)
-        sentences += [f"<li>{prefix}{common_sentence(curve)}</li>" for curve in common]
+    sentences += [f"<li>{common_sentence(curve)}</li>" for curve in curves_with_common_exponent(data.fits)]
     sentences += [sentence for metric in data.panel_metrics("step") if (sentence := _last_values(data, metric))]
     if not data.fits:
         missing = "No fits yet." if data.is_underway else "The sweep requests no fits."
@@ -185,15 +160,12 @@ def _figure_grid(plots: list[Plot], numbers: Iterator[int]) -> str:
     return f'<div class="figures">{figures_html}</div>'
 
 
-def _search(search: SearchContent, numbers: Iterator[int]) -> str:
-    return f"<p>{escape(search.sentence)}.</p>{search_table(search)}{_figure_grid(search.plots, numbers)}"
-
-
 def _reproduce(data: ReportData) -> str:
     facts = {"store": data.store, "git": data.git or "no git checkout", **data.versions}
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
     commands = escape("\n".join(data.commands))
-    return f"<h3>Commands</h3><pre>{commands}</pre><h3>Versions</h3><dl>{items}</dl>"
+    sweep = f"<h4>Sweep</h4><pre>{escape(yaml_text(data.spec))}</pre>"
+    return f"{sweep}<h3>Commands</h3><pre>{commands}</pre><h3>Versions</h3><dl>{items}</dl>"
 
 
 def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:

@@ -15,8 +15,10 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from depthrate.orchestrator.report.text import MAX_LABEL, escape, escape_for_plotly, is_finite, shorten
+from depthrate.tasks.fits.proportions import wilson_interval
 
 Trace: TypeAlias = dict[str, Any]
 
@@ -132,6 +134,27 @@ def band(x: Sequence[Any], low: Sequence[Any], high: Sequence[Any], group: str, 
     """Return the area between two lines."""
     style: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "opacity": opacity, "line": {"width": 0}}
     return make_trace([*x, *reversed(x)], [*high, *reversed(low)], group, **style)
+
+
+def mean_line(x: Iterable[Any], y: Iterable[Any], group: str, name: str, colour: str, *, size: int = 7) -> Trace:
+    """Return the strong line of a group, with markers and an entry in the legend."""
+    marker, line = {"size": size, "color": colour}, {"color": colour, "width": 2}
+    return make_trace(x, y, group, name=name, mode="lines+markers", line=line, marker=marker, hoverinfo="x+y")
+
+
+def share_traces(tally: Sequence[tuple[Any, float, float]], group: str, name: str, colour: str) -> tuple[Trace, Trace]:
+    """Return the shares over x as a line, and their 95 % Wilson intervals as bars.
+
+    Args:
+        tally: (x, number of observations with the property, number of observations), ascending in x.
+    """
+    ends = [wilson_interval(count, total) for _, count, total in tally]
+    bars_x = [value for x, _, _ in tally for value in (x, x, None)]
+    bars_y = [value for low, high in ends for value in (low, high, None)]
+    return (
+        make_trace(bars_x, bars_y, group, line={"color": colour, "width": 1}, opacity=0.6),
+        mean_line([x for x, _, _ in tally], [count / total for _, count, total in tally], group, name, colour),
+    )
 
 
 def _json_numbers(values: Iterable[Any], digits: int = 9) -> list[float | None]:
@@ -255,6 +278,25 @@ def heat_map(
         text = [["" if value is None else f"{value:.3g}" for value in row] for row in z]
         trace |= {"text": text, "texttemplate": "%{text}"}
     return trace
+
+
+def mean_map(
+    rows: pd.DataFrame, columns: tuple[str, str, str], titles: tuple[str, str], label: str, *, is_log: bool = False
+) -> tuple[Trace, dict[str, Any]]:
+    """Return the heat map of a column's mean over two other columns, and its layout. The largest y is on top.
+
+    Args:
+        columns: Names of x, y and the value in `rows`.
+        titles: Titles of x and y.
+        label: Title of the colour bar.
+        is_log: Whether to show the logarithm to base ten, if all means are positive.
+    """
+    x, y, value = columns
+    grid = rows.pivot_table(index=y, columns=x, values=value, aggfunc="mean").sort_index(ascending=False)
+    is_log = is_log and bool((grid > 0).all().all())
+    names = ([f"{place:g}" for place in places] for places in (grid.columns, grid.index))
+    values = np.log10(grid.to_numpy()) if is_log else grid.to_numpy()
+    return heat_map(values, f"log10 {label}" if is_log else label), map_layout(*titles, *names)
 
 
 def map_layout(

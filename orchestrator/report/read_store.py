@@ -17,17 +17,17 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.report.curve_groups import group_trials, spread, varying_names
-from depthrate.orchestrator.report.figure_data import read_figures
 from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
-from depthrate.orchestrator.report.figures.search import search_content
-from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.report_data import FigureContent, ReportData
 from depthrate.orchestrator.search.search_view import SearchView
 from depthrate.storage.attempts.live_curves import live_rows
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.query.results import Results
+from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.query.views import read_live
 from depthrate.storage.tables.custom_columns import quoted
+from depthrate.sweeps.spec import FigureRequest
 from depthrate.sweeps.trial import Trials
 from depthrate.tasks.interface import Task
 from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, ScatterPanel
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_LAST_STEP = "(select trial_id, step, split from results)"
 _DONE = "select trial_id, wall_s, steps, device, host, committed_at, versions, git_sha, git_dirty from trials"
 
 
@@ -100,7 +101,7 @@ def read_report(
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
         attempts=records,
         cost=compute_cost(records, (row for batch in commits for row in batch.to_pylist()), time.time()),
-        search=None if search is None else search_content(search),
+        search=search,
         figures=figures,
     )
 
@@ -213,3 +214,49 @@ def _trial_rows(planned: Trials, status: SweepStatus, done: pd.DataFrame) -> pd.
         "error": [status.error_of(trial_id) for trial_id in planned.ids],
     }
     return pd.DataFrame({**columns, **states})
+
+
+def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids: Sequence[str]) -> list[FigureContent]:
+    """Return each figure with one value per given trial that is committed and did not diverge, computed with the user's SQL."""
+    import pandas as pd
+
+    contents = []
+    columns = [name for view in ("results", "metrics") for name in results.sql(f"select * from {view} limit 0").columns]
+    for request in requests:
+        try:
+            is_column = request.metric in columns  # such as `val/loss`, otherwise an SQL expression
+            rows = results.sql(
+                _figure_query(request.replace(metric=quoted(request.metric)) if is_column else request)
+            ).df()
+        except QueryError as error:
+            contents.append(FigureContent(request, pd.DataFrame(), str(error)))
+            continue
+        rows = rows[rows["trial_id"].isin(list(trial_ids))]
+        contents.append(FigureContent(request, rows.reset_index(drop=True)))
+    return contents
+
+
+def _figure_query(request: FigureRequest) -> str:
+    selected = f"select trial_id from results where status = 'ok' and ({request.where or 'true'})"
+    height = f"({request.lowest})" if request.lowest else "0"
+    lines = "".join(f", ({text}) as line_{number}" for number, text in enumerate(request.lines.values()))
+    return (
+        f"select v.*, l.* exclude (trial_id) from ({_figure_values(request)}) v semi join ({selected}) using (trial_id) "
+        f"join (select trial_id{lines}, {height} as height from results) l using (trial_id) order by v.trial_id"
+    )
+
+
+def _figure_values(request: FigureRequest) -> str:
+    if request.kind == "share":
+        return f"select trial_id, ({request.condition}) as value from results"
+    if request.kind == "spectrum":
+        last = f"metrics semi join {_LAST_STEP} using (trial_id, step, split)"
+        return f"select trial_id, layer, ({request.metric}) as value from {last}"
+    columns = f"trial_id, ({request.metric}) as value" + (f", ({request.order}) as places" if request.order else "")
+    if request.layer is None:
+        return f"select {columns} from results"
+    deepest = "select *, max(layer) over (partition by trial_id, step, split) as deepest from metrics"
+    layer = str(request.layer) if request.layer >= 0 else f"deepest + 1 {request.layer}"
+    return (
+        f"select {columns} from ({deepest}) semi join {_LAST_STEP} using (trial_id, step, split) where layer = {layer}"
+    )

@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
-from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.plot import Plot
+from depthrate.orchestrator.search.search_view import SearchView
 from depthrate.storage.attempts.records import Record
+from depthrate.sweeps.spec import FigureRequest
 from depthrate.tasks.metric import Metric, Per
 from depthrate.tasks.panel import Panel
 
@@ -26,15 +26,21 @@ TRIAL_STATE_ORDER = ("failed", "diverged", "running", "pending", "ok")
 
 
 @dataclass(frozen=True)
-class SearchContent:
-    """Content of the section on a search."""
+class FigureContent:
+    """One requested figure with its values."""
 
-    sentence: str
-    columns: list[str]
-    rows: list[list[Any]]
-    """Best proposals, as returned by `SearchView.table`."""
-    plots: list[Plot]
-    """Objective against each searched number."""
+    request: FigureRequest
+    rows: pd.DataFrame
+    """trial_id, value, and a column `line_<number>` per reference line. Spectra add layer. Matrices add places (the order of
+    rows and columns) and height."""
+    problem: str = ""
+    """Error in the figure's SQL."""
+
+    @property
+    def message(self) -> str:
+        """Problem, with the name of the figure."""
+        name = self.request.title or self.request.metric or self.request.condition
+        return f"cannot draw the figure {name!r} ({self.request.kind}): {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -77,13 +83,9 @@ class ReportData:
     """Cost of the sweep's attempts, including failed attempts."""
     attempts: Sequence[Record] = ()
     """Records of its attempts."""
-    search: SearchContent | None = None
+    search: SearchView | None = None
     figures: list[FigureContent] = field(default_factory=list)
     """Figures that the sweep requests under `figures:`."""
-    parts: tuple[ReportData, ...] = ()
-    """Overlaid sweeps. Empty for a report of one sweep."""
-    pairs: tuple[FitPair, ...] = ()
-    """Curves that both sweeps have in common."""
     plot_cache: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
     """Figures by section function. They are made only once."""
 

@@ -14,7 +14,7 @@ from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, Sw
 from depthrate.orchestrator.report.curve_groups import thinned_curves, unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.plot import json_in_script
-from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, SearchContent
+from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
     duration_text,
@@ -40,15 +40,11 @@ MAX_DETAILS = 60_000
 """Maximum total number of values in the curves of all trial details."""
 
 
-def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> str:
-    """Return one row per trial: state, varying parameters and metrics. A click shows the rest.
-
-    Args:
-        without: Trials of another table.
-    """
+def trial_table(data: ReportData) -> str:
+    """Return one row per trial: state, varying parameters and metrics. A click shows the rest."""
     if data.trials.empty:
         return "<p>No trials are planned.</p>"
-    trials = _ordered(data.trials[~data.trials["trial_id"].isin(list(without))])
+    trials = _ordered(data.trials)
     shown = trials.head(MAX_TABLE_ROWS)
     differing = varying_names(data.trials, data.parameters)
     measured = _measured(data, MAX_COLUMNS - 4 - len(differing))
@@ -68,8 +64,6 @@ def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> s
         cells += [Cell(number_text(n, zeros=True), str(n) if is_finite(n) else "", is_number=True) for n in numbers]
         cells += [trial_cell("wall_s", row["wall_s"]), *([trial_cell("error", row["error"])] if has_errors else [])]
         rows.append(cells)
-    if not rows:
-        return ""
     note = "Click a header to sort, a trial for its curves and attempts."
     if len(trials) > len(rows):
         note += f" The first {counted(len(rows), 'trial')} of {len(trials)} are shown."
@@ -196,32 +190,30 @@ def _links(trial_ids: Sequence[str], names: Mapping[str, str]) -> str:
     return links + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
 
 
-def trial_details(parts: Sequence[ReportData]) -> str:
+def trial_details(data: ReportData) -> str:
     """Return the trial details for the page's script: curves, attempts and the command for logs."""
-    details: dict[str, Any] = {}
-    labels: dict[str, str] = {}
-    for data in parts:
-        shown = list(_ordered(data.trials)["trial_id"].head(MAX_TABLE_ROWS)) if len(data.trials) else []
-        columns = {metric.name: metric.label for metric in data.panel_metrics("step") if metric.name in data.curves}
-        labels |= columns
-        curves = _curves(data, shown, list(columns), MAX_DETAILS // len(parts))
-        attempts = _attempts(data)
-        for row in data.trials[data.trials["trial_id"].isin(shown)].to_dict("records"):
-            trial_id = str(row["trial_id"])
-            logs = f"depthrate logs {trial_id} --store {data.store}"
-            entry = {"logs": logs, "curves": curves.get(trial_id, {}), "attempts": attempts.get(trial_id, [])}
-            details.setdefault(trial_id, entry)
-    if not details:
+    if data.trials.empty:
         return ""
+    shown = list(_ordered(data.trials)["trial_id"].head(MAX_TABLE_ROWS))
+    labels = {metric.name: metric.label for metric in data.panel_metrics("step") if metric.name in data.curves}
+    curves, attempts = _curves(data, shown, list(labels)), _attempts(data)
+    details = {
+        trial_id: {
+            "logs": f"depthrate logs {trial_id} --store {data.store}",
+            "curves": curves.get(trial_id, {}),
+            "attempts": attempts.get(trial_id, []),
+        }
+        for trial_id in map(str, shown)
+    }
     content = json_in_script({"labels": labels, "trials": details})
     return f'<script type="application/json" id="trial-details">{content}</script>'
 
 
-def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str], budget: int) -> dict[str, dict[str, Any]]:
+def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the curves of some trials, thinned to keep the page small."""
     if data.curves.empty or not names:
         return {}
-    max_points = max(8, min(80, budget // (len(trial_ids) * (1 + len(names)))))
+    max_points = max(8, min(80, MAX_DETAILS // (len(trial_ids) * (1 + len(names)))))
     return thinned_curves(data.curves[data.curves["trial_id"].isin(list(trial_ids))], names, max_points, digits=4)
 
 
@@ -297,7 +289,7 @@ def _share(hours: Hours) -> Cell:
     return Cell("" if hours.efficiency is None else f"{hours.efficiency:.0%}", is_number=True)
 
 
-def search_table(search: SearchContent) -> str:
+def search_table(columns: list[str], rows: list[list[Any]]) -> str:
     """Return the best proposals of each study."""
-    rows = [[trial_cell(name, value) for name, value in zip(search.columns, row, strict=True)] for row in search.rows]
-    return table(search.columns, rows, sortable=True)
+    cells = [[trial_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
+    return table(columns, cells, sortable=True)

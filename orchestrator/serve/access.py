@@ -48,8 +48,8 @@ class Access:
                     headers.setdefault(name, value)
             await send(message)
 
-        answer = self._refusal(scope) or self._token_answer(scope) or self._app
-        await answer(scope, receive, send_closed)
+        response = self._refusal(scope) or self._token_response(scope) or self._app
+        await response(scope, receive, send_closed)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -71,19 +71,19 @@ class Access:
             )
         return None
 
-    def _token_answer(self, scope: Scope) -> Response | None:
+    def _token_response(self, scope: Scope) -> Response | None:
         if self._token is None:
             return None
-        asked = parse_qs(scope["query_string"].decode("latin-1"))
-        given = asked.pop("token", [""])[0]
-        if _tokens_equal(given, self._token):
+        parameters = parse_qs(scope["query_string"].decode("latin-1"))
+        token = parameters.pop("token", [""])[0]
+        if _tokens_equal(token, self._token):
             if scope["method"] != "GET":
                 return None
             # move the token from the address, which browsers show and store, into a cookie
-            rest = f"?{urlencode(asked, doseq=True)}" if asked else ""
-            answer = RedirectResponse(f"./{quote(scope['path'].rpartition('/')[2])}{rest}", 303)
-            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
-            return answer
+            rest = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
+            response = RedirectResponse(f"./{quote(scope['path'].rpartition('/')[2])}{rest}", 303)
+            response.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
+            return response
         cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
         if _tokens_equal(cookies.get(self._cookie, ""), self._token):
             return None
@@ -129,9 +129,9 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _tokens_equal(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+def _tokens_equal(first: str, second: str) -> bool:
+    return hmac.compare_digest(first.encode("utf-8", "replace"), second.encode())
 
 
-def _refused(sentence: str, status: int = 403) -> Response:
-    return PlainTextResponse(f"{sentence}\n", status)
+def _refused(message: str, status: int = 403) -> Response:
+    return PlainTextResponse(f"{message}\n", status)

@@ -11,15 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+from depthrate.orchestrator.serve.errors import ClientGoneError
 from depthrate.tasks.python_process import start_python
 
 IDLE_TIMEOUT_S = 120.0
 """Seconds without a request after which a process exits."""
 CLIENT_POLL_INTERVAL_S = 0.1
-
-
-class ClientGoneError(Exception):
-    """The client has disconnected."""
 
 
 class ChildProcess:

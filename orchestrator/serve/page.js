@@ -26,8 +26,8 @@ const wrongs = new Map();
 const say = (who, sentence) => {
   if (sentence) wrongs.set(who, sentence); else wrongs.delete(who);
   const sentences = [...new Set(wrongs.values())];
-  at("said").hidden = !sentences.length;
-  if (at("said").textContent !== sentences.join(" ")) at("said").textContent = sentences.join(" ");
+  at("errors").hidden = !sentences.length;
+  if (at("errors").textContent !== sentences.join(" ")) at("errors").textContent = sentences.join(" ");
 };
 
 // Ask again and again; what has not changed is answered in one line (304). A page that nobody sees asks nothing.
@@ -51,7 +51,7 @@ const watch = (address, show, everyMs = EVERY_MS) => {
       else say(address, (await answer.text()).trim().slice(0, 500));
       say("server", "");
     } catch (error) {
-      if (error instanceof TypeError) say("server", "The server does not answer; it is asked again.");
+      if (error instanceof TypeError) say("server", "The server does not answer. Retrying.");
       else { say("page", `This page could not show an answer: ${error}`); console.error(error); }
     } finally {
       isAsking = false;
@@ -74,7 +74,7 @@ const bar = (counts, total) => {
   return made;
 };
 
-const lines = (sentences) => make("ul", { className: "told" }, ...sentences.map((each) => make("li", { textContent: each })));
+const lines = (sentences) => make("ul", { className: "lines" }, ...sentences.map((each) => make("li", { textContent: each })));
 const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString();
 const cell = (label, content, className = "", digits = 4, keepsZeros = false) => {
   const made = make("td", { className, data: { label } }, content instanceof Node ? content : text(content, digits, keepsZeros));
@@ -245,9 +245,9 @@ const described = (values) => {
   return list;
 };
 
-// Which of the logged quantities is drawn.
+// The choice of the logged quantity.
 const makeChooser = (changed) => {
-  const select = make("select", { ariaLabel: "What is drawn", hidden: true }), chooser = { of: "", show: null };
+  const select = make("select", { ariaLabel: "Logged quantity", hidden: true }), chooser = { of: "", show: null };
   chooser.show = (names, of) => {
     if ([...select.options].map((option) => option.value).join("\n") !== names.join("\n"))
       select.replaceChildren(...names.map((name) => make("option", { value: name, textContent: name })));
@@ -263,14 +263,14 @@ const dash = (split) => (split === "train" ? "solid" : "dot");
 const pages = {
   index() {
     watch(() => "state.json", (found) => {
-      const heads = ["sweep", "progress", "done", "running", "failed", "pending", "trial-hours", "cost", "attempts failed", "says"];
+      const heads = ["sweep", "progress", "done", "running", "failed", "pending", "trial-hours", "cost", "attempts failed", "note"];
       const rows = found.sweeps.map((sweep) => {
         const { counts } = sweep, link = make("a", { href: `${root}sweep/${encodeURIComponent(sweep.name)}/`, textContent: sweep.name });
         return make("tr", {}, cell("sweep", link), cell("progress", bar(counts, sweep.trials), "wide"),
           cell("done", `${counts.ok + counts.diverged} of ${sweep.trials}`, "number"),
           ...["running", "failed", "pending"].map((state) => cell(state, counts[state] || null, "number")),
-          cell("trial-hours", sweep.trial_hours, "number"), cell("cost", sweep.held),
-          cell("attempts failed", sweep.failures || null, "number"), cell("says", sweep.says, "long"));
+          cell("trial-hours", sweep.trial_hours, "number"), cell("cost", sweep.allocated),
+          cell("attempts failed", sweep.failures || null, "number"), cell("note", sweep.note, "long"));
       });
       const right = ["done", "running", "failed", "pending", "trial-hours", "attempts failed"];
       const head = make("tr", {}, ...heads.map((name) => (
@@ -317,26 +317,26 @@ const pages = {
       drawLines(at("lines"), traces, found.of);
       const running = new Set(found.lines.filter((line) => line.running).map((line) => line.trial)).size;
       at("lines-note").textContent = traces.length
-        ? `Trials that run: ${running} (strong); committed last: ${colours.size - running} (light).`
+        ? `Strong: ${running} running. Light: ${colours.size - running} committed last.`
         : "Nothing has been logged yet.";
     });
-    const showFigures = makeFigures(at("drawn"));
-    let drawn = "";
+    const showFigures = makeFigures(at("plots"));
+    let rendered = "";
     const begin = () => watch(() => `${here}figures.json`, async (found) => {
-      at("figures-note").textContent = found.said ? `They could not be drawn: ${found.said}`
-        : found.drawn ? "" : "They are being drawn …";
-      if (!found.drawn || found.drawn === drawn) return;
-      const answer = await fetch(`${root}${here}figures/${found.drawn}.json`);
-      if (!answer.ok) return; // they have been drawn again since
-      drawn = found.drawn;
+      at("figures-note").textContent = found.render_error ? `Rendering failed: ${found.render_error}`
+        : found.rendered ? "" : "Rendering …";
+      if (!found.rendered || found.rendered === rendered) return;
+      const answer = await fetch(`${root}${here}figures/${found.rendered}.json`);
+      if (!answer.ok) return; // a newer render has replaced them
+      rendered = found.rendered;
       const figures = await answer.json();
-      if (!figures.length) at("figures-note").textContent = "There is nothing to draw yet.";
+      if (!figures.length) at("figures-note").textContent = "No figures yet.";
       showFigures(figures);
     }, FIGURES_MS);
     const seen = new IntersectionObserver((entries) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
       seen.disconnect();
-      at("figures-note").textContent = "They are being drawn …";
+      at("figures-note").textContent = "Rendering …";
       begin();
     }, { rootMargin: "200px" });
     seen.observe(at("figures"));
@@ -375,22 +375,22 @@ const pages = {
       at("of").value = chosen;
     }, FIGURES_MS);
     const ask = async () => {
-      at("answered").textContent = "…";
+      at("result-note").textContent = "…";
       at("table").classList.add("busy");
       const began = performance.now();
       try {
         const body = JSON.stringify({ sql: at("query").value, sweep: at("of").value || null });
         const answer = await fetch(`${root}sql`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
-        if (!answer.ok) { at("answered").textContent = (await answer.text()).trim(); return; }
+        if (!answer.ok) { at("result-note").textContent = (await answer.text()).trim(); return; }
         const found = await answer.json(), took = ((performance.now() - began) / 1000).toFixed(1);
         table.show(found);
         const more = found.more ? `the first ${found.rows.length} rows; there are more`
           : found.rows.length === 1 ? "1 row" : `${found.rows.length} rows`;
-        at("answered").textContent = [`${more}, in ${took} s.`, ...found.problems].join(" ");
-      } catch { at("answered").textContent = "The server does not answer."; }
+        at("result-note").textContent = [`${more}, in ${took} s.`, ...found.problems].join(" ");
+      } catch { at("result-note").textContent = "The server does not answer."; }
       finally { at("table").classList.remove("busy"); }
     };
-    at("ask").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+    at("form").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
     at("query").addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); ask(); }
     });

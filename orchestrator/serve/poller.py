@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S, StatusPoller, StatusSnapshot
 from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.tables import print_warnings
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.protocol import Stamp
@@ -19,13 +20,13 @@ POLLER_IDLE_TIMEOUT_S = 15.0
 """Seconds without a request after which polling pauses."""
 SLOW_POLL_WARNING_S = 10.0
 """Seconds after which a running poll is reported as slow."""
-PLAN_EVERY_LOOKS = 3
+PLAN_EVERY_POLLS = 3
 """Number of polls between two checks for new launches."""
-SEARCH_EVERY_S = 15.0
+SEARCH_READ_INTERVAL_S = 15.0
 """Seconds between two reads of the trials of searches, which grow without a new launch."""
-AGAIN_EVERY_S = 2.0
+MIN_POLL_INTERVAL_S = 2.0
 """Minimum seconds between two immediate polls for unknown sweeps."""
-FIRST_LOOK_S = 20.0
+FIRST_POLL_TIMEOUT_S = 20.0
 """Time in seconds that a first request waits for the first poll."""
 
 
@@ -48,14 +49,14 @@ class Poller:
     def __init__(self, store: Store, every_s: float = POLL_INTERVAL_S):
         self.store = store
         self._every_s = every_s
-        self._watched = StatusPoller(
+        self._status_poller = StatusPoller(
             store, {}, with_costs=True, with_events=True, columns=TRIALS.names, is_sparing=True
         )
         self._stamps: dict[str, Stamp] | None = None
         self._specs: dict[str, LaunchedSpec] = {}
         self._planned_at = 0.0
-        self._seen, self._asked_at, self._began_at = StoreView(), time.monotonic(), 0.0
-        self._again_at, self._is_wanted = -AGAIN_EVERY_S, False
+        self._view, self._requested_at, self._began_at = StoreView(), time.monotonic(), 0.0
+        self._forced_at, self._is_forced = -MIN_POLL_INTERVAL_S, False
         self._changed, self._is_ended = threading.Condition(), False
 
     def start(self) -> None:
@@ -68,36 +69,36 @@ class Poller:
             self._is_ended = True
             self._changed.notify_all()
 
-    def seen(self) -> StoreView:
+    def view(self) -> StoreView:
         """Return the result of the last poll, or of a new poll if polling was paused."""
         with self._changed:
-            was_idle = time.monotonic() - self._asked_at > POLLER_IDLE_TIMEOUT_S
-            self._asked_at = time.monotonic()
-            before = self._seen.number
+            was_idle = time.monotonic() - self._requested_at > POLLER_IDLE_TIMEOUT_S
+            self._requested_at = time.monotonic()
+            last_number = self._view.number
             if was_idle:
                 self._changed.notify_all()
-            if was_idle or not before:
-                patience = FIRST_LOOK_S if not before else SLOW_POLL_WARNING_S
-                self._changed.wait_for(lambda: self._seen.number != before or self._is_ended, patience)
+            if was_idle or not last_number:
+                timeout_s = FIRST_POLL_TIMEOUT_S if not last_number else SLOW_POLL_WARNING_S
+                self._changed.wait_for(lambda: self._view.number != last_number or self._is_ended, timeout_s)
             took_s = time.monotonic() - self._began_at if self._began_at else 0.0
-            if took_s < SLOW_POLL_WARNING_S or self._seen.error:
-                return self._seen
-            return replace(self._seen, error=f"{self.store.url} has not answered for {took_s:.0f} s. Waiting.")
+            if took_s < SLOW_POLL_WARNING_S or self._view.error:
+                return self._view
+            return replace(self._view, error=f"{self.store.url} has not answered for {took_s:.0f} s. Waiting.")
 
-    def seen_again(self) -> StoreView:
+    def refreshed_view(self) -> StoreView:
         """Poll now, including launches, and return the result. Used when a request names an unknown sweep."""
         with self._changed:
-            if time.monotonic() - self._again_at >= AGAIN_EVERY_S:
-                self._again_at, self._is_wanted = time.monotonic(), True
+            if time.monotonic() - self._forced_at >= MIN_POLL_INTERVAL_S:
+                self._forced_at, self._is_forced = time.monotonic(), True
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._is_wanted or self._is_ended, SLOW_POLL_WARNING_S)
-        return self.seen()
+            self._changed.wait_for(lambda: not self._is_forced or self._is_ended, SLOW_POLL_WARNING_S)
+        return self.view()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                is_idle = time.monotonic() - self._asked_at > POLLER_IDLE_TIMEOUT_S
-                self._changed.wait(None if is_idle else self._every_s if self._seen.number else 0.0)
+                is_idle = time.monotonic() - self._requested_at > POLLER_IDLE_TIMEOUT_S
+                self._changed.wait(None if is_idle else self._every_s if self._view.number else 0.0)
                 if self._is_ended:
                     return
                 self._began_at = time.monotonic()
@@ -105,20 +106,20 @@ class Poller:
 
     def refresh(self) -> None:
         """Poll once."""
-        before, is_wanted = self._seen, self._is_wanted
+        previous, is_forced = self._view, self._is_forced
         try:
-            if is_wanted or before.number % PLAN_EVERY_LOOKS == 0 or before.error:
+            if is_forced or previous.number % PLAN_EVERY_POLLS == 0 or previous.error:
                 self._plan()
-            now = StoreView(before.number + 1, self._watched.poll(), self._specs)
+            view = StoreView(previous.number + 1, self._status_poller.poll(), self._specs)
         except Exception as error:  # one failed poll must not end polling
-            is_known = isinstance(error, OSError | StoreError)
-            if not is_known:
+            is_expected = isinstance(error, OSError | StoreError)
+            if not is_expected:
                 log.exception("polling %s failed", self.store.url)
-            problem = f"{'does not answer' if is_known else 'could not be read'} ({first_line(error)})"
-            now = replace(before, number=before.number + 1, error=f"{self.store.url} {problem}. Retrying.")
+            problem = f"{'does not answer' if is_expected else 'could not be read'} ({first_line(error)})"
+            view = replace(previous, number=previous.number + 1, error=f"{self.store.url} {problem}. Retrying.")
         with self._changed:
-            self._seen, self._began_at = now, 0.0
-            self._is_wanted = self._is_wanted and not is_wanted
+            self._view, self._began_at = view, 0.0
+            self._is_forced = self._is_forced and not is_forced
             self._changed.notify_all()
 
     def _plan(self) -> None:
@@ -126,12 +127,12 @@ class Poller:
         self.store.require_exists()  # listing a missing folder would return no entries
         stamps = self.store.stamps("sweeps")
         is_search = any("search" in spec.spec for spec in self._specs.values())
-        is_old = is_search and time.monotonic() - self._planned_at > SEARCH_EVERY_S
+        is_old = is_search and time.monotonic() - self._planned_at > SEARCH_READ_INTERVAL_S
         if stamps == self._stamps and not is_old:
             return
         self._specs = newest_specs(self.store)
         try:
-            self._watched.planned = planned_trials(None, self.store)
+            self._status_poller.planned = planned_trials(None, self.store, lambda text: print_warnings([text]))
         except UsageError:  # no sweep has been launched yet
-            self._watched.planned = {}
+            self._status_poller.planned = {}
         self._stamps, self._planned_at = stamps, time.monotonic()

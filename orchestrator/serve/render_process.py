@@ -25,30 +25,30 @@ from depthrate.storage.query.results import Results
 
 MAX_RENDERS_PER_PROCESS = 20
 """Maximum number of renders before the process is replaced, to free memory."""
-LEFT_TO_OTHERS = 5
-"""Niceness, so that trials on the same machine and the pages have priority."""
+NICENESS = 5
+"""Niceness of the process, so that trials on the same machine and the pages have priority."""
 
 
 def main() -> None:
     """Render the sweeps requested on stdin. Argument: the store."""
-    os.nice(LEFT_TO_OTHERS)
+    os.nice(NICENESS)
     store, results = Store(sys.argv[1]), None
-    for asked, answers in itertools.islice(receive_requests(), MAX_RENDERS_PER_PROCESS):
+    for request, answers in itertools.islice(receive_requests(), MAX_RENDERS_PER_PROCESS):
         try:
             store.require_exists()
             results = results_of(store) if results is None else results.refresh()
-            _draw(store, results, asked["sweep"], Path(asked["figures"]), Path(asked["page"]))
-            said = ""
+            _render(store, results, request["sweep"], Path(request["figures"]), Path(request["page"]))
+            problem = ""
         except (ValueError, OSError) as error:
-            said = first_line(error)
-        print(json.dumps({"said": said}), file=answers, flush=True)
+            problem = first_line(error)
+        print(json.dumps({"error": problem}), file=answers, flush=True)
 
 
-def _draw(store: Store, results: Results, sweep: str, figures: Path, page: Path) -> None:
+def _render(store: Store, results: Results, sweep: str, figures: Path, page: Path) -> None:
     """Write both files."""
     checked, _ = find_launch(newest_specs(store)[sweep], store)
     data = read_sweep(checked, store, results, ["depthrate", "run", sweep, "--store", store.url])
-    drawn: list[dict[str, Any]] = [
+    plots: list[dict[str, Any]] = [
         {
             "title": plot.title,
             "notes": " ".join(plot.notes),
@@ -59,7 +59,7 @@ def _draw(store: Store, results: Results, sweep: str, figures: Path, page: Path)
         }
         for plot in all_plots(data)
     ]
-    figures.write_bytes(gzip.compress(json_text(drawn), 4))
+    figures.write_bytes(gzip.compress(json_text(plots), 4))
     page.write_bytes(gzip.compress(render_report(data).encode(), 4))
 
 

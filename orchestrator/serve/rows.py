@@ -39,27 +39,27 @@ class SweepRows:
         """Committed trials, newest last."""
         self._curves: dict[str, Curves] = {}
         self._planned: dict[str, Mapping[str, Any]] = {}
-        self._looked_up: frozenset[str] = frozenset()
+        self._planned_ids: frozenset[str] = frozenset()
         self._names: list[str] = []
         self._varying: list[str] = []
         self._varying_of: tuple[Any, ...] = ()
         self._lock, self._number = threading.Lock(), -1
 
-    def table(self, seen: StoreView) -> dict[str, Any]:
+    def table(self, view: StoreView) -> dict[str, Any]:
         """Return the columns and rows of the table of trials.
 
         Raises:
             OSError, StoreError: The store does not answer.
         """
-        with self._locked_refresh(seen) as (state, live):
+        with self._locked_refresh(view) as (state, live):
             params, varying = self._settings(state, live)
-            running = {trial.trial_id: trial for trial in (seen.status.running if seen.status else ())}
+            running = {trial.trial_id: trial for trial in (view.status.running if view.status else ())}
             values = {
                 t: self._numbers.get(t) or _last(running[t].last)
                 for t in state.states
                 if t in self._numbers or t in running
             }
-            measured = self._chosen(seen, values, MAX_COLUMNS - 5 - len(varying))
+            measured = self._metric_columns(view, values, MAX_COLUMNS - 5 - len(varying))
             errors = {trial_id: error for trial_id in state.states if (error := state.error_of(trial_id)) is not None}
             columns = ["trial", "state", *varying, "step", *measured, "wall s", *(["error"] if errors else [])]
             rows = []
@@ -73,13 +73,13 @@ class SweepRows:
                 rows.append(row + ([errors.get(trial_id)] if errors else []))
             return {"columns": columns, "rows": rows}
 
-    def curves(self, seen: StoreView, of: str | None) -> dict[str, Any]:
+    def curves(self, view: StoreView, of: str | None) -> dict[str, Any]:
         """Return one logged quantity over the steps, for running trials and the latest commits.
 
         Raises:
             OSError, StoreError: The store does not answer.
         """
-        with self._locked_refresh(seen) as (state, live):
+        with self._locked_refresh(view) as (state, live):
             shown = {trial_id: curves_of(pack, trial_id) for trial_id, pack in list(live.items())[:MAX_CURVES_SHOWN]}
             room = MAX_CURVES_SHOWN - len(shown)
             newest = [trial_id for trial_id in reversed(self._order) if trial_id in self._curves]
@@ -102,14 +102,14 @@ class SweepRows:
             ]
             return {"names": names, "of": chosen, "lines": lines}
 
-    def trial(self, seen: StoreView, trial_id: str) -> dict[str, Any]:
+    def trial(self, view: StoreView, trial_id: str) -> dict[str, Any]:
         """Return the parameters, last values and curves of a trial.
 
         Raises:
             OSError, StoreError: The store does not answer.
         """
-        with self._locked_refresh(seen) as (state, live):
-            running = [trial for trial in (seen.status.running if seen.status else ()) if trial.trial_id == trial_id]
+        with self._locked_refresh(view) as (state, live):
+            running = [trial for trial in (view.status.running if view.status else ()) if trial.trial_id == trial_id]
             curves = curves_of(live[trial_id], trial_id) if trial_id in live else self._curves.get(trial_id)
             params, numbers = self._params(trial_id, live), self._numbers.get(trial_id)
             found = {
@@ -118,11 +118,11 @@ class SweepRows:
                 "numbers": numbers or (_last(running[0].last) if running else {}),
                 "error": state.error_of(trial_id),
             }
-        if curves is None and trial_id in self._committed and seen.status is not None:
-            curves = self._keep_curves(seen.status.snapshot, trial_id)
+        if curves is None and trial_id in self._committed and view.status is not None:
+            curves = self._cache_curves(view.status.snapshot, trial_id)
         return found | {"curves": curves or {}, "names": logged_names([curves or {}])}
 
-    def _keep_curves(self, snapshot: Snapshot, trial_id: str) -> Curves:
+    def _cache_curves(self, snapshot: Snapshot, trial_id: str) -> Curves:
         """Read and cache the curves of an older commit."""
         rows = snapshot.trials.select(["trial_id", "attempt_id"]).to_pylist()
         others = {(row["trial_id"], row["attempt_id"]) for row in rows if row["trial_id"] != trial_id}
@@ -134,31 +134,33 @@ class SweepRows:
         return curves
 
     @contextmanager
-    def _locked_refresh(self, seen: StoreView) -> Iterator[tuple[SweepStatus, dict[str, LivePack]]]:
+    def _locked_refresh(self, view: StoreView) -> Iterator[tuple[SweepStatus, dict[str, LivePack]]]:
         """Refresh the cache, and yield the sweep's state and live packs under the lock."""
-        state = state_of(seen, self._sweep)
+        state = state_of(view, self._sweep)
         with self._lock:
-            self._catch_up(seen, state)
-            yield state, self._live(seen)
+            self._refresh(view, state)
+            yield state, self._live(view)
 
-    def _catch_up(self, seen: StoreView, state: SweepStatus) -> None:
+    def _refresh(self, view: StoreView, state: SweepStatus) -> None:
         """Read the values of new commits."""
-        if seen.status is None or self._number == seen.number:
+        if view.status is None or self._number == view.number:
             return
-        self._number = seen.number
-        if self._looked_up != state.states.keys():
-            self._look_up(seen, frozenset(state.states))
-        columns = (seen.status.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
-        counting = set(zip(*columns, strict=True))
-        there = {trial_id: attempt_id for trial_id, attempt_id in counting if trial_id in state.states}
-        for trial_id in [t for t in self._committed if t not in there]:  # the trial was removed, or is pending again
-            for kept in (self._committed, self._numbers, self._curves):
-                kept.pop(trial_id, None)
-        unread = there.items() - {(trial_id, row["attempt_id"]) for trial_id, row in self._committed.items()}
+        self._number = view.number
+        if self._planned_ids != state.states.keys():
+            self._read_params(view, frozenset(state.states))
+        columns = (view.status.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
+        visible = set(zip(*columns, strict=True))
+        attempt_by_trial = {trial_id: attempt_id for trial_id, attempt_id in visible if trial_id in state.states}
+        for trial_id in [
+            t for t in self._committed if t not in attempt_by_trial
+        ]:  # the trial was removed, or is pending again
+            for cache in (self._committed, self._numbers, self._curves):
+                cache.pop(trial_id, None)
+        unread = attempt_by_trial.items() - {(trial_id, row["attempt_id"]) for trial_id, row in self._committed.items()}
         if not unread:
             return
         # read into memory, so that each file is read once and the store is not listed again
-        new = self._results(seen.status.snapshot).without(counting - unread).in_memory(dict(unread))
+        new = self._results(view.status.snapshot).without(visible - unread).in_memory(dict(unread))
         found = _rows_of(new, "select trial_id, attempt_id, steps, wall_s, params, committed_at from trials")
         self._committed |= {row["trial_id"]: row for row in found}
         hidden = {"step", "wall_s", *new.parameter_names()}
@@ -175,11 +177,11 @@ class SweepRows:
     def _results(self, snapshot: Snapshot) -> Results:
         return results_of(self._store, snapshot=snapshot)
 
-    def _look_up(self, seen: StoreView, trial_ids: frozenset[str]) -> None:
+    def _read_params(self, view: StoreView, trial_ids: frozenset[str]) -> None:
         """Expand the sweep for the parameters of its trials. Without its task, committed parameters are used."""
-        self._looked_up = trial_ids
+        self._planned_ids = trial_ids
         try:
-            checked, _ = find_launch(seen.specs[self._sweep], self._store)
+            checked, _ = find_launch(view.specs[self._sweep], self._store)
         except ValueError:
             return
         self._planned = {trial.trial_id: trial.params for trial in checked.trials}
@@ -201,32 +203,32 @@ class SweepRows:
             return live[trial_id].params[trial_id]
         return parse_object(self._committed[trial_id]["params"]) if trial_id in self._committed else {}
 
-    def _live(self, seen: StoreView) -> dict[str, LivePack]:
+    def _live(self, view: StoreView) -> dict[str, LivePack]:
         """Return the running trials of this sweep that have logged values."""
-        if seen.status is None:
+        if view.status is None:
             return {}
-        running = [trial.trial_id for trial in seen.status.running if trial.sweep == self._sweep]
-        of_trial = {trial_id: pack for pack in seen.status.packs for trial_id in pack.params}
+        running = [trial.trial_id for trial in view.status.running if trial.sweep == self._sweep]
+        of_trial = {trial_id: pack for pack in view.status.packs for trial_id in pack.params}
         return {trial_id: of_trial[trial_id] for trial_id in running if trial_id in of_trial}
 
-    def _chosen(self, seen: StoreView, values: Mapping[str, Mapping[str, Any]], room: int) -> list[str]:
+    def _metric_columns(self, view: StoreView, values: Mapping[str, Mapping[str, Any]], room: int) -> list[str]:
         """Return the metric columns of the table, fitted metrics first."""
-        requests = seen.specs[self._sweep].spec.get("fit") if self._sweep in seen.specs else None
+        requests = view.specs[self._sweep].spec.get("fit") if self._sweep in view.specs else None
         fits = (
             [entry.get("metric") for entry in requests if isinstance(entry, dict)] if isinstance(requests, list) else []
         )
-        there = dict.fromkeys(name for of_trial in values.values() for name in of_trial)
-        order = [*fits, *FIRST_CURVES, *(n for n in self._names if n in there), *there]
-        return [name for name in dict.fromkeys(order) if name in there][: max(room, 2)]
+        present = dict.fromkeys(name for of_trial in values.values() for name in of_trial)
+        order = [*fits, *FIRST_CURVES, *(n for n in self._names if n in present), *present]
+        return [name for name in dict.fromkeys(order) if name in present][: max(room, 2)]
 
 
-def state_of(seen: StoreView, sweep: str) -> SweepStatus:
+def state_of(view: StoreView, sweep: str) -> SweepStatus:
     """Return the states of a sweep's trials.
 
     Raises:
         KeyError: The sweep was never launched.
     """
-    for state in seen.status.states if seen.status else ():
+    for state in view.status.states if view.status else ():
         if state.name == sweep:
             return state
     raise KeyError(sweep)

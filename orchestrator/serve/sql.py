@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from depthrate.orchestrator.serve.child_process import ChildProcess, exit_text
+from depthrate.orchestrator.serve.errors import BusyError
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
 
@@ -36,10 +37,6 @@ class Limits:
     """Memory of all `MAX_READERS` processes together. Each has an equal share, whether or not others run."""
 
 
-class BusyError(Exception):
-    """All processes are in use, or the store does not answer."""
-
-
 class SqlProcesses:
     """Pool of processes that run queries on one store, started on demand and reused."""
 
@@ -48,7 +45,7 @@ class SqlProcesses:
         self._free: queue.LifoQueue[ChildProcess | None] = queue.LifoQueue()
         for _ in range(MAX_READERS):
             self._free.put(None)
-        self._asking = Counter[str]()
+        self._num_running = Counter[str]()
         self._lock, self._is_ended = threading.Lock(), False
 
     def stop(self) -> None:
@@ -60,7 +57,7 @@ class SqlProcesses:
                 if process is not None:
                     process.end()
 
-    def ask(self, query: str, sweep: str | None, client: str, is_gone: Callable[[], bool]) -> bytes:
+    def run(self, query: str, sweep: str | None, client: str, is_gone: Callable[[], bool]) -> bytes:
         """Run a query and return JSON: columns, first rows, whether there are more, problems with the store.
 
         Raises:
@@ -68,42 +65,41 @@ class SqlProcesses:
             BusyError: Too many queries are running, or the store does not answer.
             ClientGoneError: The client has disconnected.
         """
-        with self._turn_of(client):
+        with self._limit_client(client):
             try:
                 free = self._free.get(timeout=READER_WAIT_TIMEOUT_S)
             except queue.Empty:
                 raise BusyError(f"too many queries running (limit {MAX_READERS}). Try again shortly.") from None
-            kept: ChildProcess | None = None
+            idle: ChildProcess | None = None
             try:
-                process, answer = self._answered(free, {"sql": query, "sweep": sweep}, is_gone)
-                kept = process
+                idle, answer = self._exchange(free, {"sql": query, "sweep": sweep}, is_gone)
             finally:
-                if self._is_ended and kept is not None:
-                    kept.end()
-                    kept = None
-                self._free.put(kept)
+                if self._is_ended and idle is not None:
+                    idle.end()
+                    idle = None
+                self._free.put(idle)
         status, body = answer[:1], answer[1:]
         if status == b"=":
             return body
         raise (QueryError if status == b"?" else BusyError)(json.loads(body))
 
     @contextlib.contextmanager
-    def _turn_of(self, client: str) -> Iterator[None]:
+    def _limit_client(self, client: str) -> Iterator[None]:
         with self._lock:
-            if self._asking[client] >= MAX_READERS_PER_CLIENT:
+            if self._num_running[client] >= MAX_READERS_PER_CLIENT:
                 raise BusyError(
                     f"too many of your queries running (limit {MAX_READERS_PER_CLIENT}). Try again shortly."
                 )
-            self._asking[client] += 1
+            self._num_running[client] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._asking[client] -= 1
-                if not self._asking[client]:
-                    del self._asking[client]
+                self._num_running[client] -= 1
+                if not self._num_running[client]:
+                    del self._num_running[client]
 
-    def _answered(
+    def _exchange(
         self, process: ChildProcess | None, request: dict[str, str | None], is_gone: Callable[[], bool]
     ) -> tuple[ChildProcess, bytes]:
         """Return the process and its answer. A process without an answer is terminated."""
@@ -125,7 +121,7 @@ class SqlProcesses:
             process.end()
             code = process.popen.returncode
             if code == 0 and not is_new:  # it was idle for too long, or its last query took all memory
-                return self._answered(None, request, is_gone)
+                return self._exchange(None, request, is_gone)
             raise QueryError(
                 f"the process that ran the query has ended ({exit_text(code)}), "
                 f"probably because it needs more than its {self._limits.memory_gb / MAX_READERS:g} GB. Raise --memory-gb, "

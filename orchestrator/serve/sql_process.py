@@ -35,7 +35,7 @@ def main() -> None:
 def _answer_all(limits: contextlib.ExitStack) -> None:
     store, results = Store(sys.argv[1]), None
     timeout_s, memory_gb = map(float, sys.argv[2:4])
-    for asked, answers in receive_requests():
+    for request, answers in receive_requests():
         is_read = is_last = False
         try:
             store.require_exists()
@@ -46,17 +46,23 @@ def _answer_all(limits: contextlib.ExitStack) -> None:
                 results.refresh()
             print(file=answers, flush=True)
             is_read = True
-            said = "=" + _answer(results, asked["sql"], asked["sweep"], timeout_s, memory_gb)
+            reply = "=" + _answer(results, request["sql"], request["sweep"], timeout_s, memory_gb)
         except QueryMemoryError as error:  # freed memory may stay with this process
-            said, is_last = _refusal("?", str(error)), True
-        except (MemoryError, RuntimeError):  # a RuntimeError if no thread can be started
-            more = f"Allow more with --memory-gb (now {memory_gb:g} per query), or select less."
-            said, is_last = _refusal("?", f"the query needs more memory than allowed. {more}"), True
+            reply, is_last = _refusal("?", str(error)), True
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, MemoryError) or "start new thread" in str(
+                error
+            ):  # a thread needs memory for its stack
+                more = f"Allow more with --memory-gb (now {memory_gb:g} per query), or select less."
+                text = f"the query needs more memory than allowed. {more}"
+            else:
+                text = f"the query failed: {type(error).__name__}: {first_line(error)}"
+            reply, is_last = _refusal("?", text), True
         except QueryError as error:
-            said = _refusal("?", str(error))
+            reply = _refusal("?", str(error))
         except (OSError, ValueError) as error:
-            said = _refusal("!", f"{store.url} does not answer ({first_line(error)})")
-        print("" if is_read else "\n", said, sep="", file=answers, flush=True)
+            reply = _refusal("!", f"{store.url} does not answer ({first_line(error)})")
+        print("" if is_read else "\n", reply, sep="", file=answers, flush=True)
         if is_last:
             return
 
@@ -80,7 +86,7 @@ def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, m
         }
     )
     if len(answer) > MAX_ANSWER_BYTES:
-        raise QueryError(f"the answer has {len(answer):,} bytes, at most {MAX_ANSWER_BYTES:,} are shown. Select less.")
+        raise QueryError(f"the answer has {len(answer):,} bytes, expected at most {MAX_ANSWER_BYTES:,}. Select less.")
     return answer.decode()
 
 

@@ -23,7 +23,8 @@ def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
     cost, launch = status.costs.get(state.name), status.launches.get(state.name, {})
     devices = {} if cost is None else cost.devices
     errors = [
-        f"{counted(count, 'trial')} failed with: {said}" for said, count in state.errors().most_common(MAX_LINES_SHOWN)
+        f"{counted(count, 'trial')} failed with: {message}"
+        for message, count in state.errors().most_common(MAX_LINES_SHOWN)
     ]
     stalled = [f"{state.name}: {stalled_text(record)}" for record in state.stalled[:MAX_LINES_SHOWN]]
     jobs = status.jobs[status.states.index(state)]
@@ -34,9 +35,11 @@ def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
         "trials": len(state.states),
         "counts": state.counts(),
         "trial_hours": round(state.trial_hours(), 3),
-        "held": ", ".join(f"{hours_text(h.held)} {device_hours_unit(d)}" for d, h in sorted(devices.items()) if h.held),
+        "allocated": ", ".join(
+            f"{hours_text(h.held)} {device_hours_unit(d)}" for d, h in sorted(devices.items()) if h.held
+        ),
         "failures": 0 if cost is None else sum(number for number, _ in cost.failures.values()),
-        "says": next(iter([*stalled, *errors]), events[-1]["text"] if events else ""),
+        "note": next(iter([*stalled, *errors]), events[-1]["text"] if events else ""),
         "lines": [*([] if cost is None else cost_lines(state.name, cost)), *waiting, *stalled, *errors],
         "events": events,
     }

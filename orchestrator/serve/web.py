@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import hashlib
-import io
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,12 +20,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from depthrate.orchestrator.api.logs import print_attempts
+from depthrate.orchestrator.api.logs import attempts_text
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S
-from depthrate.orchestrator.console.tables import ANY_WIDTH, PlainConsole, json_text
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.tables import json_text, printable
 from depthrate.orchestrator.report.page import library, page_policy
 from depthrate.orchestrator.serve.access import Access
-from depthrate.orchestrator.serve.child_process import ClientGoneError
+from depthrate.orchestrator.serve.errors import BusyError, ClientGoneError
 from depthrate.orchestrator.serve.pages import (
     index_page,
     missing_page,
@@ -39,7 +39,7 @@ from depthrate.orchestrator.serve.pages import (
 from depthrate.orchestrator.serve.poller import Poller, StoreView
 from depthrate.orchestrator.serve.renderer import Renderer
 from depthrate.orchestrator.serve.rows import SweepRows, state_of
-from depthrate.orchestrator.serve.sql import MAX_ROWS, BusyError, Limits, SqlProcesses
+from depthrate.orchestrator.serve.sql import MAX_ROWS, Limits, SqlProcesses
 from depthrate.orchestrator.serve.summary import summaries, summary
 from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.commits.source import first_line
@@ -48,8 +48,10 @@ from depthrate.storage.query.sql_checks import QueryError
 
 MAX_CACHED_RESPONSES = 8
 """Maximum number of sweeps with cached rows. The most recently used sweeps stay cached."""
-ANSWERS_KEPT = 40
-WATCH_CLIENT_S = 0.2
+MAX_CACHED_ADDRESSES = 40
+"""Maximum number of addresses with a cached response."""
+CLIENT_POLL_INTERVAL_S = 0.2
+"""Seconds between two checks whether a client of a query is still connected."""
 MAX_QUERY_BYTES = 100_000
 MAX_LOG_CHARACTERS = 200_000
 """Maximum number of characters of a trial's logs. The last characters are sent."""
@@ -59,25 +61,25 @@ Make = Callable[[StoreView], dict[str, Any]]
 class Pages:
     """Responses per route."""
 
-    def __init__(self, store: Store, poller: Poller, drawer: Renderer, limits: Limits):
-        self._store, self._poller, self._drawer, self._limits = store, poller, drawer, limits
+    def __init__(self, store: Store, poller: Poller, renderer: Renderer, limits: Limits):
+        self._store, self._poller, self._renderer, self._limits = store, poller, renderer, limits
         self.sql_processes = SqlProcesses(store, limits)
         self._records, self._reading = RecordReader(store), threading.Lock()
         self._rows = lru_cache(MAX_CACHED_RESPONSES)(partial(SweepRows, store))
-        self._answers = lru_cache(ANSWERS_KEPT)(lambda address: _CachedResponse())
+        self._answers = lru_cache(MAX_CACHED_ADDRESSES)(lambda address: _CachedResponse())
 
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            Route("/", self._index),
+            Route("/", _page(index_page(self._store.url))),
             Route("/state.json", self._state),
-            Route("/sql", self._sql_page),
+            Route("/sql", _page(sql_page(self._store.url, self._limits.timeout_s, MAX_ROWS))),
             Route("/sql", self._sql, methods=["POST"]),
             Route("/sweep/{sweep}/", self._sweep),
             Route("/sweep/{sweep}/trials.json", self._trials),
             Route("/sweep/{sweep}/curves.json", self._curves),
             Route("/sweep/{sweep}/figures.json", self._figures),
-            Route("/sweep/{sweep}/figures/{name}.json", self._drawn),
+            Route("/sweep/{sweep}/figures/{name}.json", self._rendered),
             Route("/sweep/{sweep}/report", self._report),
             Route("/sweep/{sweep}/trial/{trial}.json", self._trial_values),
             Route("/sweep/{sweep}/trial/{trial}.log", self._log),
@@ -86,12 +88,6 @@ class Pages:
             Route("/page.css", _file(style().encode(), "text/css")),
             Route("/plotly.js", _file(library().encode(), "text/javascript")),
         ]
-
-    def _index(self, request: Request) -> Response:
-        return HTMLResponse(index_page(self._store.url))
-
-    def _sql_page(self, request: Request) -> Response:
-        return HTMLResponse(sql_page(self._store.url, self._limits.timeout_s, MAX_ROWS))
 
     def _sweep(self, request: Request) -> Response:
         self._known(request)
@@ -104,27 +100,27 @@ class Pages:
     def _state(self, request: Request) -> Response:
         return self._answer(
             request,
-            lambda seen: {"sweeps": summaries(seen.status) if seen.status else [], "is_seen": seen.status is not None},
+            lambda view: {"sweeps": summaries(view.status) if view.status else [], "is_seen": view.status is not None},
         )
 
     def _trials(self, request: Request) -> Response:
         rows = self._rows(self._known(request))
 
-        def make(seen: StoreView) -> dict[str, Any]:
-            assert seen.status is not None
-            return {"sweep": summary(seen.status, state_of(seen, request.path_params["sweep"])), **rows.table(seen)}
+        def make(view: StoreView) -> dict[str, Any]:
+            assert view.status is not None
+            return {"sweep": summary(view.status, state_of(view, request.path_params["sweep"])), **rows.table(view)}
 
         return self._answer(request, make)
 
     def _curves(self, request: Request) -> Response:
         rows, of = self._rows(self._known(request)), request.query_params.get("of")
-        return self._answer(request, lambda seen: rows.curves(seen, of))
+        return self._answer(request, lambda view: rows.curves(view, of))
 
     def _trial_values(self, request: Request) -> Response:
         rows = self._rows(self._known(request))
 
-        def make(seen: StoreView) -> dict[str, Any]:
-            found = rows.trial(seen, request.path_params["trial"])
+        def make(view: StoreView) -> dict[str, Any]:
+            found = rows.trial(view, request.path_params["trial"])
             return found | {"trial_error": found["error"]}
 
         return self._answer(request, make)
@@ -132,41 +128,38 @@ class Pages:
     def _log(self, request: Request) -> Response:
         self._known(request)
 
-        def make(seen: StoreView) -> dict[str, Any]:
-            assert seen.status is not None
-            text = io.StringIO()
+        def make(view: StoreView) -> dict[str, Any]:
+            assert view.status is not None
+            snapshot = view.status.snapshot
             try:
-                console = PlainConsole(file=text, width=ANY_WIDTH, soft_wrap=True, color_system=None)
                 with self._reading:
-                    records = read_records(self._store, seen.status.snapshot, reader=self._records)
-                print_attempts(self._store, seen.status.snapshot, request.path_params["trial"], records, console)
-            except StoreError:
-                raise
-            except ValueError as error:
+                    records = read_records(self._store, snapshot, reader=self._records)
+                text = attempts_text(self._store, snapshot, request.path_params["trial"], records)
+            except UsageError as error:
                 return {"log": str(error)}
-            return {"log": text.getvalue()[-MAX_LOG_CHARACTERS:]}
+            return {"log": printable(text)[-MAX_LOG_CHARACTERS:]}
 
         return self._answer(request, make)
 
     def _figures(self, request: Request) -> Response:
         sweep = self._known(request)
 
-        def make(seen: StoreView) -> dict[str, Any]:
-            drawn = self._drawer.figures(sweep, seen)
-            return {"drawn": drawn.name, "is_drawing": drawn.running is not None, "said": drawn.last_error}
+        def make(view: StoreView) -> dict[str, Any]:
+            render = self._renderer.figures(sweep, view)
+            return {"rendered": render.name, "render_error": render.last_error}
 
         return self._answer(request, make)
 
-    def _drawn(self, request: Request) -> Response:
-        packed = self._drawer.packed_figures(request.path_params["name"])
+    def _rendered(self, request: Request) -> Response:
+        packed = self._renderer.packed_figures(request.path_params["name"])
         if packed is None:
-            raise HTTPException(404, "these figures have been drawn again since")
+            raise HTTPException(404, "a newer render has replaced these figures")
         return _unpacked(request, packed, "application/json")
 
     def _report(self, request: Request) -> Response:
-        packed, said = self._drawer.page(self._known(request), self._poller.seen())
+        packed, problem = self._renderer.page(self._known(request), self._poller.view())
         if packed is None:
-            return HTMLResponse(missing_page(said, "../../"), 503)
+            return HTMLResponse(missing_page(problem, "../../"), 503)
         policy = f"{page_policy()}; frame-ancestors 'none'"
         return _unpacked(request, packed, "text/html", {"Content-Security-Policy": policy})
 
@@ -175,18 +168,22 @@ class Pages:
         async for part in request.stream():
             body += part
             if len(body) > MAX_QUERY_BYTES:
-                return PlainTextResponse(f"a question has at most {MAX_QUERY_BYTES} bytes\n", 413)
+                return PlainTextResponse(
+                    f"the request is larger than {MAX_QUERY_BYTES:,} bytes. Shorten the query.\n", 413
+                )
         try:
-            asked = json.loads(body)
-            query, sweep = asked["sql"], asked.get("sweep")
+            fields = json.loads(body)
+            query, sweep = fields["sql"], fields.get("sweep")
             if not isinstance(query, str) or not isinstance(sweep, str | None):
                 raise TypeError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return PlainTextResponse('give JSON: {"sql": "select ...", "sweep": null or a name}\n', 400)
+            return PlainTextResponse(
+                'the request is not JSON of the form {"sql": "select ...", "sweep": null or a name}\n', 400
+            )
         try:
             client = "" if request.client is None else request.client.host
             async with _watched(request) as is_gone:
-                answer = await run_in_threadpool(self.sql_processes.ask, query, sweep, client, is_gone)
+                answer = await run_in_threadpool(self.sql_processes.run, query, sweep, client, is_gone)
         except ClientGoneError:
             return Response(status_code=499)
         except QueryError as error:
@@ -197,15 +194,15 @@ class Pages:
 
     def _known(self, request: Request) -> str:
         """Return the requested sweep, after a check that it and the requested trial exist."""
-        sweep, trial, seen = request.path_params["sweep"], request.path_params.get("trial"), self._poller.seen()
-        if seen.status is None:
-            raise HTTPException(503, seen.error or f"{self._store.url} is being read. Try again shortly.")
+        sweep, trial, view = request.path_params["sweep"], request.path_params.get("trial"), self._poller.view()
+        if view.status is None:
+            raise HTTPException(503, view.error or f"{self._store.url} is being read. Try again shortly.")
         try:
-            state = state_of(seen, sweep)
+            state = state_of(view, sweep)
         except KeyError:
-            seen = self._poller.seen_again()  # the sweep may have been launched since the last poll
+            view = self._poller.refreshed_view()  # the sweep may have been launched since the last poll
         try:
-            state = state_of(seen, sweep)
+            state = state_of(view, sweep)
         except KeyError:
             raise HTTPException(404, f"no sweep {sweep!r:.100} was launched in {self._store.url}") from None
         if trial is not None and trial not in state.states:
@@ -214,16 +211,16 @@ class Pages:
 
     def _answer(self, request: Request, make: Make) -> Response:
         """Return the response made from the last poll, cached for all clients, or 304 if the browser has it."""
-        seen, kept = self._poller.seen(), self._answers(f"{request.url.path}?{request.url.query}")
-        with kept.lock:
-            if kept.number != seen.number or seen.error:
+        view, cached = self._poller.view(), self._answers(f"{request.url.path}?{request.url.query}")
+        with cached.lock:
+            if cached.number != view.number or view.error:
                 try:
-                    kept.body = json_text(make(seen) | {"error": seen.error})
+                    cached.body = json_text(make(view) | {"error": view.error})
                 except (OSError, StoreError) as error:
-                    said = seen.error or f"{self._store.url} does not answer ({first_line(error)}). Retrying."
-                    return PlainTextResponse(f"{said}\n", 503)
-                kept.number = seen.number
-            body = kept.body
+                    problem = view.error or f"{self._store.url} does not answer ({first_line(error)}). Retrying."
+                    return PlainTextResponse(f"{problem}\n", 503)
+                cached.number = view.number
+            body = cached.body
         return _tagged(request, body, "application/json")
 
 
@@ -255,15 +252,15 @@ def make_app(
         cookie: Name of the token's cookie.
         every_s: Seconds between polls.
     """
-    poller, drawer = Poller(store, every_s), Renderer(store)
-    pages = Pages(store, poller, drawer, limits)
+    poller, renderer = Poller(store, every_s), Renderer(store)
+    pages = Pages(store, poller, renderer, limits)
 
     @asynccontextmanager
-    async def looking(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         poller.start()
         yield
         poller.stop()
-        await run_in_threadpool(drawer.stop)
+        await run_in_threadpool(renderer.stop)
         await run_in_threadpool(pages.sql_processes.stop)
 
     access = Middleware(Access, names=names, token=token, cookie=cookie)
@@ -271,7 +268,7 @@ def make_app(
     return Starlette(
         routes=pages.routes(),
         middleware=middleware,
-        lifespan=looking,
+        lifespan=lifespan,
         exception_handlers={HTTPException: _refusal},
     )
 
@@ -291,7 +288,7 @@ async def _watched(request: Request) -> AsyncIterator[Callable[[], bool]]:
 
     async def watch() -> None:
         while not await request.is_disconnected():
-            await asyncio.sleep(WATCH_CLIENT_S)
+            await asyncio.sleep(CLIENT_POLL_INTERVAL_S)
         gone.set()
 
     watcher = asyncio.create_task(watch())
@@ -299,6 +296,10 @@ async def _watched(request: Request) -> AsyncIterator[Callable[[], bool]]:
         yield gone.is_set
     finally:
         watcher.cancel()
+
+
+def _page(html: str) -> Callable[[Request], Response]:
+    return lambda request: HTMLResponse(html)
 
 
 def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from depthrate.errors import InputError
 from depthrate.storage.catalog.code_decisions import Decisions
 from depthrate.storage.catalog.removals import Removals
 from depthrate.storage.commits.commit import METADATA_KEY
@@ -78,11 +79,11 @@ class VisibleCommit:
         return ids
 
 
-class ForeignFile(ValueError):
+class ForeignFile(InputError):
     """A file that depthrate did not write."""
 
 
-class NewerFile(ValueError):
+class NewerFile(InputError):
     """A file of a format that this version of depthrate is too old to read. The file is intact."""
 
 

@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from urllib.parse import quote, unquote
 
+from depthrate.errors import InputError
+
 
 def new_name() -> str:
     """Return a unique name that sorts by time."""
@@ -33,7 +35,7 @@ _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,249}")
 _UNSAFE = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
 
 
-class ForeignNameError(ValueError):
+class ForeignNameError(InputError):
     """A name from a store that cannot be part of a path."""
 
 

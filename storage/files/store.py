@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from depthrate.errors import InputError
 from depthrate.storage.files.format import FORMAT_FILE, Format
 from depthrate.storage.files.full import is_full
 from depthrate.storage.files.local import LocalFiles
@@ -25,7 +26,7 @@ _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci",
 """Protocols whose paths are keys. `a//b` and `a/b` are two keys, and clients differ in which one they use."""
 
 
-class StoreError(ValueError):
+class StoreError(InputError):
     """A store cannot be opened, read or written. The message gives the cause and the fix."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import duckdb
 
+from depthrate.errors import InputError
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.tables.custom_columns import quoted
 
@@ -26,7 +27,7 @@ _OBJECTS_TO_TEXT = re.compile(r"VARCHAR|convert string", re.IGNORECASE)
 _WORD = re.compile(r'"?([A-Za-z_][A-Za-z0-9_]*)"?')
 
 
-class QueryError(ValueError):
+class QueryError(InputError):
     """An SQL query that cannot be executed."""
 
 

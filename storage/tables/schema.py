@@ -10,6 +10,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from depthrate.errors import InputError
+
 SCHEMA_VERSION = 3
 _REAL, _TEXT = pa.float64(), pa.string()
 
@@ -145,7 +147,7 @@ MEASURED_TABLES = ("metrics", "curves")
 _STRUCTURE = {"trials": TRIALS, "metrics": METRICS, "curves": CURVES, "features": FEATURES}
 
 
-class TableError(ValueError):
+class TableError(InputError):
     """A task returned or declared a value that the tables do not support."""
 
 

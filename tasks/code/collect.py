@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+from depthrate.errors import InputError
 from depthrate.tasks.interface import TaskCode
 from depthrate.tasks.regular_file import read_regular
 
@@ -33,7 +34,7 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-class TooManyFilesError(ValueError):
+class TooManyFilesError(InputError):
     """More than `MAX_FILES` files belong to a task."""
 
 

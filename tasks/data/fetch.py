@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from depthrate.errors import InputError
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.parameters import nearest
 
 
-class UnknownDatasetError(ValueError):
+class UnknownDatasetError(InputError):
     """The data set does not exist or cannot be downloaded."""
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from depthrate.errors import InputError
 
-class LabelsError(ValueError):
+
+class LabelsError(InputError):
     """Labels that are not classes. The message describes them and the labels needed."""
 
 

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Protocol
 
+from depthrate.errors import InputError
 
-class DatasetError(ValueError):
+
+class DatasetError(InputError):
     """Missing or corrupt data set. The message names the file, the expected content and the remedy."""
 
 

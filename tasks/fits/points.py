@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from depthrate.errors import InputError
 from depthrate.tasks.data.labels import check_dense, is_missing
 from depthrate.tasks.fits.least_squares import Array
 
@@ -19,7 +20,7 @@ EXACT_FIT_RMS = 1e-12
 """Maximum RMS residual in log space that counts as rounding: curves that fit the points this well are equal."""
 
 
-class FitError(ValueError):
+class FitError(InputError):
     """Points that cannot be fitted. The message names the values and the requirement."""
 
 

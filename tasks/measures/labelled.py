@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depthrate.errors import InputError
 from depthrate.tasks.data.labels import LabelsError, as_array, check_classes, check_dense
 
 
-class FeaturesError(ValueError):
+class FeaturesError(InputError):
     """Raised for features, labels, targets or a weight that cannot be measured."""
 
 

@@ -3,8 +3,10 @@
 import os
 import shutil
 
+from depthrate.errors import InputError
 
-class EngineError(ValueError):
+
+class EngineError(InputError):
     """Raised when steps cannot run with the requested engine or precision."""
 
 

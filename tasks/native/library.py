@@ -7,6 +7,8 @@ L layers, M LayerNorms, D width. For sentences: V words, K classes, M inputs of 
 import ctypes
 from typing import ClassVar
 
+from depthrate.errors import InputError
+
 
 class Call(ctypes.Structure):
     """Mirror `Call` of tasks/native/steps.h: addresses of numbers of the library's type, or of int64, without gaps."""
@@ -50,7 +52,7 @@ class WordsCall(ctypes.Structure):
 AnyCall = Call | WordsCall
 
 
-class CallMismatchError(ValueError):
+class CallMismatchError(InputError):
     """Raised when a library's call structure differs from Python's."""
 
 

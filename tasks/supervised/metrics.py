@@ -278,3 +278,11 @@ NEXT_TOKENS = (
     _OF_CLASSES["grad_norm"],
     _OF_CLASSES["lr"],
 )
+
+
+def core_measurements() -> tuple[Metric, ...]:
+    """Return the metrics of the supervised tasks, which `measure` and `probe` also compute for custom tasks."""
+    by_column: dict[str, Metric] = {}
+    for measurement in (*CLASSES, *NEXT_TOKENS, *NUMBERS):
+        by_column.setdefault(measurement.name, measurement)
+    return tuple(by_column.values())

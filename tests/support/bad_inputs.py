@@ -265,7 +265,9 @@ def bad_arguments(store: str) -> Iterator[Row]:
         yield f"{verb} nowhere", [verb, *words, "--store", "nowhere"], "no store at"
         yield from ((f"{verb} {url!r}", [verb, *words, "--store", url], "cannot open") for url in NO_PLACES)
     for verb in ("run", "plan"):
-        yield from ((f"{verb} {url!r}", [verb, "quickstart", "--store", url], "cannot open") for url in NO_PLACES)
+        for url in NO_PLACES:
+            message = "without NUL" if "\0" in url else "cannot open"
+            yield f"{verb} {url!r}", [verb, "quickstart", "--store", url], message
     for given in (_of_launches, _of_runs):
         yield from ((f"{' '.join(words)}", words, piece) for words, piece in given())
     yield from ((f"{' '.join(words)}", [*words, "--store", store], piece) for words, piece in _of_queries())
@@ -309,7 +311,7 @@ def _of_runs() -> Iterator[Said]:
     yield ["run", "quickstart", "--resume"], "No such option '--resume'. depthrate run SWEEP resumes by itself"
     yield ["run", "quickstart", "--dry-run"], "without starting them: depthrate plan SWEEP"
     yield ["plan", "quickstart", "--store", "memory://x"], "exists only in this process"
-    yield ["report", "quickstart", "--compare", "x"], "To draw a second sweep in the same figures: --overlay SWEEP"
+    yield ["report", "quickstart", "--compare", "x"], "To compare two sweeps: depthrate compare SWEEP SWEEP"
     yield ["tasks", "collaps"], "unknown task 'collaps'"
     for words, piece in (
         (["--detach"], "--detach needs"),

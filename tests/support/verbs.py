@@ -10,9 +10,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.cli.launch_output import run_sweep
 from depthrate.orchestrator.launch.outcome import RunState
 from depthrate.storage.catalog.removals import RemovalKind, remove
 from depthrate.storage.catalog.specs import write_spec

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from depthrate.tasks.metric import MeasurementError, Metric, by_name, scalars
-from depthrate.tasks.registry import core_measurements, registered_tasks
+from depthrate.tasks.registry import registered_tasks
+from depthrate.tasks.supervised.metrics import core_measurements
 
 
 def test_labels_and_entries_fall_back_to_names() -> None:

@@ -186,14 +186,6 @@ def test_a_task_file_is_executed_once_until_it_changes(tmp_path: Path) -> None:
     assert Path(f"{path}.log").read_text() == "xx"
 
 
-def test_the_decorator_is_found_where_it_was_and_says_where_it_is():
-    import depthrate
-    from depthrate.tasks import interface as module
-
-    with pytest.warns(DeprecationWarning, match=r"Use depthrate\.task"):
-        assert module.task is depthrate.task
-
-
 def test_only_the_requested_task_is_checked(tmp_path: Path) -> None:
     header = "from __future__ import annotations\nimport depthrate\n"
     tasks = {"good": "depth: int", "unfit": "depth: dict", "unknown": "depth: Nothing"}

@@ -9,19 +9,15 @@ from rich.console import Console
 
 from depthrate.orchestrator.api.planning import (
     PlannedSweep,
-    cost_lines,
     estimates_on,
     load_launch,
-    open_compute_target,
-    pack_values,
-    peak_gb,
     plan_on,
-    plan_summary,
     plan_sweep,
     resume_command,
 )
 from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
+from depthrate.orchestrator.cli.launch_output import cost_lines, pack_values, peak_gb, plan_summary, slow_notice
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
 from depthrate.orchestrator.console.tables import (
     counted,
@@ -31,7 +27,8 @@ from depthrate.orchestrator.console.tables import (
     print_rows,
     print_warnings,
 )
-from depthrate.orchestrator.executors.base import Executor, usable_engine
+from depthrate.orchestrator.executors.base import Executor, ExecutorRequest, usable_engine
+from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.code_changes import find_launch_mismatch, mismatch_message
 from depthrate.orchestrator.launch.estimates import Estimates
 from depthrate.orchestrator.launch.launch_plan import Plan, check_data, thin_fit_remarks
@@ -79,7 +76,7 @@ def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, 
     try:
         checked, _ = with_search(load_launch(options), store)
         row["trials"] = len(checked.trials)
-        target = open_compute_target(options, checked.sweep, store)
+        target = open_executor(ExecutorRequest(sweep=checked.sweep, store=store, options=options))
         plan = plan_on(target, checked, store)
         row["done"], row["packs"] = len(plan.done), len(plan.packs)
         hours = estimates_on(target, plan, store).hours(plan.packs, target.workers)
@@ -175,7 +172,8 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
     if names := sweeps_in_folder(options.sweep):
         _show_folder(options, names, open_data_folder(), json, wide=wide)
         return
-    planned = plan_sweep(options)
+    with slow_notice():
+        planned = plan_sweep(options)
     plan, target, estimates = planned.plan, planned.target, planned.estimates
     target.check(plan.packs, estimates)
     details = target.details(plan.packs, estimates.allocated_s)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -43,9 +42,12 @@ from depthrate.storage.query.sql_checks import named_views, names_in
 if TYPE_CHECKING:
     import duckdb
 
+T = TypeVar("T")
 
 QUERY_GRACE_S = 0.5
-"""Seconds after its time limit or Ctrl-C at which a query that DuckDB has not interrupted is ended by ending this process."""
+"""Seconds after its time limit at which a query that DuckDB has not interrupted is ended by ending this process."""
+SIGNAL_POLL_S = 0.2
+"""Seconds between two checks for Ctrl-C. A signal that arrives just before a wait begins does not end the wait."""
 MAX_VALUES_SHOWN = 6
 """Maximum number of differing parameters in a note."""
 _AGGREGATES = {"avg", "mean", "sum", "median", "stddev", "min", "max", "quantile", "quantile_cont", "mode", "var_samp"}
@@ -99,32 +101,24 @@ def _opened(output: Path | None, *, binary: bool) -> Iterator[IO[Any]]:
 @contextmanager
 def _limits(timeout_s: float, memory_gb: float | None) -> Iterator[None]:
     text = f"depthrate: query timed out after {timeout_s:g} s. Raise --timeout-seconds."
-    with limited_memory(memory_gb), call_after(timeout_s + QUERY_GRACE_S, _end, 2, text), _ended_by_ctrl_c():
+    with limited_memory(memory_gb), call_after(timeout_s + QUERY_GRACE_S, _end, 2, text):
         yield
 
 
-@contextmanager
-def _ended_by_ctrl_c() -> Iterator[None]:
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    previous = signal.set_wakeup_fd(writer.fileno())  # written to at once, whereas Python's handler waits for DuckDB
+def _call_in_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread. In the main thread, Python would handle Ctrl-C only once DuckDB has returned."""
+    result: Future[T] = Future()
 
-    def end() -> None:
-        with reader:
-            if signal.SIGINT not in reader.recv(1):
-                return
-            reader.settimeout(QUERY_GRACE_S)
-            with suppress(TimeoutError):
-                if not reader.recv(1):  # the block has ended
-                    return
-            _end(INTERRUPTED)
+    def call() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:
+            result.set_exception(error)
 
-    threading.Thread(target=end, daemon=True).start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(previous)
-        writer.close()
+    threading.Thread(target=call, daemon=True).start()
+    while not result.done():
+        wait([result], SIGNAL_POLL_S)
+    return result.result()
 
 
 def _end(code: int, text: str | None = None) -> None:
@@ -198,14 +192,18 @@ def command(
     opened.require_sweeps(sql)
     if sweep is not None:
         results = opened.for_sweep(sweep)
-    if output is None and chosen_format == "table":
-        with _limits(timeout_seconds, memory_gb):
-            relation = results.sql(sql, timeout_s=timeout_seconds, memory_gb=memory_gb)
-        print_rows(make_console(), relation.columns, relation.fetchall(), wide=wide)
-    else:
-        with _opened(output, binary=chosen_format == "parquet") as stream, _limits(timeout_seconds, memory_gb):
-            write = partial(_write_rows, chosen_format, stream)
-            results.stream(sql, write, timeout_s=timeout_seconds, memory_gb=memory_gb)
+    options: dict[str, Any] = {"timeout_s": timeout_seconds, "memory_gb": memory_gb}
+    try:
+        if output is None and chosen_format == "table":
+            with _limits(**options):
+                relation = _call_in_thread(partial(results.sql, sql, **options))
+            print_rows(make_console(), relation.columns, relation.fetchall(), wide=wide)
+        else:
+            with _opened(output, binary=chosen_format == "parquet") as stream, _limits(**options):
+                write = partial(_write_rows, chosen_format, stream)
+                _call_in_thread(partial(results.stream, sql, write, **options))
+    except KeyboardInterrupt:
+        _end(INTERRUPTED)  # the thread may still be in DuckDB
     print_warnings(results.problems)
     left_out = None if sweep is None else opened.membership().note(sweep)
     for note in filter(None, (_what_varies(results, sql, sweep), left_out)):

@@ -15,7 +15,7 @@ from depthrate.orchestrator.report.drawing.style import PaperWidth, StyleName
 @declared(
     __doc__,
     {
-        "--compare": "To draw a second sweep in the same figures: --overlay SWEEP",
+        "--compare": "To compare two sweeps: depthrate compare SWEEP SWEEP",
         "--watch": "To watch a running sweep: depthrate serve",
     },
 )
@@ -33,7 +33,6 @@ from depthrate.orchestrator.report.drawing.style import PaperWidth, StyleName
     help="Width with --style paper: column (3.25 in) or text (5.5 in). Default: column.",
 )
 @click.option("--latex", type=FILE, help="Folder for fits.tex, the fits as a LaTeX table.")
-@click.option("--overlay", help="Second sweep to draw in the same figures.")
 def command(sweep: str, store: str | None, output: Path, **options: Any) -> None:
     written = report_sweep(sweep, store, output, ReportOptions(**options))
     print_warnings([*written.problems, *written.mixtures])

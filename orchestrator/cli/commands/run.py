@@ -1,8 +1,8 @@
 """`depthrate run`: run a sweep's pending trials and fit the rates. Run again to resume."""
 
-from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.attempts.options import LaunchOptions
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
+from depthrate.orchestrator.cli.launch_output import run_sweep
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.launch.outcome import RunState
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,8 +18,7 @@ from depthrate.orchestrator.api.status import (
     job_text,
 )
 from depthrate.orchestrator.attempts.record import stalled_text
-from depthrate.orchestrator.cli.options import FILE, declared, json_option, store_option, wide_option
-from depthrate.orchestrator.console.output_file import check_output, write_output
+from depthrate.orchestrator.cli.options import declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.tables import (
     counted,
     make_console,
@@ -31,7 +29,6 @@ from depthrate.orchestrator.console.tables import (
 )
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
-from depthrate.orchestrator.monitor.prometheus import require_client, textfile
 from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, running_table
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.commits.source import first_line
@@ -98,23 +95,13 @@ def _as_json(state: SweepStatus, jobs: Counts, snapshot: StatusSnapshot) -> dict
 @store_option
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until all trials are done.")
 @json_option
-@click.option("--prometheus", type=FILE, help="Also write NAME.prom for Prometheus' node exporter.")
 @wide_option
-def command(sweep: str | None, store: str | None, watch: bool, json: bool, prometheus: Path | None, wide: bool) -> None:
-    if prometheus is not None:
-        check_output(prometheus)
-        require_client()
+def command(sweep: str | None, store: str | None, watch: bool, json: bool, wide: bool) -> None:
     opened = existing_store(store)
-    watched = StatusPoller(
-        opened,
-        planned_trials(sweep, opened),
-        with_costs=sweep is not None or prometheus is not None,
-        with_events=watch or json,
-    )
+    planned = planned_trials(sweep, opened, lambda text: print_warnings([text]))
+    watched = StatusPoller(opened, planned, with_costs=sweep is not None, with_events=watch or json)
     console = make_console()
     for snapshot in poll_until_closed(opened, watched.poll) if watch else [watched.poll()]:
-        if prometheus is not None:
-            write_output(prometheus, textfile(snapshot.states, snapshot.costs, time.time()))
         if json:
             states = zip(snapshot.states, snapshot.jobs, strict=True)
             print_json([_as_json(state, counts, snapshot) for state, counts in states])

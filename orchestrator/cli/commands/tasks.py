@@ -1,7 +1,6 @@
 """`depthrate tasks`: list the tasks, or the parameters and metrics of one task."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -11,10 +10,6 @@ from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.parameters import REQUIRED
 from depthrate.tasks.registry import registered_tasks
-
-
-def _literal(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @declared(__doc__)
@@ -29,7 +24,8 @@ def command(name: str | None) -> None:
     console.print(f"{task.name}, version {task.version}. {task.doc}")
     rows = []
     for p in task.schema.values():
-        default = "required" if p.default is REQUIRED else _literal(p.default)
+        default = "required" if p.default is REQUIRED else "null" if p.default is None else str(p.default)
+        default = default.lower() if isinstance(p.default, bool) else default
         rows.append([p.name, p.allowed, default, "yes" if p.fusible else "", p.doc])
     print_described(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
     if task.measurements:

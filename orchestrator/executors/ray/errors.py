@@ -17,12 +17,13 @@ import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray 
 import ray
 from ray.tune.experiment import Trial as TuneTrial
 
+from depthrate.errors import InputError
 from depthrate.storage.tables.states import FailureKind
 
 log = logging.getLogger("depthrate")
 
 
-class RayError(ValueError):
+class RayError(InputError):
     """Ray cannot be reached, or its nodes cannot run packs."""
 
 

@@ -22,7 +22,7 @@ FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationD
 """Format -> metadata to omit, so that a file's bytes depend only on the plot."""
 LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 1, 2))}
 """Plotly's name of a dash -> matplotlib's dash pattern."""
-MARKERS = {"circle": "o", "circle-open": "o", "diamond": "D", "triangle-up": "^"}
+MARKERS = {"circle": "o", "circle-open": "o", "triangle-up": "^"}
 """Plotly's name of a marker -> matplotlib's name."""
 PNG_DPI = 200
 MAX_LEGEND = 60

@@ -8,6 +8,7 @@ import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import (
+    colour_groups,
     finite_arrays,
     group_trials,
     mean_array,
@@ -17,7 +18,6 @@ from depthrate.orchestrator.report.curve_groups import (
     unique,
 )
 from depthrate.orchestrator.report.html_table import Cell, table
-from depthrate.orchestrator.report.line_styles import colour_groups
 from depthrate.orchestrator.report.plot import (
     MAX_GROUPS,
     Axes,
@@ -25,18 +25,18 @@ from depthrate.orchestrator.report.plot import (
     Trace,
     band,
     dots,
-    heat_map,
     legend_entry,
     make_layout,
     make_trace,
-    map_layout,
+    mean_line,
+    mean_map,
+    share_traces,
     value_ticks,
     viridis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape, escape_for_plotly, is_finite, number_text
 from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS
-from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import (
     LayerMapPanel,
@@ -184,23 +184,12 @@ def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
 
 def _share_traces(panel: SharePanel, part: pd.DataFrame, name: str, colour: str) -> list[Trace]:
     traces = [dots(part[panel.x], part[panel.measurement], name, colour, 0.3)]
-    places: list[float] = []
-    shares: list[float] = []
-    for x in sorted(part[panel.x].unique()):
-        at_x = part[part[panel.x] == x]
+    tally = []
+    for x, at_x in part.groupby(panel.x):
         weights = at_x[list(panel.observations)].prod(axis=1)
-        share = float((at_x[panel.measurement] * weights).sum() / weights.sum())
-        places.append(float(x))
-        shares.append(share)
-        bar = {"color": colour, "width": 2}
-        count = float(weights.sum())
-        interval = wilson_interval(min(count, share * count), count)
-        traces.append(make_trace([x, x], interval, name, line=bar))
-    line, marker = {"color": colour, "width": 2}, {"size": 6}
-    traces.append(
-        make_trace(places, shares, name, name=name, mode="lines+markers", line=line, marker=marker, hoverinfo="x+y")
-    )
-    return traces
+        total = float(weights.sum())
+        tally.append((x, min(total, float((at_x[panel.measurement] * weights).sum())), total))
+    return [*traces, *share_traces(tally, name, name, colour)]
 
 
 def _profile(values: np.ndarray, group: str, *, label: str | None = None, **style: Any) -> Trace:
@@ -240,12 +229,11 @@ def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *
     by_layer = part.groupby("layer")
     x = by_layer[panel.x].mean().tolist()
     low, high = by_layer[panel.measurement].min().tolist(), by_layer[panel.measurement].max().tolist()
-    means, line = _means(part, panel.measurement, is_log=is_log), {"color": colour, "width": 2}
-    style: dict[str, Any] = {"mode": "lines+markers", "line": line, "marker": {"size": 5}, "hoverinfo": "x+y"}
+    predicted = _means(part, panel.predicted, is_log=is_log)
     return [
         band(x, low, high, name, colour, 0.2),
-        make_trace(x, means, name, name=name, **style),
-        make_trace(x, _means(part, panel.predicted, is_log=is_log), name, line=line | {"dash": "dash"}),
+        mean_line(x, _means(part, panel.measurement, is_log=is_log), name, name, colour, size=5),
+        make_trace(x, predicted, name, line={"color": colour, "width": 2, "dash": "dash"}),
     ]
 
 
@@ -279,16 +267,11 @@ def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
 
 
 def _layer_map(data: ReportData, metric: Metric, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
-    grid = part.pivot_table(index="layer", columns="step", values=metric.name, aggfunc="mean")
-    grid = grid.sort_index(ascending=False)  # the last layer is on top
-    is_log = metric.axis == "log" and bool((grid > 0).all().all())
-    label = f"log10 {metric.label}" if is_log else metric.label
-    values = np.log10(grid.to_numpy()) if is_log else grid.to_numpy()
-    names = ([f"{place:g}" for place in places] for places in (grid.columns, grid.index))
-    layout = map_layout("Step", "Layer", *names)
+    columns = ("step", "layer", metric.name)
+    trace, layout = mean_map(part, columns, ("Step", "Layer"), metric.label, is_log=metric.axis == "log")
     setting = setting_text(data.settings, key)
     title = f"{metric.label} over steps and layers{', ' if setting else ''}{setting}"
-    return Plot(title, [heat_map(values, label)], layout, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."])
+    return Plot(title, [trace], layout, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."])
 
 
 def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
@@ -304,9 +287,8 @@ def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
         traces.append(dots(part[panel.x], part[panel.y], name, colour, 0.3))
         means = part.groupby(panel.along)[[panel.x, panel.y]].mean().sort_index()
         text = [escape_for_plotly(f"{panel.along} = {value:g}") for value in means.index]
-        style = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 7}}
-        hover = {"hovertext": text, "hoverinfo": "x+y+text"}
-        traces.append(make_trace(means[panel.x], means[panel.y], name, name=name, **style, **hover))
+        trace = mean_line(means[panel.x], means[panel.y], name, name, colour)
+        traces.append(trace | {"hovertext": text, "hoverinfo": "x+y+text"})
     if rows.empty:
         return None
     x, y = data.measurement(panel.x), data.measurement(panel.y)

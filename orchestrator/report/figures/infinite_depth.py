@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.curve_groups import group_trials, key_parts, spread_alike, unique
-from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles
+from depthrate.orchestrator.report.curve_groups import group_trials, spread
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -20,6 +19,7 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     omission_notes,
     value_ticks,
+    viridis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape, escape_for_plotly, number_text
@@ -48,14 +48,14 @@ def _limit_plot(data: ReportData, metric: Metric) -> Plot | None:
         return None
     by = [name for name in data.group_names if name in data.trials]
     groups = group_trials(data.trials, frame, by)
-    shown = spread_alike(groups, MAX_GROUPS, lambda group: key_parts(by, group[0]))
-    sweeps = unique(key_parts(by, key)[0] or None for key, _ in groups)
-    styles = assign_line_styles([dict(zip(by, key, strict=True)) for key, _ in shown], sweeps)
+    shown = spread(groups, MAX_GROUPS)
     traces: list[Trace] = []
-    for index, ((key, part), style) in enumerate(zip(shown, styles, strict=True)):
+    for index, ((key, part), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
         name = ", ".join(key) or metric.label.lower()
-        traces += _group_traces(data, metric, part, f"o{index}", escape_for_plotly(name), style)
-    traces += _keys(traces, is_limit=_is_limit(data, metric, frame))
+        traces += _group_traces(data, metric, part, f"o{index}", escape_for_plotly(name), colour)
+    # for some networks the limit is only a lower bound
+    is_limit = metric.reaches_limit is None or metric.reaches_limit(data.params_of(frame["trial_id"]))
+    traces += _keys(traces, is_limit=is_limit)
     measured = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
     bounds = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] == "bound"]
     outside = [y for y in bounds if y > FARTHEST_BOUND * max(measured)]
@@ -75,24 +75,24 @@ def _limit_plot(data: ReportData, metric: Metric) -> Plot | None:
 
 
 def _group_traces(
-    data: ReportData, metric: Metric, part: pd.DataFrame, group: str, name: str, style: LineStyle
+    data: ReportData, metric: Metric, part: pd.DataFrame, group: str, name: str, colour: str
 ) -> list[Trace]:
     means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
-    line = {"color": style.colour, "width": 2, "dash": style.dash}
+    line = {"color": colour, "width": 2}
     dashed = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [
-        dots(part["depth"], part["value"], group, style.colour, 0.5, symbol=style.symbol),
+        dots(part["depth"], part["value"], group, colour, 0.5),
         make_trace(means["depth"], means["value"], group, name=name, line=line),
         make_trace(means["depth"], means["limit"], "limit", line=dashed),
     ]
     reference = _construction(data, metric, part, means)
     if reference is not None:
-        dotted = {"color": style.colour, "width": 1.5, "dash": "dot"}
+        dotted = {"color": colour, "width": 1.5, "dash": "dot"}
         traces.append(make_trace(means["depth"], reference, "construction", line=dotted))
     bound = means["limit"] + means["bound"]
     if bound.notna().any():
         has_bound = bound.notna()
-        dashed = {"color": style.colour, "width": 1.5, "dash": "longdashdot"}
+        dashed = {"color": colour, "width": 1.5, "dash": "longdashdot"}
         traces.append(make_trace(means["depth"][has_bound], bound[has_bound], "bound", line=dashed))
     return traces
 
@@ -128,11 +128,6 @@ def _construction(data: ReportData, metric: Metric, part: pd.DataFrame, means: p
         return None
     factor = float(gaps.iloc[-1]) / float(excess["min"].iloc[-1])
     return list(np.asarray(means["limit"]) + factor * np.asarray(excess["min"]))
-
-
-def _is_limit(data: ReportData, metric: Metric, frame: pd.DataFrame) -> bool:
-    """Return whether the gaps refer to a limit as depth grows. For some networks the limit is only a lower bound."""
-    return metric.reaches_limit is None or metric.reaches_limit(data.params_of(frame["trial_id"]))
 
 
 def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:

@@ -7,13 +7,11 @@ import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import (
-    SWEEP_COLUMN,
     finite_arrays,
     group_trials,
-    key_parts,
     setting_text,
     sort_key,
-    spread_alike,
+    spread,
 )
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import Axes, Plot, heat_map, make_layout
@@ -74,9 +72,9 @@ def _maps(data: ReportData, metric: Metric) -> list[Plot]:
             undefined.append(trial_id)
     if not matrices:
         return []
-    by = [name for name in ([SWEEP_COLUMN] if data.parts else []) + [data.x_name] if name in data.trials]
+    by = [data.x_name] if data.x_name in data.trials else []
     groups = group_trials(data.trials, pd.DataFrame({"trial_id": list(matrices)}), by)
-    shown = spread_alike(groups, MAX_MAPS, lambda group: key_parts(by, group[0]))
+    shown = spread(groups, MAX_MAPS)
     drawn, present = {key for key, _ in shown}, {key for key, _ in groups}
     others = (
         [key for key, _ in group_trials(data.trials, pd.DataFrame({"trial_id": undefined}), by)] if undefined else []

@@ -9,8 +9,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
-from depthrate.orchestrator.report.curve_groups import thin_indices
-from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, curve_sweeps, select_curves
+from depthrate.orchestrator.report.curve_groups import sort_key, spread, thin_indices
 from depthrate.orchestrator.report.plot import (
     GREY,
     LEGEND_LETTERS,
@@ -27,6 +26,7 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     omission_notes,
     value_ticks,
+    viridis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import (
@@ -64,16 +64,15 @@ def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
 
 def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     drawable = {id(curve): points for curve in curves if not (points := _positive_points(curve)).empty}
-    selected = select_curves([curve for curve in curves if id(curve) in drawable], MAX_GROUPS)
+    selected = _select([curve for curve in curves if id(curve) in drawable])
     shown = [(curve, drawable[id(curve)]) for curve in selected]
     if not shown:
         return None
-    styles = assign_line_styles([curve.by for curve in selected], curve_sweeps(curves))
     slopes = SLOPES if _decays(shown) else {}
     traces: list[Trace] = []
-    for index, ((curve, points), style) in enumerate(zip(shown, styles, strict=True)):
-        traces += _point_traces(curve, points, style, f"g{index}", MAX_POINTS // len(shown))
-        traces += _fit_traces(curve, points, style, f"g{index}", names_rival=len(shown) <= NAMED_RIVALS)
+    for index, ((curve, points), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
+        traces += _point_traces(curve, points, colour, f"g{index}", MAX_POINTS // len(shown))
+        traces += _fit_traces(curve, points, colour, f"g{index}", names_rival=len(shown) <= NAMED_RIVALS)
     if len(shown) > NAMED_RIVALS and any(trace.get("meta") == "rival" for trace in traces):
         traces.append(legend_entry("another model, preferred by AICc", "rivals", dash="dot", width=2))
     x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
@@ -87,6 +86,11 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     layout["margin"]["r"] = 40  # leaves space for the names of the reference slopes
     notes = omission_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
     return Plot(f"{label} against {minus_signs(shorten(x))}", traces, layout, notes)
+
+
+def _select(curves: list[FittedCurve]) -> list[FittedCurve]:
+    """Return at most MAX_GROUPS curves in the order of their groups."""
+    return spread(sorted(curves, key=lambda curve: sort_key(tuple(curve.by.values()))), MAX_GROUPS)
 
 
 def _decays(shown: Sequence[tuple[FittedCurve, pd.DataFrame]]) -> bool:
@@ -109,15 +113,15 @@ def _positive_points(curve: FittedCurve) -> pd.DataFrame:
     return curve.points.loc[drawable]
 
 
-def _point_traces(curve: FittedCurve, points: pd.DataFrame, style: LineStyle, group: str, budget: int) -> list[Trace]:
+def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str, budget: int) -> list[Trace]:
     """Return one group's band, points and mean."""
     means = _mean_table(points)
-    colour, line = style.colour, {"color": style.colour, "width": 1, "dash": style.dash}
-    ring = {"size": 8, "symbol": style.symbol, "line": {"color": "#ffffff", "width": 1}}
+    line = {"color": colour, "width": 1}
+    ring = {"size": 8, "line": {"color": "#ffffff", "width": 1}}
     unconverged = points[points["trial_id"].isin(list(curve.unconverged))]
     open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
     traces = [
-        _trial_dots(points, "y", style, group, budget),
+        _trial_dots(points, "y", colour, group, budget),
         make_trace(means["x"], means["mean"], group, mode="lines+markers", line=line, marker=ring, hoverinfo="x+y"),
     ]
     if len(unconverged):
@@ -128,20 +132,18 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, style: LineStyle, gr
     return traces
 
 
-def _trial_dots(points: pd.DataFrame, y: str, style: LineStyle, group: str, budget: int) -> Trace:
+def _trial_dots(points: pd.DataFrame, y: str, colour: str, group: str, budget: int) -> Trace:
     """Return one dot per trial, with a name that is shown on hovering."""
     thin = points.sort_values(["x", y]).iloc[thin_indices(len(points), budget)]
     pairs = zip(thin["seed"], thin["trial_id"], strict=True)
     hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
-    trace = dots(thin["x"], thin[y], group, style.colour, 0.5, symbol=style.symbol)
+    trace = dots(thin["x"], thin[y], group, colour, 0.5)
     return trace | {"text": hover, "hoverinfo": "x+y+text"}
 
 
-def _fit_traces(
-    curve: FittedCurve, points: pd.DataFrame, style: LineStyle, group: str, *, names_rival: bool
-) -> list[Trace]:
+def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str, *, names_rival: bool) -> list[Trace]:
     """Return the lines of the power law, if it is adequate, and of the best other model that is not ruled out."""
-    power, line = adequate_power(curve), {"color": style.colour, "width": 2.5, "dash": style.dash}
+    power, line = adequate_power(curve), {"color": colour, "width": 2.5}
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
     if power is None:
         missing = "no power law fits" if curve.power else "no fit"
@@ -227,13 +229,12 @@ def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
 
 def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Plot | None:
     """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any curve has a fit."""
-    shown = select_curves([curve for curve in curves if curve.power], MAX_GROUPS)
+    shown = _select([curve for curve in curves if curve.power])
     if not shown:
         return None
     traces: list[Trace] = []
-    styles = assign_line_styles([curve.by for curve in shown], curve_sweeps(curves))
-    for index, (curve, style) in enumerate(zip(shown, styles, strict=True)):
-        traces += _residual_traces(curve, style, f"g{index}", MAX_POINTS // len(shown))
+    for index, (curve, colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
+        traces += _residual_traces(curve, colour, f"g{index}", MAX_POINTS // len(shown))
     x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
     ends = [float(x_values.min()), float(x_values.max())]
     traces.append(make_trace(ends, [0, 0], "zero", line={"color": GREY, "width": 1.2, "dash": "dash"}))
@@ -243,18 +244,18 @@ def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Plot | 
     return Plot(f"Residuals of {label} from the power law", traces, layout, [])
 
 
-def _residual_traces(curve: FittedCurve, style: LineStyle, group: str, budget: int) -> list[Trace]:
+def _residual_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> list[Trace]:
     assert curve.power is not None
     points = curve.points.astype({"x": float, "y": float})
     points = points[(points["x"] > 0) & (points["y"] > 0)]
     points = points.assign(residual=np.log(points["y"]) - np.log(predict(curve.power, points["x"].to_numpy())))
     points = points[np.isfinite(points["residual"])]
     means = points.groupby("x")["residual"].mean()
-    line = {"color": style.colour, "width": 1, "dash": style.dash}
+    line = {"color": colour, "width": 1}
     name = escape_for_plotly(group_values(curve.by)) or None
-    ring = {"size": 8, "color": style.colour, "symbol": style.symbol, "line": {"color": "#ffffff", "width": 1}}
+    ring = {"size": 8, "color": colour, "line": {"color": "#ffffff", "width": 1}}
     return [
-        _trial_dots(points, "residual", style, group, budget),
+        _trial_dots(points, "residual", colour, group, budget),
         make_trace(means.index, means, group, name=name, mode="lines+markers", line=line, marker=ring),
     ]
 
@@ -263,11 +264,9 @@ def _lead(data: ReportData) -> str:
     return (
         "At the last step. Small dots: trials (ringed: unconverged). Triangles: excluded trials. Large dots and band: mean "
         "and one standard deviation of log values. Thick line: adequate power law, with the 95 % interval of its exponent a "
-        f"in the legend. Grey dashes: slopes −½ and −1 through the first mean. {_SWEEP_STYLES if data.parts else ''}"
+        "in the legend. Grey dashes: slopes −½ and −1 through the first mean. "
         "Residuals of ln y: 0.1 is about 10 %. A bend common to all seeds suggests another law, or too small x."
     )
 
-
-_SWEEP_STYLES = "Colours: groups. Discs and solid lines: first sweep. Diamonds and dashes: second sweep. "
 
 SECTION = ReportSection(10, "Rates", lambda data: rate_plots(data.fits), _lead, "No fits yet.")

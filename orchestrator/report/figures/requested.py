@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import mean_array
-from depthrate.orchestrator.report.figure_data import FigureContent
-from depthrate.orchestrator.report.line_styles import colour_groups
+from depthrate.orchestrator.report.curve_groups import colour_groups, mean_array
 from depthrate.orchestrator.report.plot import (
     DASHES,
     GREY,
@@ -23,13 +21,15 @@ from depthrate.orchestrator.report.plot import (
     make_layout,
     make_trace,
     map_layout,
+    mean_line,
+    mean_map,
     omission_notes,
+    share_traces,
     value_ticks,
     viridis,
 )
-from depthrate.orchestrator.report.report_data import ReportData, ReportSection
+from depthrate.orchestrator.report.report_data import FigureContent, ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape_for_plotly
-from depthrate.tasks.fits.proportions import wilson_interval
 
 LOG_FACTOR = 8
 """Minimum range of positive values for a log axis by default, as a factor."""
@@ -123,18 +123,10 @@ def _share_plot(data: ReportData, content: FigureContent) -> Plot | None:
     traces: list[Trace] = []
     counts = []
     for index, (key, part, colour) in enumerate(colour_groups(data.trials, rows, list(request.by))[0]):
-        group = f"g{index}"
         tally = [(x, int((at_x["value"] != 0).sum()), len(at_x)) for x, at_x in part.groupby(at)]
         counts += [f"{(key and ', '.join(key) + ': ') or ''}{k} of {n} at {x:g}" for x, k, n in tally]
-        ends = [wilson_interval(k, n) for _, k, n in tally]
-        xs = [x for x, _, _ in tally]
-        bars_x = [value for x in xs for value in (x, x, None)]
-        bars_y = [value for low, high in ends for value in (low, high, None)]
-        traces.append(make_trace(bars_x, bars_y, group, line={"color": colour, "width": 1}, opacity=0.6))
         name = escape_for_plotly(", ".join(key) or "share, 95 % interval")
-        shares = [k / n for _, k, n in tally]
-        style = {"mode": "lines+markers", "marker": {"size": 7, "color": colour}, "line": {"color": colour, "width": 2}}
-        traces.append(make_trace(xs, shares, group, name=name, hoverinfo="x+y", **style))
+        traces += share_traces(tally, f"g{index}", name, colour)
     layout = make_layout(axes, [0, 1], legend=request.by)
     _set_ticks(layout, axes, rows[at])
     layout["yaxis"]["range"] = [-0.03, 1.03]
@@ -207,13 +199,10 @@ def _map_plot(data: ReportData, content: FigureContent) -> Plot | None:
     rows = _with_positions(data, content, [request.x, request.y])
     if rows.empty:
         return None
-    table = rows.pivot_table(index=f"at_{request.y}", columns=f"at_{request.x}", values="value", aggfunc="mean")
-    table = table.sort_index(ascending=False)  # the largest value is on top
     counts = rows.groupby([f"at_{request.y}", f"at_{request.x}"]).size()
     label = _metric_label_for(data, request.metric)
-    trace = heat_map(table.to_numpy(), label)
-    names = ([f"{place:g}" for place in places] for places in (table.columns, table.index))
-    layout = map_layout(request.x, request.y, *names)
+    columns = (f"at_{request.x}", f"at_{request.y}", "value")
+    trace, layout = mean_map(rows, columns, (request.x, request.y), label)
     few, many = int(counts.min()), int(counts.max())
     notes = [f"Mean of {few if few == many else f'{few} to {many}'} {'trial' if many == 1 else 'trials'} per cell."]
     return Plot(request.title or f"{label} over {request.x} and {request.y}", [trace], layout, notes)
@@ -238,11 +227,8 @@ def _spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
     axes = Axes("index", "value", "Index", label, False, y_log)
     traces = []
     for layer, values, colour in zip(layers, by_layer, viridis(len(layers)), strict=True):
-        style = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 5, "color": colour}}
         drawn = [value if value > 0 or not y_log else None for value in values]
-        traces.append(
-            make_trace(range(1, len(values) + 1), drawn, f"l{layer}", name=str(layer), hoverinfo="x+y", **style)
-        )
+        traces.append(mean_line(range(1, len(values) + 1), drawn, f"l{layer}", str(layer), colour, size=5))
     layout = make_layout(axes, positive, legend=["layer"])
     notes = [f"Mean of {counted(content.rows['trial_id'].nunique(), 'trial')}."]
     return Plot(request.title or f"{label}, layer by layer", traces, layout, notes)

@@ -1,4 +1,4 @@
-"""Build the report's section on a search: the best proposals, and the objective against each searched number."""
+"""Plot the objective of a search against each searched number."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,6 @@ from depthrate.orchestrator.report.plot import (
     omission_notes,
     viridis,
 )
-from depthrate.orchestrator.report.report_data import SearchContent
 from depthrate.orchestrator.report.text import escape_for_plotly, shorten
 from depthrate.orchestrator.search.search_view import ProposalState, SearchView, StudyState
 
@@ -21,12 +20,11 @@ MAX_STUDIES = 12
 """Maximum number of studies in one figure."""
 
 
-def search_content(view: SearchView) -> SearchContent:
-    """Return the report's content on a search."""
-    columns, rows = view.table()
+def search_plots(view: SearchView) -> list[Plot]:
+    """Plot the objective against each searched number."""
     numbers = [dimension for dimension in view.states[0].study.dimensions if dimension.values is None]
     plots = [_plot(view.states, dimension.name, dimension.is_log) for dimension in numbers]
-    return SearchContent(view.summary(), columns, rows, [plot for plot in plots if plot is not None])
+    return [plot for plot in plots if plot is not None]
 
 
 def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.compare import pair_up
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.orchestrator.console.fit_table import print_fits
@@ -20,6 +23,7 @@ from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.from_task import task_table
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
+from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.supervised.task import COLLAPSE
 
 
@@ -285,3 +289,21 @@ def test_settings_that_a_curve_is_an_average_over_are_named(folder: Store) -> No
     both, *apart = fit_curves(results_of(folder), requests, trials)
     assert both.draws == "3 seeds, at the 2 values of lr used"
     assert {curve.draws for curve in apart} == {"3 seeds"}, "what x brings with it is no other setting"
+
+
+def test_two_sweeps_are_compared_over_whole_seeds() -> None:
+    def curve(mean: float, slopes: list[float]) -> FittedCurve:
+        values = [(x, seed, x ** -(mean + slope)) for seed, slope in enumerate(slopes) for x in (2, 3, 5, 8, 13)]
+        rows = [{"x": x, "y": y, "seed": seed, "draw": seed, "trial_id": f"{x} {seed}"} for x, seed, y in values]
+        fits = fit_rates([x for x, _, _ in values], [y for _, _, y in values], models=("power",))
+        return FittedCurve("nc1", "depth", {}, rows, fits, {})
+
+    own = [-0.3, -0.15, 0.0, 0.15, 0.3]
+    pairs = pair_up([curve(0.9, own)], [curve(1.0, own[::-1])]), pair_up([curve(0.9, own)], [curve(1.0, own)])
+    (apart,), (alike,) = pairs
+    differences = [-0.1 + 2 * slope for slope in own]
+    assert apart.common is not None and alike.common is not None
+    assert apart.common.p_common == pytest.approx(stats.ttest_1samp(differences, 0).pvalue), (
+        "each seed has its own exponent"
+    )
+    assert alike.common.p_common < 1e-6, "and the same share of it in both"

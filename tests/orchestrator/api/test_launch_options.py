@@ -85,7 +85,7 @@ def test_options_travel_as_json(folder: Store) -> None:
     [
         (r"\boptions\.checkpoint_seconds\b", "worker/context.py"),
         (r"\boptions\.keep_results\b", "launch/code_changes.py"),
-        (r"\boptions\.notify\b", "api/run.py"),
+        (r"\boptions\.notify\b", "cli/launch_output.py"),
         (r"\bNICE\b", "executors/local.py"),
     ],
 )

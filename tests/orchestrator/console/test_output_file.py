@@ -92,9 +92,7 @@ def test_what_the_system_refuses_is_named(store: Store) -> None:
 
 
 @pytest.mark.parametrize("made", [os.mkfifo, make_socket])
-@pytest.mark.parametrize(
-    "words", [["query", SQL, "-o"], ["query", SQL, "--format", "parquet", "-o"], ["status", "s", "--prometheus"]]
-)
+@pytest.mark.parametrize("words", [["query", SQL, "-o"], ["query", SQL, "--format", "parquet", "-o"]])
 def test_a_pipe_that_no_program_reads_is_refused(
     store: Store, tmp_path: Path, made: Callable[[Path], None], words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

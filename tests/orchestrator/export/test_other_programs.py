@@ -57,7 +57,6 @@ def ran(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("library", "extra", "words"),
     [
         ("tensorboardX", "tensorboard", ["export", "s", "runs"]),
-        ("prometheus_client", "prometheus", ["status", "s", "--prometheus", "s.prom"]),
         ("wandb", "wandb", ["export", "s", "runs", "--wandb"]),
     ],
 )

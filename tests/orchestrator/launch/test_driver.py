@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.api.planning import plan_summary
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
 from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.cli.launch_output import plan_summary
 from depthrate.orchestrator.executors.base import AttemptEnd
 from depthrate.orchestrator.executors.errors import SubmitRateError
 from depthrate.orchestrator.launch.driver import Driver

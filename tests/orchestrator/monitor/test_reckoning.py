@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost, cost_lines, idle_hours, span_s, wait_s
-from depthrate.orchestrator.monitor.prometheus import textfile
-from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
@@ -121,23 +118,6 @@ def test_words_fit_into_80_columns() -> None:
     assert lines[0] == "a_sweep_with_a_name: 45001 core-hours allocated, 20% useful"
 
 
-def test_the_textfile_is_as_prometheus_reads_it() -> None:
-    states = SweepStatus("s", {"t": TrialState.OK, "u": TrialState.FAILED}, {}, 0.0, [])
-    lost = record("a", "lost", 0, 1, error_kind=FailureKind.NODE_LOST, host='n"1\\')
-    text = textfile([states], {"s": compute_cost([lost], [], NOW)}, 12.0)
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    values = {(s.name, frozenset(s.labels.items())): s.value for family in families.values() for s in family.samples}
-
-    def value(name: str, **labels: str) -> float:
-        return values[f"depthrate_{name}", frozenset(labels.items())]
-
-    assert families["depthrate_trials"].type == "gauge" and value("trials", sweep="s", state="failed") == 1
-    assert value("device_hours", sweep="s", device="cpu", **{"for": "repeated"}) == 1
-    assert value("failed_attempts", sweep="s", node='n"1\\', kind="node_lost") == 1
-    assert value("written_timestamp_seconds") == 12 and value("attempts_stalled", sweep="s") == 0
-    assert "depthrate_trials" not in textfile([], {}, 1.0), "families without samples are omitted"
-
-
 def test_nothing_has_cost_nothing() -> None:
     assert compute_cost([], [], NOW) == SweepCost() and cost_lines("s", SweepCost()) == []
 
@@ -150,11 +130,9 @@ def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
     broken |= {"state": "failed", "error_kind": "task", "error": "RuntimeError: no", "host": "bad", "device": "cpu"}
     broken |= {"started_at": 1767225600.0, "heartbeat_at": 1767229200.0, "ended_at": 1767229200.0}
     Store(store).write(f"attempts/sweep=tiny/{broken['attempt_id']}.json", json.dumps(broken).encode())
-    prom = tmp_path / "depthrate.prom"
-    result = runner.invoke(app, ["status", "tiny", "--store", store, "--prometheus", str(prom)])
+    result = runner.invoke(app, ["status", "tiny", "--store", store])
     assert result.exit_code == 0, result.output
     assert "core-hours allocated" in result.output and "failures: task 1 (1 h)" in result.output
-    assert 'depthrate_failed_attempts{kind="task",node="bad",sweep="tiny"} 1.0' in prom.read_text()
     cost = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
     hours = cost["hours"]["cpu"]
     assert hours["failed"] == 1.0 and 0 < hours["committed"] < hours["used"] - 1 and cost["cpu_share"] > 0

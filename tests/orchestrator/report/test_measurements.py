@@ -17,7 +17,7 @@ from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import CURVES, METRICS, Columns, TableError
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric
-from depthrate.tasks.registry import core_measurements
+from depthrate.tasks.supervised.metrics import core_measurements
 from tests.support.here import invoke
 from tests.support.plain_task import PlainTask
 

@@ -31,7 +31,6 @@ from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, library, render_report
 from depthrate.orchestrator.report.plot import Axes, make_layout
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
@@ -577,10 +576,9 @@ def test_nothing_is_wider_than_the_screen(window: Browser, width: int, is_dark: 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_texts_of_two_sweeps_of_four_groups_are_whole_and_apart(window: Browser, tmp_path: Path, width: int) -> None:
-    by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
-    page = tmp_path / "overlaid.html"
-    page.write_text(render_report(merge_reports(make_data(by=by), make_data(by=by, name="narrow"))), encoding="utf-8")
+def test_texts_of_four_groups_are_whole_and_apart(window: Browser, tmp_path: Path, width: int) -> None:
+    page = tmp_path / "groups.html"
+    page.write_text(render_report(make_data(by={"weight_decay": [0.001, 0.002, 0.005, 0.01]})), encoding="utf-8")
     window.open(page, width)
     assert window.faults() == []
 

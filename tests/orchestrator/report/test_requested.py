@@ -13,12 +13,12 @@ import yaml
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.report.drawing.render_files import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, PaperWidth, paper_style
-from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
 from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.requested import SECTION, requested_plots
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.plot import heat_map
-from depthrate.orchestrator.report.report_data import STATE_COLUMNS, ReportData
+from depthrate.orchestrator.report.read_store import read_figures
+from depthrate.orchestrator.report.report_data import STATE_COLUMNS, FigureContent, ReportData
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import figure_request

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import http.client
+import io
 import json
 import os
 import re
@@ -41,12 +42,13 @@ from tests.support.tests_rows import commit
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[serve]'")
 
-from depthrate.orchestrator.serve import connections, renderer, sql  # noqa: E402
+from depthrate.orchestrator.serve import connections, renderer, sql, sql_process  # noqa: E402
 from depthrate.orchestrator.serve.access import is_known_host, is_loopback  # noqa: E402
+from depthrate.orchestrator.serve.errors import BusyError  # noqa: E402
 from depthrate.orchestrator.serve.poller import Poller  # noqa: E402
 from depthrate.orchestrator.serve.renderer import Renderer  # noqa: E402
 from depthrate.orchestrator.serve.rows import SweepRows  # noqa: E402
-from depthrate.orchestrator.serve.sql import MAX_ROWS, BusyError, Limits  # noqa: E402
+from depthrate.orchestrator.serve.sql import MAX_ROWS, Limits  # noqa: E402
 from depthrate.orchestrator.serve.web import make_app  # noqa: E402
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -105,7 +107,7 @@ def test_all_sql_processes_share_the_memory(folder: Store, monkeypatch: pytest.M
     processes = sql.SqlProcesses(folder, Limits(memory_gb=2.0))
     for client in "abcd":
         with pytest.raises(BusyError):
-            processes.ask("select 1", None, client, lambda: False)
+            processes.run("select 1", None, client, lambda: False)
     assert len(started) == sql.MAX_READERS and sum(started) == 2.0
 
 
@@ -146,7 +148,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_sweeps_trials_curves_and_logs_are_those_of_the_store(server: Server) -> None:
     sweeps = {item["name"]: item for item in server.ask("/state.json").json()["sweeps"]}
     assert sweeps["a"]["counts"] == {"ok": 2, "diverged": 0, "running": 0, "failed": 0, "pending": 1}
-    assert sweeps["b"]["counts"]["failed"] == 1 and sweeps["b"]["failures"] == 1 and HOSTILE in sweeps["b"]["says"]
+    assert sweeps["b"]["counts"]["failed"] == 1 and sweeps["b"]["failures"] == 1 and HOSTILE in sweeps["b"]["note"]
     found = server.ask("/sweep/a/trials.json").json()
     rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
     assert {row["trial"]: (row["state"], row.get("depth"), row["nc1"]) for row in rows} == {
@@ -312,6 +314,25 @@ def test_sql_ends_at_its_time(folder: Store) -> None:
         assert server.sql("select 1 as one").json()["rows"] == [[1]], "the next one is answered"
 
 
+@pytest.mark.parametrize(
+    ("message", "reply"),
+    [
+        ("can't start new thread", "the query needs more memory"),
+        ("no such mode", "the query failed: RuntimeError: no such"),
+    ],
+)
+def test_runtime_errors(folder: Store, monkeypatch: pytest.MonkeyPatch, message: str, reply: str) -> None:
+    def fail(*_: object) -> str:
+        raise RuntimeError(message)
+
+    replies = io.StringIO()
+    monkeypatch.setattr(sql_process, "_answer", fail)
+    monkeypatch.setattr(sql_process, "receive_requests", lambda: [({"sql": "select 1", "sweep": None}, replies)])
+    monkeypatch.setattr(sql_process.sys, "argv", ["sql_process", fill(folder).url, "1", "1"])
+    sql_process.main()
+    assert replies.getvalue().startswith(f'\n?"{reply}')
+
+
 HOSTILE_SQL = {
     "one call": "select levenshtein(repeat('ab', 150000), repeat('ba', 150000))",
     "one value": "select length(repeat('x', 2000000000))",
@@ -460,8 +481,8 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
             watched.poll()
             return
         poller.refresh()
-        rows.table(poller._seen)
-        rows.curves(poller._seen, None)
+        rows.table(poller._view)
+        rows.curves(poller._view, None)
 
     look()
     before = files.count(CountedFileSystem.DRIVER)
@@ -472,7 +493,7 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
         clock[0] += 2.01
         look()
     if kind == "serve":
-        numbers = [row[0] for row in rows.table(poller._seen)["rows"] if row[1] == "ok"]
+        numbers = [row[0] for row in rows.table(poller._view)["rows"] if row[1] == "ok"]
         assert len(numbers) == 10 + (30 // commits_every if commits_every else 0)
     return files.count(CountedFileSystem.DRIVER) - before
 
@@ -530,12 +551,12 @@ def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("depthrate.orchestrator.serve.poller.POLLER_IDLE_TIMEOUT_S", 0.3)
     poller = Poller(fill(folder), every_s=0.05)
     poller.start()
-    assert poller.seen().status is not None
+    assert poller.view().status is not None
     time.sleep(0.6)
-    idle = poller._seen.number
+    idle = poller._view.number
     time.sleep(0.3)
-    assert poller._seen.number == idle
-    assert poller.seen().number > idle, "who asks then gets a new look"
+    assert poller._view.number == idle
+    assert poller.view().number > idle, "who asks then gets a new look"
     poller.stop()
 
 
@@ -721,7 +742,7 @@ def test_texts_of_users_make_no_elements_and_nothing_is_wider_than_the_screen(wi
                     window.run(
                         f"document.getElementById('query').value = \"select '{HOSTILE}' as x, arch_name from trials\""
                     )
-                    window.run("document.getElementById('ask').requestSubmit()")
+                    window.run("document.getElementById('form').requestSubmit()")
                     until(lambda: window.run("return document.querySelectorAll('#table tbody tr').length"), bool)
                 assert window.run("return document.querySelectorAll('img').length") == 0
                 assert window.run("return document.documentElement.scrollWidth") == width, path
@@ -792,7 +813,7 @@ def test_no_text_of_users_becomes_an_element_on_any_page(window: Browser, tmp_pa
             lambda number: number == 32,
         )
         window.run("document.getElementById('figures').scrollIntoView()")
-        drawn = "return document.querySelectorAll('#drawn .main-svg').length"
+        drawn = "return document.querySelectorAll('#plots .main-svg').length"
         until(lambda: window.run(drawn), lambda number: number > 3, 120.0)
         window.run(
             "document.querySelectorAll('.js-plotly-plot').forEach((plot) => "
@@ -816,11 +837,12 @@ def test_no_text_of_users_becomes_an_element_on_any_page(window: Browser, tmp_pa
             'select distinct text, text as "<img src=x onerror=alert(11)>" from trials',
             f"select '{ENDING}'",
         ):
-            window.run("document.getElementById('answered').textContent = ''")
+            window.run("document.getElementById('result-note').textContent = ''")
             window.run(f"document.getElementById('query').value = {json.dumps(query)}")
-            window.run("document.getElementById('ask').requestSubmit()")
+            window.run("document.getElementById('form').requestSubmit()")
             until(
-                lambda: window.run("return document.getElementById('answered').textContent"), lambda said: "row" in said
+                lambda: window.run("return document.getElementById('result-note').textContent"),
+                lambda said: "row" in said,
             )
             assert window.run(INJECTED) == [] and window.run("return document.querySelectorAll('th').length") >= 1
         show(window, base + sweep_page + "report", 1280)
@@ -842,7 +864,7 @@ def seen(window: Browser) -> dict[str, Any]:
     """Return what the page of a sweep shows."""
     rows = "[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[1].textContent)"
     lines = "document.querySelectorAll('#lines .scatterlayer .trace').length"
-    said = "document.getElementById('said').textContent"
+    said = "document.getElementById('errors').textContent"
     found = window.run(f"return {{rows: {rows}, lines: {lines}, said: {said}}}")
     return {
         "states": {state: found["rows"].count(state) for state in found["rows"]},
@@ -857,11 +879,11 @@ def test_a_tiny_sweep_has_its_figures_and_its_report(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     assert CliRunner().invoke(app, ["run", str(sweep), "--store", store.url, "--device", "cpu"]).exit_code == 0
     with served(store) as server:
-        last = until(lambda: figures_of(server, "tiny"), lambda found: found["drawn"])
-        assert not last["said"]
-        packed = server.ask(f"/sweep/tiny/figures/{last['drawn']}.json", Accept_Encoding="gzip")
+        last = until(lambda: figures_of(server, "tiny"), lambda found: found["rendered"])
+        assert not last["render_error"]
+        packed = server.ask(f"/sweep/tiny/figures/{last['rendered']}.json", Accept_Encoding="gzip")
         assert packed.headers["content-encoding"] == "gzip"
-        found = server.ask(f"/sweep/tiny/figures/{last['drawn']}.json").json()
+        found = server.ask(f"/sweep/tiny/figures/{last['rendered']}.json").json()
         assert found == json.loads(gzip.decompress(packed.body))
         assert len(found) > 3 and all(figure["title"] and figure["data"] for figure in found)
         assert server.ask("/sweep/tiny/figures/..%2f..%2fx.json").status == 404
@@ -897,7 +919,7 @@ def test_what_draws_may_die_or_hang_and_the_page_goes_on(
 ) -> None:
     monkeypatch.setattr(renderer, "MAX_RENDER_S", 4.0 if how == "wait" else 100.0)
     monkeypatch.setattr(renderer, "RENDER_INTERVAL_S", 0.1)
-    monkeypatch.setattr(renderer, "SHARE", 0.0)
+    monkeypatch.setattr(renderer, "RENDER_INTERVAL_FACTOR", 0.0)
     (tmp_path / "killer.py").write_text(KILLER)
     sweep = {"name": "killed", "task": f"{tmp_path / 'killer.py'}:falls", "grid": {"depth": [2, 3, 4]}}
     (tmp_path / "killed.yaml").write_text(yaml.safe_dump(sweep | {"fit": [{"metric": "nc1"}]}))
@@ -906,22 +928,22 @@ def test_what_draws_may_die_or_hang_and_the_page_goes_on(
     assert launched.exit_code == 0, launched.output
     (tmp_path / "how").write_text(how)
     with served(store, every_s=0.1) as server:
-        failed = until(lambda: figures_of(server, "killed"), lambda found: found["said"])
-        assert said in failed["said"] and not failed["drawn"]
+        failed = until(lambda: figures_of(server, "killed"), lambda found: found["render_error"])
+        assert said in failed["render_error"] and not failed["rendered"]
         assert server.ask("/state.json").status == 200
         assert said in server.ask("/sweep/killed/report", Accept="text/html").text
         (tmp_path / "how").unlink()
         monkeypatch.setattr(renderer, "MAX_RENDER_S", 100.0)
-        until(lambda: figures_of(server, "killed"), lambda found: found["drawn"] and not found["said"])
+        until(lambda: figures_of(server, "killed"), lambda found: found["rendered"] and not found["render_error"])
         assert server.ask("/sweep/killed/report").status == 200
 
 
 def test_what_draws_ends_when_nobody_asks_and_with_the_server(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     drawer = Renderer(fill(folder))
-    process = drawer._started().popen
+    process = drawer._running_process().popen
     assert process.stdin is not None
     process.stdin.close()  # as when the server has died
     assert process.wait(60) == 0
-    assert (again := drawer._started().popen) is not process and again.poll() is None
+    assert (again := drawer._running_process().popen) is not process and again.poll() is None
     drawer.stop()
     assert again.returncode == -signal.SIGKILL and not drawer._folder.exists()

@@ -26,8 +26,10 @@ from tests.support.here import printed
 
 def test_version_help_and_completion() -> None:
     assert printed("--version") == f"{version('depthrate')}\n"
-    assert printed("-h") == printed("--help") and "--install-completion" in printed("-h")
+    assert printed("-h") == printed("--help")
     assert "KEY=VALUE" in printed("run", "-h")
+    words = {"_DEPTHRATE_COMPLETE": "bash_complete", "COMP_WORDS": "depthrate sta", "COMP_CWORD": "1"}
+    assert CliRunner().invoke(app, prog_name="depthrate", env=words).output == "plain,status\n"
 
 
 def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,7 @@ def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypat
     Path("s.yaml").write_text(
         'name: s\ntask: collapse\nparams: {arch: rn1, dataset: "./data.py:make", width: 8, steps: 2}\ngrid: {depth: [2]}\n'
     )
-    script = "from depthrate.orchestrator.api import planning\nplanning.SLOW_NOTICE_AFTER_S = {}\nimport depthrate\n"
+    script = "from depthrate.orchestrator.cli import launch_output\nlaunch_output.SLOW_NOTICE_AFTER_S = {}\nimport depthrate\n"
     script += "depthrate.load('s.yaml').plan()\n"
     for patience_s, is_terminal, is_said in ((0.2, True, True), (0.2, False, False), (60.0, True, False)):
         master, slave = pty.openpty() if is_terminal else os.pipe()

@@ -48,12 +48,12 @@ def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
     CliRunner().invoke(app, ["run", str(sweep), "--store", store.url])
     wider = check_sweep(load_sweep(str(sweep), {"depth": [2, 3, 17]}))
     planned = {"wider": [trial.trial_id for trial in wider.trials]}
-    monkeypatch.setattr(status, "planned_trials", lambda given, store: planned)
+    monkeypatch.setattr(status, "planned_trials", lambda *given: planned)
     monkeypatch.setattr(status.time, "sleep", sleep)
     break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {1})
     words = ["status", "wider", "--store", store.url, "--watch", "--json"]
     shown = CliRunner().invoke(app, words)
-    assert isinstance(shown.exception, Enough)
+    assert isinstance(shown.exception, Enough), shown.output
     assert shown.stdout.count('"pending"') == 2 and shown.stderr.count("Retrying") == 1
     break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {0})
     shown = CliRunner().invoke(app, words)
