@@ -267,7 +267,7 @@ def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) ->
 
 
 def test_a_column_with_two_types_is_left_out_and_named(store: Store) -> None:
-    """As two concurrent launches or a store of an older version can cause."""
+    """As two concurrent launches can cause."""
     for attempt, value in (("a1", 1.5), ("a2", "text")):
         commit_own_column(store, attempt, value)
         store.delete("columns")

@@ -288,6 +288,7 @@ class Chaos:
         A busy machine gets up to ten times as long, for the little work that makes counts mean anything; then who has not
         done any is left alone, and kills grow rarer.
         """
+        Store(self.store).write_format()
         rng = random.Random(self.seed)
         counts = {"writer": WRITERS, "compaction": COMPACTIONS, "repair": REPAIRS, "removal": REMOVALS}
         names = [f"{kind}-{number}" for kind, count in counts.items() for number in range(count)]

@@ -17,6 +17,7 @@ from depthrate.orchestrator.executors.base import AttemptEnd
 from depthrate.orchestrator.executors.errors import SubmitRateError
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
+from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
@@ -101,7 +102,7 @@ def test_checkpointed_packs_are_formed_again(folder: Store) -> None:
     params = {"arch": "rn1", "depth": 2, "samples_per_class": 20}
     checked = check_sweep(sweep_of_spec({"name": "s", "task": "collapse", "params": params, "seeds": 4}))
     (pack,) = make_plan(checked, folder).packs
-    folder.write(f"checkpoints/{pack.pack_id}/pack.json", json.dumps({"trial_ids": pack.trial_ids[:3]}).encode())
+    folder.write(f"checkpoints/{pack.pack_id}/pack.json", with_digest({"trial_ids": pack.trial_ids[:3]}))
     folder.write("checkpoints/torn/pack.json", b"{")
     packs = make_plan(checked, folder).packs
     assert {tuple(p.trial_ids) for p in packs} == {tuple(pack.trial_ids[:3]), tuple(pack.trial_ids[3:])}

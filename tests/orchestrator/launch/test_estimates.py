@@ -40,6 +40,7 @@ def sweep_of(seeds: int) -> SweepSpec:
 def store_with(url: str, cpu_s: float | None) -> Store:
     """Make a store in which each pack of the sweep's first seeds took one minute and `cpu_s` CPU seconds."""
     store, checked = Store(url), check_sweep(sweep_of(2))
+    store.write_format()
     for number, pack in enumerate(pack_trials(checked.trials, checked.task)):
         write_pack(store, "measured", number, pack)
     for path in store.list("attempts"):

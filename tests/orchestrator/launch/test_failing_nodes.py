@@ -28,6 +28,7 @@ ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
 def test_nodes_says_which_are_suspects(folder: Store) -> None:
+    folder.write_format()
     now = time.time()
     for node, seconds_ago, error in (("n1", 30, None), ("n2", 60, ECC), ("n3", 30, None), ("n4", 300, ECC)):
         attempt = Attempt(
