@@ -38,7 +38,7 @@ def asked(verb: str, *arguments: str, store: Path) -> Any:
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("figure", of_this_week(), ids=lambda figure: figure.key)
-def test_a_figure_run_again_gives_what_the_atlas_has(figure, tmp_path):
+def test_figures_equal_the_atlas(figure, tmp_path):
     sweep = load_sweep(figure.run)
     name = sweep.name
     command = [sys.executable, "-m", "depthrate", "run", figure.run, "--store", str(tmp_path)]

@@ -18,7 +18,7 @@ def first_hour(*arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_all_parts_end_with_a_result_and_only_missing_ones_run_again(tmp_path: Path) -> None:
+def test_parts_resume_to_a_result(tmp_path: Path) -> None:
     output = tmp_path / "first_hour.json"
     first_hour("-o", str(output))
     results = json.loads(output.read_text())

@@ -78,7 +78,7 @@ def test_blocks_of_zero_reach_the_lower_bound(shifts, separation, largest_nc1, l
     assert hidden == 0 and nc1 < largest_nc1 and 0 < excess < largest_excess
 
 
-def test_the_excess_falls_with_the_square_of_the_separation():
+def test_excess_falls_quadratically():
     x_NI, labels_N = digits(3)
     row_norm = best_row_norm(3, WIDTH, DECAY)
 
@@ -124,13 +124,13 @@ def transformer_case(attention):
     return judged(network, embedding | parameters, x_NI, labels_N)
 
 
-def test_a_transformer_reaches_it_with_one_weight_as_small_as_one_likes():
+def test_transformer_reaches_it_with_tiny_weight():
     costly, cheap = transformer_case(1e-4), transformer_case(1e-5)
     assert cheap[2] == pytest.approx(costly[2] / 100) and 0 < cheap[0] < costly[0]
     assert cheap[0] < 1e-6 and cheap[1] < 1e-6
 
 
-def test_too_few_shifts_and_classes_that_no_hyperplane_parts_are_refused():
+def test_infeasible_constructions_are_refused():
     with pytest.raises(ValueError, match="no shifts were found that make 4 clusters a simplex"):
         simplex_shifts([0, 0, 1])
     x_NI = np.zeros((6, 3))

@@ -45,7 +45,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
+def test_custom_network_is_measured_and_fitted() -> None:
     Path("net.yaml").write_text(listing("net"))
     planned = printed("plan", "net.yaml")
     assert "model:Net: trains fused" in planned and "1 blocks.0 to 8 blocks.7 [32]" in planned
@@ -77,7 +77,7 @@ def test_data_of_ones_own() -> None:
 
 
 @pytest.mark.slow
-def test_next_tokens_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
+def test_next_tokens_in_twenty_lines() -> None:
     chain, sweep = listing("chain.py"), listing("chain")
     assert len((chain + sweep).splitlines()) <= 20
     Path("chain.py").write_text(chain)
@@ -93,7 +93,7 @@ def test_next_tokens_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
 
 
 @pytest.mark.slow
-def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
+def test_regression_in_twenty_lines() -> None:
     targets, sweep = listing("targets.py"), listing("sines")
     assert len((targets + sweep).splitlines()) <= 20
     Path("targets.py").write_text(targets)
@@ -112,7 +112,7 @@ def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture(
 
 
 @pytest.mark.slow
-def test_five_million_samples_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
+def test_five_million_samples_in_twenty_lines() -> None:
     vast, sweep = listing("vast.py"), listing("vast")
     assert len((vast + sweep).splitlines()) <= 20
     Path("vast.py").write_text(vast)
@@ -132,7 +132,7 @@ def test_five_million_samples_come_from_twenty_lines_to_a_fit_and_a_picture() ->
 
 
 @pytest.mark.slow
-def test_what_is_asked_for_by_name_is_measured_of_a_network_of_ones_own_and_fitted() -> None:
+def test_named_metrics_of_a_custom_network() -> None:
     Path("dimensions.yaml").write_text(listing("dimensions"))
     assert "intrinsic_dimension" in printed("run", "dimensions.yaml", "--workers", "1")
     found = (
@@ -146,7 +146,7 @@ def test_what_is_asked_for_by_name_is_measured_of_a_network_of_ones_own_and_fitt
     assert found["cka_last"].between(0, 1.000001).all() and (found["cka_last"] < 0.99).any()
 
 
-def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
+def test_features_in_every_form() -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     sys.path.insert(0, ".")
@@ -182,7 +182,7 @@ def before(diff: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() -> None:
+def test_killed_loop_resumes_and_measures() -> None:
     diff = blocks("diff")[0]
     Path("script.py").write_text(before(diff).replace("    print(step", "    pass  # "))
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=200)

@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_a_wheel_holds_one_name_and_all_that_is_not_code(wheel: Path) -> None:
+def test_wheel_holds_one_name_and_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"depthrate"}, tops
@@ -44,7 +44,7 @@ def test_a_wheel_holds_one_name_and_all_that_is_not_code(wheel: Path) -> None:
     assert {f"depthrate/{path.relative_to(ROOT)}" for path in wanted} <= names
 
 
-def test_it_runs_from_a_folder_whose_names_are_those_of_ours(wheel: Path, tmp_path: Path) -> None:
+def test_runs_beside_shadowing_folders(wheel: Path, tmp_path: Path) -> None:
     installed, here = tmp_path / "installed", tmp_path / "here"
     zipfile.ZipFile(wheel).extractall(installed)
     (here / "tasks").mkdir(parents=True)

@@ -39,7 +39,7 @@ def fixed(**params):
 
 
 @pytest.mark.parametrize("name", ["quickstart", "papers/mnist-rn1"])
-def test_a_parameter_that_collapse_gains_leaves_every_trial_what_it_was(name):
+def test_new_parameter_keeps_trials(name):
     sweep = load_sweep(name)
     before, after = expand(sweep, COLLAPSE), expand(sweep, grown(TEMPERATURE, PHASES))
     assert [trial.trial_id for trial in after] == [trial.trial_id for trial in before]
@@ -84,7 +84,7 @@ def test_studies_are_those_of_before():
     assert study_ids(grown(TEMPERATURE), temperature=1e-4) != study_ids(COLLAPSE)
 
 
-def test_packs_hold_one_value_unless_the_parameter_is_fusible():
+def test_packs_vary_only_in_fusible_parameters():
     spec = {**fixed(samples_per_class=5), "grid": {"temperature": [1e-5, 1e-4]}, "seeds": 2}
     fusible = dataclasses.replace(TEMPERATURE, fusible=True)
     for parameter, sizes in ((TEMPERATURE, [2, 2]), (fusible, [4])):
@@ -93,7 +93,7 @@ def test_packs_hold_one_value_unless_the_parameter_is_fusible():
         assert [len(pack.trials) for pack in pack_trials(trials, task)] == sizes
 
 
-def test_an_added_parameter_has_the_default_that_was_before():
+def test_new_parameter_has_its_old_default():
     with pytest.raises(ParameterError, match="'eps' is added and has no default"):
         Parameter(name="eps", kind="float", added_later=True)
     with pytest.raises(ParameterError, match="'eps' is -1, expected a number >= 0"):
@@ -153,7 +153,7 @@ def invoke(*arguments):
 
 
 @pytest.mark.slow
-def test_committed_trials_are_found_and_only_new_ones_run(law, tmp_path):
+def test_only_new_trials_run(law, tmp_path):
     sweep, store = tmp_path / "s.yaml", ["--store", str(tmp_path / "store")]
 
     def run(task, grid, *fit, options=()):

@@ -51,14 +51,14 @@ def test_the_pages_have_sweeps() -> None:
 
 
 @pytest.mark.parametrize("content", [content for _, content in BLOCKS], ids=[name for name, _ in BLOCKS])
-def test_what_the_pages_teach_is_accepted_by_schema_and_loader(content: dict[str, Any]) -> None:
+def test_documented_sweeps_are_accepted(content: dict[str, Any]) -> None:
     assert says(content) == ""
     content = {key: value for key, value in content.items() if key != "base"}  # of files: test_base.py loads them
     assert sweep_of_spec(sweep_of_spec(content).spec()) == sweep_of_spec(content)
 
 
 @pytest.mark.parametrize("content", [content for _, content in BLOCKS], ids=[name for name, _ in BLOCKS])
-def test_slips_on_the_pages_are_refused_by_schema_and_loader(content: dict[str, Any]) -> None:
+def test_slips_are_refused_by_both(content: dict[str, Any]) -> None:
     for key in ("gird", "fits"):
         assert f"'{key}' was unexpected" in says(content | {key: {}})
         with pytest.raises(SweepError, match=f"unknown key '{key}' in the sweep .did you mean"):

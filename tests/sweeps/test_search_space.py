@@ -36,7 +36,7 @@ def test_one_study_for_each_combination_of_the_grid() -> None:
     assert len({study.study_id for study in found}) == 2
 
 
-def test_more_trials_are_the_same_study_and_another_range_is_not() -> None:
+def test_more_trials_keep_the_study() -> None:
     first = studies({"params": LR, "objective": "nc1", "trials": 4})
     more = studies({"params": LR, "objective": "nc1", "trials": 9}, grid={"depth": [3, 2, 8]})
     other = studies({"params": {"lr": {"low": 0.02, "high": 1, "log": True}}, "objective": "nc1"})
@@ -141,12 +141,12 @@ def test_what_cannot_run_is_refused(search: Any, message: str) -> None:
         ("params", {"lr": {"low": 0.1, "high": 1, "when": {"optimzer": "sgd"}}}, "lr"),
     ],
 )
-def test_a_value_that_a_key_does_not_take_is_refused(key: str, value: Any, message: str) -> None:
+def test_invalid_values_are_refused(key: str, value: Any, message: str) -> None:
     with pytest.raises(SweepError, match=message):
         studies({"params": LR, "objective": "nc1", key: value})
 
 
-def test_a_sweep_with_a_search_survives_its_spec_and_overrides(tmp_path: Any) -> None:
+def test_search_survives_spec_and_overrides(tmp_path: Any) -> None:
     written = SweepSpec(
         name="s",
         task="collapse",

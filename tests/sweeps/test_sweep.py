@@ -145,7 +145,7 @@ def seeded_task(**does):
     return PlainTask(name="law", schema=ParameterSchema(parameters), does=does)
 
 
-def test_trials_of_many_seeds_are_those_of_the_definition_and_few_of_them_are_checked():
+def test_many_seeds_equal_the_definition():
     seen = []
     task = seeded_task(check_trial=lambda params: seen.append(params["seed"]))
     trials = expand(sweep_of(grid={"depth": [2, 3], "later": [3, 4]}, seeds=[7, 5, 7, 10**20, 0]), task)
@@ -172,7 +172,7 @@ def test_trials_of_many_seeds_are_those_of_the_definition_and_few_of_them_are_ch
     ],
     ids=["complete", "derive", "exclude"],
 )
-def test_what_depends_on_the_seed_is_computed_for_every_seed(does, spec):
+def test_seed_expressions_run_per_seed(does, spec):
     trials = expand(sweep_of(params={"depth": 2}, seeds=4, **spec), seeded_task(**does))
     for trial in trials:
         params = dict(trial.params)
@@ -187,7 +187,7 @@ def test_a_wrong_seed_among_many_is_refused():
         expand(sweep_of(params={"depth": 2}, seeds=[0, -1, 2]), seeded_task())
 
 
-def test_equal_values_of_another_type_are_checked_on_their_own():
+def test_equal_values_of_other_types():
     with pytest.raises(SweepError, match="'width' is True, expected an int"):
         expand(sweep_of(params=D2, grid={"width": [1, 1.0, True]}), TASK)
 

@@ -96,7 +96,7 @@ def test_making_many_gives_the_ids_of_the_definition(case, task, version):
         )
 
 
-def test_a_list_that_changed_is_written_anew_and_nan_is_refused_again():
+def test_changed_list_is_encoded_again():
     steps, writer = [1], CanonicalWriter(["steps"])
     assert writer.write({"steps": steps}) == '{"steps":[1]}'
     steps.append(2)

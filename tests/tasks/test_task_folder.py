@@ -45,7 +45,7 @@ def measured(path: Path, function: str = "law") -> float:
 
 
 @pytest.mark.slow
-def test_two_folders_with_modules_of_one_name_do_not_mix(tmp_path: Path) -> None:
+def test_equal_module_names_stay_apart(tmp_path: Path) -> None:
     first, second = make(tmp_path / "first", 1), make(tmp_path / "second", 2)
     assert [measured(path) for path in (first, second, first, second)] == [1, 2, 1, 2]
     assert [measured(path, "late") for path in (first, second, first)] == [10, 20, 10], "imported while it runs"
@@ -55,7 +55,7 @@ def test_two_folders_with_modules_of_one_name_do_not_mix(tmp_path: Path) -> None
     )
 
 
-def test_what_lies_beside_comes_after_the_standard_library_and_before_everything_else(tmp_path: Path) -> None:
+def test_neighbours_follow_the_standard_library(tmp_path: Path) -> None:
     path = make(tmp_path / "task", 1)
     for name, content in {"random": "raise OSError", "model_zoo": "HERE = 1", "yaml_of_mine": "HERE = 1"}.items():
         (path.parent / f"{name}.py").write_text(content)
@@ -70,7 +70,7 @@ def test_what_lies_beside_comes_after_the_standard_library_and_before_everything
     assert measured(path) == 1
 
 
-def test_a_folder_that_was_on_the_path_before_stays_there(tmp_path: Path) -> None:
+def test_existing_path_entry_stays(tmp_path: Path) -> None:
     first, second = make(tmp_path / "first", 1), make(tmp_path / "second", 2)
     sys.path.append(str(first.parent))
     assert [measured(first), measured(second)] == [1, 2] and str(first.parent) in sys.path
@@ -106,9 +106,7 @@ def test_a_folder_that_was_on_the_path_before_stays_there(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_cannot_be_imported_is_said_with_line_path_and_remedy(
-    files: dict[str, str], parts: list[str], tmp_path: Path
-) -> None:
+def test_import_errors_name_line_and_fix(files: dict[str, str], parts: list[str], tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / f"{name}.py").write_text(content)
     with pytest.raises(TaskError) as caught:

@@ -78,7 +78,7 @@ def test_what_cannot_be_fitted_says_why(folder: Store) -> None:
     assert few.fits == [] and "at least 3 needed" in str(few.note)
 
 
-def test_one_value_a_trial_though_it_has_two_splits(folder: Store) -> None:
+def test_two_splits_give_one_value(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth = params["depth"]
         return [{"split": s, "layer": depth, "nc1": v / depth} for s, v in (("test", 9), ("train", 1))]
@@ -103,7 +103,7 @@ def test_what_is_left_out_is_counted(folder: Store) -> None:
     assert row["n_trials"] == 6 and json.loads(row["excluded"]) == curve.excluded
 
 
-def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(folder: Store) -> None:
+def test_measured_curve_named_like_a_parameter(folder: Store) -> None:
     trials = stored(
         folder,
         [{"depth": d, "loss": "ce"} for d in (2, 4, 8)],
@@ -116,7 +116,7 @@ def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(folder: Stor
     assert curve.power is not None and curve.power.exponent == pytest.approx(1)
 
 
-def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
+def test_layer_counts_from_either_end(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth = params["depth"]
         return [{"layer": layer, "nc1": (layer + 1) / depth} for layer in range(depth + 1)]
@@ -131,7 +131,7 @@ def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
     assert [row["layer"] for row in before.table_rows("s")] == [-2] * len(before.fits)
 
 
-def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Store) -> None:
+def test_filter_excludes_nothing(folder: Store) -> None:
     grid = [{"depth": d, "lr": lr} for d in (2, 4, 8) for lr in (0.1, 0.2)]
     trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"]}])
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", where="lr > 0.15 or depth = 2")], trials)
@@ -140,7 +140,7 @@ def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Store) -> None:
         fit_curves(results_of(folder), [FitRequest("nc1", where="lrr > 0")], trials)
 
 
-def test_an_x_of_zero_is_left_out_by_name(folder: Store) -> None:
+def test_zero_x_is_excluded_by_name(folder: Store) -> None:
     grid = [{"weight_decay": w} for w in (0.0, 0.1, 0.2, 0.4)]
     trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": 1.0 + p["weight_decay"]}])
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x="weight_decay")], trials)
@@ -158,7 +158,7 @@ def with_curves(store: Store, heights: dict[int, list[float]]) -> list[Trial]:
     )
 
 
-def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(folder: Store) -> None:
+def test_falling_objectives_are_counted_and_dropped(folder: Store) -> None:
     heights = {2: [4, 2, 1, 0.995], 4: [4, 2, 1, 0.985], 8: [4, 2, 1, 1.0], 16: [1, 1, 1, 2]}
     trials = with_curves(folder, heights)
     kept, dropped = fit_curves(results_of(folder), [FitRequest("nc1"), FitRequest("nc1", unconverged="drop")], trials)
@@ -189,7 +189,7 @@ def test_untrained_trials_are_excluded_with_the_cure(folder: Store) -> None:
     assert row["preferred"] == "power" and row["local_exponent"] == curve.sensitivity[-1]["exponent"]
 
 
-def test_fits_that_differ_in_an_option_alone_are_told_apart(folder: Store) -> None:
+def test_fits_differ_in_one_option(folder: Store) -> None:
     trials = with_curves(folder, {2: [1], 4: [1], 8: [1]})
     asked = [FitRequest("nc1"), FitRequest("nc1", x_min=4)]
     names = [curve.label() for curve in fit_curves(results_of(folder), asked, trials)]
@@ -212,7 +212,7 @@ def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
     assert [row["common_exponent"] for row in powers] == [two[0].common.exponent] * 2
 
 
-def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Store) -> None:
+def test_cut_off_target_and_sensitivity(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         bend = 0.5 if params["depth"] == 2 else 1.0
         return [{"layer": 1, "nc1": bend / params["depth"] * (1 + 0.01 * params["seed"])}]
@@ -237,7 +237,7 @@ def test_fits_of_an_older_version_are_read(folder: Store) -> None:
     assert results.sql("select count(*), count(p_half) from fits").fetchall() == [(1, 0)] and not results.problems
 
 
-def test_x_may_be_arithmetic_and_intervals_are_over_whole_seeds(folder: Store) -> None:
+def test_arithmetic_x_over_whole_seeds(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         return [{"layer": 1, "nc1": (params["depth"] - 1) ** -0.5 * (1 + 0.2 * params["seed"])}]
 
@@ -254,7 +254,7 @@ def test_x_may_be_arithmetic_and_intervals_are_over_whole_seeds(folder: Store) -
     assert (row["x"], row["over"], row["n_seeds"], row["ci_method"]) == ("depth - 1", "3 seeds", 3, "seeds")
 
 
-def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Store) -> None:
+def test_replicates_of_other_parameters(folder: Store) -> None:
     grid = [{"depth": d, "seed": s, "steps": n} for d in (2, 4, 8) for s in (0, 1, 2) for n in (5, 6)]
     trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["depth"] ** -0.5 * (1 + 0.01 * p["seed"])}])
     requests = [FitRequest("nc1"), FitRequest("nc1", over="steps")]
@@ -275,7 +275,7 @@ def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Stor
     )
 
 
-def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -> None:
+def test_last_layer_theorem_excludes_other_layers(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth, seed = params["depth"], params["seed"]
         return [{"layer": layer, "nc1": (1 + 0.01 * seed * depth) / (depth + layer)} for layer in range(1, depth + 1)]
@@ -287,7 +287,7 @@ def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -
     assert [curve.bound is not None for curve in curves] == [True, True, False, False]
 
 
-def test_settings_that_a_curve_is_an_average_over_are_named(folder: Store) -> None:
+def test_averaged_parameters_are_named(folder: Store) -> None:
     grid = [
         {"depth": d, "seed": s, "lr": lr, "decay": 1 / d} for d in (2, 4, 8) for s in (0, 1, 2) for lr in (0.1, 0.2)
     ]

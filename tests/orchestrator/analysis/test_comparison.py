@@ -75,7 +75,7 @@ def test_python_says_what_the_command_says() -> None:
     assert "the same values" in repr(same) and "12 trials are in both" in repr(same)
 
 
-def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other() -> None:
+def test_groups_against_a_single_curve() -> None:
     """Before this, there was nothing to compare where only `by` differed."""
     grouped = SWEEP.format(name="grouped", exponent=0.5).replace("metric: nc1", "metric: nc1, by: [exponent]")
     Path("grouped.yaml").write_text(
@@ -91,7 +91,7 @@ def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other() -> 
     assert len(depthrate.compare("grouped", "one").df()) == 2
 
 
-def test_sweeps_without_a_common_fit_name_what_each_fits() -> None:
+def test_sweeps_without_a_common_fit() -> None:
     Path("other.yaml").write_text(
         SWEEP.format(name="other", exponent=1.0).replace("metric: nc1", "metric: nc1, x: depth - 1")
     )
@@ -113,7 +113,7 @@ def test_a_notebook_takes_the_options_of_the_command(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
-def test_two_depths_are_no_rate_in_a_notebook_and_share_none() -> None:
+def test_two_depths_have_no_exponent() -> None:
     half, one = (depthrate.load(f"{name}.yaml", depth=[2, 3], name=f"{name}-2") for name in ("half", "one"))
     for sweep in (half, one):
         fits = sweep.run(quiet=True, workers=1)

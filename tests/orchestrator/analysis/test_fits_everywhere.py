@@ -59,7 +59,7 @@ def kept(store: Store) -> list[Any]:
     return results_of(store).sql(query).fetchall()
 
 
-def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedSweep, folder: Store) -> None:
+def test_notebook_stores_the_command_line_fits(checked: CheckedSweep, folder: Store) -> None:
     fit_sweep(checked, folder, None)
     told = kept(folder)
     assert [(unconverged, points) for unconverged, points, *_ in told] == [(9, 9)], "the other curve has no trial left"
@@ -68,9 +68,7 @@ def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedS
     assert kept(folder) == told
 
 
-def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(
-    checked: CheckedSweep, folder: Store, tmp_path: Path
-) -> None:
+def test_figure_excludes_what_the_fit_excludes(checked: CheckedSweep, folder: Store, tmp_path: Path) -> None:
     assert "nc1 against depth" in repr(depthrate.open(folder.url).plot("nc1"))
     depthrate.open(folder.url).plot("nc1").save(tmp_path / "nc1.PNG")
     assert (tmp_path / "nc1.PNG").read_bytes().startswith(b"\x89PNG")
@@ -80,9 +78,7 @@ def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(
         depthrate.open(folder.url).plot("nc1", unconverged="drop")
 
 
-def test_sweeps_are_compared_by_the_fits_that_each_has(
-    checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweeps_compared_by_their_fits(checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "find_sweep", lambda given, store: (checked, None))
     told = json.loads(CliRunner().invoke(app, ["compare", "s", "s", "--json", "--store", folder.url]).stdout)
     kept, dropped = [(fit["first"], fit["second"]) for fit in told["fits"]]

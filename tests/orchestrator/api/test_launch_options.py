@@ -41,7 +41,7 @@ def niceness(store: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_workers_are_as_nice_as_asked_from_both_sides(sweep: Path, tmp_path: Path) -> None:
+def test_niceness_from_both_sides(sweep: Path, tmp_path: Path) -> None:
     ours, (here, there) = os.getpriority(os.PRIO_PROCESS, 0), (str(tmp_path / "a"), str(tmp_path / "b"))
     words = ["run", str(sweep), "--workers", "1", "--store", here, "--nice", "3"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -52,7 +52,7 @@ def test_workers_are_as_nice_as_asked_from_both_sides(sweep: Path, tmp_path: Pat
     assert refused.exit_code == 2 and "--nice needs --executor local, but --executor is slurm" in refused.output
 
 
-def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> None:
+def test_command_line_and_notebook_share_options(sweep: Path) -> None:
     helped = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
     planned = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).output
     for option in launch_options():
@@ -102,7 +102,7 @@ def test_a_job_that_an_earlier_version_submitted_begins() -> None:
         (r"\bNICE\b", "executors/local.py"),
     ],
 )
-def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) -> None:
+def test_option_declared_and_used(use: str, file: str) -> None:
     """Two files: `executors/options.py`, or an executor's own, and where it does something; nobody hands it on by name."""
     files = {
         path.relative_to(ROOT / "orchestrator").as_posix() for path in RUN_FILES if re.search(use, path.read_text())
@@ -111,7 +111,7 @@ def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) ->
 
 
 @pytest.mark.slow
-def test_a_job_runs_the_launch_that_its_file_says(sweep: Path, folder: Store, tmp_path: Path) -> None:
+def test_job_runs_the_launch_in_its_file(sweep: Path, folder: Store, tmp_path: Path) -> None:
     options = make_launch_options(str(sweep), {"workers": 1, "nice": 1, "store": folder.address})
     file = tmp_path / "launch.json"
     file.write_text(replace(options, data=str(tmp_path / "data sets")).to_json())

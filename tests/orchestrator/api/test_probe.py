@@ -21,7 +21,7 @@ def sleepy(*, depth: int, seed: int = 0, context):
 
 
 @pytest.mark.slow
-def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
+def test_pilot_runs_one_pack(tmp_path: Path) -> None:
     (tmp_path / "sleepy.py").write_text(TASK)
     lines = ["name: s", f"task: {tmp_path}/sleepy.py:sleepy", "grid: {depth: [1, 2]}", "seeds: 8"]
     (tmp_path / "s.yaml").write_text("\n".join(lines))
@@ -48,8 +48,6 @@ def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
         ([5.0] * 3, Profile(job_min=0, array_parallelism=3), [5.0, 5.0, 5.0]),
     ],
 )
-def test_a_job_is_held_from_its_start_up_to_its_last_pack(
-    seconds: list[float], profile: Profile, expected: list[float]
-) -> None:
+def test_job_is_held_until_its_last_pack(seconds: list[float], profile: Profile, expected: list[float]) -> None:
     assert job_durations_s(seconds, seconds, profile) == [JOB_OVERHEAD_S + item for item in expected]
     assert job_durations_s([1, 2], [1.0, None], profile) is None

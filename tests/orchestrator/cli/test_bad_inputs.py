@@ -212,7 +212,7 @@ STREAM = ("--set", "stream=true", "--set", "batch_size=4")
         ("next_token", "text", (), "few:text: the next token is 1 everywhere"),
     ],
 )
-def test_data_of_which_nothing_can_be_measured_are_refused_before_anything_starts(
+def test_unmeasurable_data_are_refused(
     task: str, data: str, more: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -164,7 +164,7 @@ def test_what_is_looked_at_often_imports_little(arguments: list[str], more: set[
 
 
 @pytest.mark.slow
-def test_the_page_the_table_the_json_and_the_module_give_one_number(tmp_path: Path) -> None:
+def test_all_views_show_one_exponent(tmp_path: Path) -> None:
     import html
     import re
 
@@ -196,7 +196,7 @@ def test_the_page_the_table_the_json_and_the_module_give_one_number(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_fits_of_the_moment_are_printed_and_not_kept(rates: str) -> None:
+def test_temporary_fits_are_not_stored(rates: str) -> None:
     before = invoke("query", "select * from fits", "--store", rates, "--json")[1]
     options = ["--metric", "nc3", "--layer", "-1", "--where", "depth < 9", "--target", "0.01"]
     code, output = invoke("fit", "tiny", "--store", rates, *options)

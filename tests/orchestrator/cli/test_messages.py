@@ -61,7 +61,7 @@ def test_a_number_beyond_the_largest() -> None:
     assert "1e+308" in message and "below 1e+300" in message
 
 
-def test_a_missing_task_file_is_named_once_as_it_is_looked_up(here: Path) -> None:
+def test_missing_task_file_is_named_once(here: Path) -> None:
     message = planned("name: s\ntask: ./missing.py:law\ngrid: {depth: [2]}\n")
     assert message.count("missing.py") == 1 and str(here / "missing.py") in message
 
@@ -111,7 +111,7 @@ def test_a_node_in_a_store_without_write_permission(folder: Store, monkeypatch: 
     assert "Permission denied" in message and "PermissionError" not in message and folder.url in message
 
 
-def test_a_full_store_with_free_space_names_the_failed_write(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_with_free_space(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quota is not in the file system's free space."""
 
     entry = SimpleNamespace(beat={"needs_bytes": 176_000})

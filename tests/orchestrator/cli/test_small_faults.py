@@ -28,18 +28,18 @@ OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 
 
 @pytest.mark.parametrize("where", ["nc1 > 0 and depth in (2, 3)", "weight_decay > 0", "status = 'ok'"])
-def test_a_filter_over_what_is_measured_or_set_passes(where: str) -> None:
+def test_filter_over_any_column(where: str) -> None:
     check_sweep(sweep_of_spec({**TINY, "fit": [{"metric": "nc1", "where": where}]}))
 
 
 @pytest.mark.parametrize("task", ["./a\0b.py:f", "./a\x1bb.py:f", "a\0b", "pack\0age:f"])
-def test_a_task_with_characters_that_no_file_has_is_refused(task: str, tmp_path: Path) -> None:
+def test_task_name_without_valid_characters(task: str, tmp_path: Path) -> None:
     with pytest.raises((TaskError, SweepError), match="unprintable characters"):
         check_sweep(sweep_of_spec({**TINY, "task": task}, folder=tmp_path))
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_cannot_be_deleted_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeletable_checkpoint_is_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep, store = tmp_path / "s.yaml", str(tmp_path / "store")
     sweep.write_text(f"name: s\ntask: {OWN_TASKS}:power_law\ngrid: {{depth: [2, 3]}}\n")
 
@@ -89,7 +89,7 @@ def test_only_checkpoints_that_are_there_are_deleted(folder: Store, monkeypatch:
 
 
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
-def test_training_time_in_a_checkpoint_is_the_packs_own(folder: Store, ahead_s: float) -> None:
+def test_checkpoint_time_is_per_pack(folder: Store, ahead_s: float) -> None:
     """Whatever became of the clock since the attempt began, and whatever else it ran before this pack."""
     job = spec_of(trial_ids=["t1"], params=[{}], options=job_options(folder))
     attempt = Attempt(attempt_id="a", sweep="s", pack_id="p", trial_ids=["t1"], device="cpu")

@@ -48,7 +48,7 @@ def test_a_table_prints_what_its_place_cannot_show(monkeypatch: pytest.MonkeyPat
     assert "\x1b" not in shown and "\\xe9" in shown and "\\x1b[31mred" in shown and "[b]" in shown
 
 
-def test_what_is_printed_is_neither_markup_nor_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_has_no_markup_or_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     make_console().print("store a[bold]b:tada:\x1b[31m")
     print_line("store a[bold]b:tada:\x1b[31m", stderr=True)
     out, err = capsys.readouterr()
@@ -87,7 +87,7 @@ def text_of(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_as_many_columns_as_a_terminal_has_room_for() -> None:
+def test_columns_fit_the_terminal() -> None:
     columns, row = [f"column_{i}" for i in range(12)], ["12345678"] * 12
     print_rows(console := on_terminal(80), columns, [row])
     lines = text_of(console).splitlines()
@@ -101,7 +101,7 @@ def test_as_many_columns_as_a_terminal_has_room_for() -> None:
     assert text_of(console).replace(" ", "").replace("\n", "").endswith("a/" + "long_name" * 5), "nothing is cut"
 
 
-def test_what_is_described_is_an_entry_where_a_terminal_has_no_room_for_a_table() -> None:
+def test_narrow_terminals_get_entries() -> None:
     columns, rows = ["parameter", "allowed", "default", "meaning"], [["a_long_name", "one of b, c", "", "word " * 30]]
     print_described(console := on_terminal(60), columns, rows)
     lines = text_of(console).splitlines()

@@ -37,7 +37,7 @@ def query(store: Store, output: object, *more: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_link_stays_one_and_what_it_leads_to_is_written(store: Store, tmp_path: Path) -> None:
+def test_link_target_is_written(store: Store, tmp_path: Path) -> None:
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     target.write_text("a long content of before\n" * 10)
     link.symlink_to(target)
@@ -63,7 +63,7 @@ def test_a_device_stays_one(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet", "txt"])
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, format: str) -> None:
+def test_file_is_written_atomically(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"rows.{format}"
     path.write_text("before")
     with pytest.raises(KeyError), output_file(path) as stream:
@@ -73,7 +73,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, format: str) -> Non
 
 
 @pytest.mark.parametrize("given", ["", ".", "{folder}", "{folder}/file/rows.csv", "{folder}/file/none/rows.csv"])
-def test_a_place_of_no_file_is_refused_before_anything_is_asked(store: Store, tmp_path: Path, given: str) -> None:
+def test_impossible_path_is_refused_early(store: Store, tmp_path: Path, given: str) -> None:
     (tmp_path / "file").write_text("mine")
     code, output = query(store, given.format(folder=tmp_path))
     assert code == 2 and "cannot write" in output

@@ -43,7 +43,7 @@ def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = No
     )
 
 
-def test_a_bound_far_above_does_not_press_the_values_into_a_line() -> None:
+def test_distant_bound_keeps_the_scale() -> None:
     equal = dict.fromkeys(DEPTHS, 0.005)
     (plot,) = limit_plots(data_of(1, equal, objective_bound=[2.2, 2.1, 2.0, 1.9], stationary=[1.0] * 4))
     low, high = plot.layout["yaxis"]["range"]
@@ -67,15 +67,13 @@ def lines(data: ReportData) -> dict[str, list[float]]:
         (2, {depth: 0.005 / depth for depth in DEPTHS}),
     ],
 )
-def test_the_line_of_the_construction_goes_through_networks_that_are_it(
-    matrices: int, weight_decay: dict[int, float]
-) -> None:
+def test_construction_line_only_where_it_holds(matrices: int, weight_decay: dict[int, float]) -> None:
     drawn = lines(data_of(matrices, weight_decay))
     assert drawn["limit"] == pytest.approx([LIMIT] * 4)
     assert drawn["construction"] == pytest.approx(drawn["o0"], rel=1e-4)
 
 
-def test_where_the_construction_is_not_known_only_the_limit_is_drawn() -> None:
+def test_unknown_construction_shows_the_limit() -> None:
     drawn = lines(data_of(1, dict.fromkeys(DEPTHS, 0.005), arch="t11"))
     assert set(drawn) == {"o0", "limit"}
 
@@ -89,7 +87,7 @@ def named(data: ReportData) -> set[str]:
     return {trace["name"] for trace in plot.traces if trace["name"]}
 
 
-def test_two_matrices_a_block_under_a_constant_decay_have_a_lower_bound_and_no_limit() -> None:
+def test_two_matrices_have_no_limit() -> None:
     constant, scaled = dict.fromkeys(DEPTHS, 0.0025), {depth: 0.005 / depth for depth in DEPTHS}
     assert "lower bound" in named(data_of(2, constant)) and "limit for infinite depth" not in named(
         data_of(2, constant)
@@ -97,7 +95,7 @@ def test_two_matrices_a_block_under_a_constant_decay_have_a_lower_bound_and_no_l
     assert "limit for infinite depth" in named(data_of(2, scaled)) & named(data_of(1, constant))
 
 
-def test_the_theorem_s_own_bound_is_drawn_where_it_is_known_of_optima_alone() -> None:
+def test_theorem_bound_without_construction() -> None:
     bound, constant = [float("nan"), 0.9, 0.7, 0.5], dict.fromkeys(DEPTHS, 0.005)
     unsaid = data_of(1, constant, objective_bound=bound)
     assert "bound" not in lines(unsaid) and "not shown: it holds for optima" in SECTION.lead(unsaid)
@@ -106,7 +104,7 @@ def test_the_theorem_s_own_bound_is_drawn_where_it_is_known_of_optima_alone() ->
     assert "without a factor" in SECTION.lead(said)
 
 
-def test_a_bound_that_weights_of_zero_keep_too_is_not_drawn() -> None:
+def test_trivial_bound_is_not_drawn() -> None:
     constant, ends = dict.fromkeys(DEPTHS, 0.005), [1.0] * 4
     partly = data_of(1, constant, objective_bound=[float("nan"), 900.0, math.log(10), 0.5], stationary=ends)
     assert lines(partly)["bound"] == pytest.approx([LIMIT + 0.5])

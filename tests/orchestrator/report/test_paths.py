@@ -47,7 +47,7 @@ def make_data(panels=(PATH, MAP, TRADE)):
     )  # fmt: skip
 
 
-def test_a_path_has_its_mean_its_range_and_its_prediction():
+def test_path_has_mean_range_and_prediction():
     (plot,) = declared_plots(make_data((PATH,)))
     band, mean, told = plot.traces[:3]
     assert mean["x"] == told["x"] == [0, 0.5, 1] and mean["name"] == "rate = 0.1"
@@ -59,7 +59,7 @@ def test_a_path_has_its_mean_its_range_and_its_prediction():
     assert any("off by a factor of 3 on average" in note for note in plot.notes)
 
 
-def test_a_map_has_a_figure_a_setting_with_the_last_layer_on_top():
+def test_map_has_one_figure_per_group():
     first, second = declared_plots(make_data((MAP,)))
     assert first.title == "Size over steps and layers, rate = 0.1" and "rate = 0.2" in second.title
     (heat,) = first.traces

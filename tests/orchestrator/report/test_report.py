@@ -109,7 +109,7 @@ def figures(page: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_page_has_the_titles_of_papers_that_its_words_cite() -> None:
+def test_cited_titles_are_on_the_page() -> None:
     page = render_report(make_data())
     assert "(P2)" in page and "P2: Neural Collapse versus Low-Rank Bias" in page
 
@@ -204,7 +204,7 @@ def test_a_sentence_and_its_evidence(curve: FittedCurve, sentence: str, cells: l
 
 
 @pytest.mark.slow
-def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
+def test_summary_has_a_sentence_per_fit() -> None:
     data = plain_data()
     text = words(page_without_plotly(plain_page()))
     for curve in data.fits:
@@ -224,7 +224,7 @@ def test_a_report_is_small_enough_to_send() -> None:
     assert len(plain_page().encode()) < 1_500_000
 
 
-def test_the_library_in_the_page_is_that_whose_figures_are_checked_here() -> None:
+def test_bundled_plotly_is_the_checked_one() -> None:
     assert library().startswith(f"/**\n* plotly.js (cartesian - minified) v{get_plotlyjs_version()}")
 
 
@@ -238,7 +238,7 @@ def test_every_figure_is_valid_plotly() -> None:
         go.Figure(figure)
 
 
-def test_fitted_line_and_mean_are_drawn_where_they_belong() -> None:
+def test_fitted_line_and_mean() -> None:
     data = plain_data()
     figure = figures(plain_page())[0]
     power, points = data.fits[0].fits[0], data.fits[0].points
@@ -250,7 +250,7 @@ def test_fitted_line_and_mean_are_drawn_where_they_belong() -> None:
     assert means[0]["y"] == pytest.approx(list(expected), rel=1e-4)
 
 
-def test_values_that_are_not_positive_are_counted_not_drawn() -> None:
+def test_nonpositive_values_are_counted() -> None:
     data = plain_data()
     first, second, *rest = data.fits[0].rows
     data = replace(data, fits=[replace(data.fits[0], rows=[first | {"y": 0.0}, second | {"y": -1.0}, *rest])])
@@ -268,7 +268,7 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
     assert all(sum(len(trace["x"]) for trace in figure["data"]) <= 22_000 for figure in figures(page))
 
 
-def test_many_groups_of_one_metric_are_said_in_one_sentence_and_one_line_of_doubt() -> None:
+def test_many_groups_share_a_sentence() -> None:
     data = make_data(by={"lr": [1, 2, 3, 4]}, depths=(2, 3, 5, 8))
     fits = [replace(curve, unconverged=frozenset(row["trial_id"] for row in curve.rows)) for curve in data.fits]
     sentences = [words(sentence) for sentence in fit_sentences(fits)]
@@ -283,7 +283,7 @@ def test_many_groups_of_one_metric_are_said_in_one_sentence_and_one_line_of_doub
     assert left_out_table(replace(data, fits=some)).count("<tr>") == 5
 
 
-def test_a_long_name_beside_an_axis_is_in_lines() -> None:
+def test_long_axis_names_wrap() -> None:
     axes = Axes("x", "y", "Step", "Magnitudes within concepts, last layer", x_log=False, y_log=False)
     assert make_layout(axes, [])["yaxis"]["title"]["text"] == "Magnitudes within concepts,<br>last layer"
 
@@ -300,7 +300,7 @@ def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes
     assert ("slopes" in {trace["legendgroup"] for trace in plot.traces}) == has_slopes
 
 
-def test_numbers_keep_the_zeros_of_exponents_and_have_no_e() -> None:
+def test_numbers_keep_trailing_zeros() -> None:
     assert [three_decimals(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
     assert [number_text(v) for v in (1.44e14, -2e-7, 1e10, 0.05)] == ["1.44·10¹⁴", "−2·10⁻⁷", "1·10¹⁰", "0.05"]
 
@@ -532,7 +532,7 @@ def test_browser_draws_every_figure_without_errors(chromium: str, tmp_path: Path
 
 
 @pytest.mark.browser
-def test_browser_sorts_the_table_of_trials_and_saves_data_as_csv(chromium: str, tmp_path: Path) -> None:
+def test_table_sorts_and_saves_csv(chromium: str, tmp_path: Path) -> None:
     """After a click on the page's first button for data and two on a table's third column."""
     page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", plain_page())
     catch = "URL.createObjectURL = (blob) => { blob.text().then((text) => { document.body.dataset.csv = text }); return '#' };"
@@ -577,7 +577,7 @@ def test_nothing_is_wider_than_the_screen(window: Browser, width: int, is_dark: 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_texts_of_two_sweeps_of_four_groups_are_whole_and_apart(window: Browser, tmp_path: Path, width: int) -> None:
+def test_long_legends_do_not_overlap(window: Browser, tmp_path: Path, width: int) -> None:
     by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
     page = tmp_path / "overlaid.html"
     page.write_text(render_report(merge_reports(make_data(by=by), make_data(by=by, name="narrow"))), encoding="utf-8")
@@ -586,7 +586,7 @@ def test_texts_of_two_sweeps_of_four_groups_are_whole_and_apart(window: Browser,
 
 
 @pytest.mark.browser
-def test_a_click_on_a_trial_shows_its_curves_and_attempts(window: Browser) -> None:
+def test_clicked_trial_shows_curves_and_attempts(window: Browser) -> None:
     window.open(window.page, 1280)
     first = str(plain_data().trials["trial_id"].iloc[0])
     window.run(f"document.querySelector('[id=\"trial-{first}\"] button').click()")
@@ -599,7 +599,7 @@ def test_a_click_on_a_trial_shows_its_curves_and_attempts(window: Browser) -> No
 
 
 @pytest.mark.browser
-def test_browser_refuses_scripts_and_networks_that_came_in_later(chromium: str, tmp_path: Path) -> None:
+def test_page_refuses_scripts_and_networks(chromium: str, tmp_path: Path) -> None:
     intruder = (
         "<script>document.title = 'taken'</script><img src='https://example.org/x.png' onerror='document.title=1'>"
     )
@@ -658,7 +658,7 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
     )
 
 
-def test_what_is_left_out_or_in_doubt_is_named() -> None:
+def test_exclusions_and_doubts_are_listed() -> None:
     data = plain_data()
     lost = {"x": 5, "y": None, "seed": 1, "trial_id": "feed0001", "reason": "diverged"}
     falling = frozenset({str(data.fits[0].rows[0]["trial_id"])})
@@ -673,7 +673,7 @@ def test_what_is_left_out_or_in_doubt_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_failures_are_grouped_with_the_command_that_shows_them() -> None:
+def test_failures_are_grouped_with_commands() -> None:
     data = plain_data()
     trials = data.trials.copy()
     trials.loc[:2, "state"], trials.loc[:2, "error"] = "failed", "ValueError: no"
@@ -692,7 +692,7 @@ def test_residuals_are_of_the_fitted_power_law() -> None:
 
 
 @pytest.mark.slow
-def test_limit_for_infinite_depth_is_drawn_where_the_task_knows_it() -> None:
+def test_limit_for_infinite_depth() -> None:
     curves = plain_data().curves.assign(objective_gap=plain_data().curves["objective"] - 0.0227)
     drawn = figures(render_report(replace(plain_data(), curves=curves)))
     by_step = [figure for figure in drawn if figure["layout"]["xaxis"]["title"]["text"] == "Step"]
@@ -700,7 +700,7 @@ def test_limit_for_infinite_depth_is_drawn_where_the_task_knows_it() -> None:
     assert [trace["y"] for trace in limits if trace["y"] != [None]] == [[0.0227, 0.0227]]
 
 
-def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
+def test_gram_maps_and_spectra() -> None:
     drawn = figures(plain_page())
     maps = [figure["data"][0] for figure in drawn if figure["data"][0]["type"] == "heatmap"]
     assert len(maps) == 4 and [row[i] for i, row in enumerate(maps[-1]["z"])] == [1, 1, 1, 1]
@@ -710,7 +710,7 @@ def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
     assert all(t["y"][0] == 1 for t in spectrum["data"] if t["y"] != [None])
 
 
-def test_a_depth_without_a_map_of_cosines_is_said_to_have_none() -> None:
+def test_depth_without_a_map() -> None:
     data = plain_data()
     (name,) = [
         metric.name for metric in data.panel_metrics("layer", ("cosines",), kind="matrix") if metric.name in data.lists
@@ -745,7 +745,7 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_figures_for_a_dark_background_are_light_on_nothing() -> None:
+def test_dark_figures_are_transparent() -> None:
     plot = all_plots(plain_data())[0]
     light, dark = (draw(plot, style)["svg"].decode() for style in (SCREEN, DARK))
     assert draw(plot, DARK)["svg"].decode() == dark
@@ -796,7 +796,7 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_section_is_a_module_and_an_entry_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_section_is_a_list_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = all_plots(plain_data())[0]
     mine = ReportSection(80, "My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
     monkeypatch.setattr(report_figures, "SECTIONS", [*report_figures.SECTIONS, mine])

@@ -60,7 +60,7 @@ def test_a_curve_is_means_points_and_theory():
     assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
 
 
-def test_a_reference_line_that_some_trials_have_no_value_for_has_gaps():
+def test_reference_line_has_gaps():
     line = pd.array([None if width == 8 else 3 * width for width in TRIALS["width"]], dtype="Int64")
     request = {"kind": "curve", "metric": "nc1", "x": "width", "lines": {"theory": "num_classes"}}
     (plot,) = plots_of(request, value=TRIALS["width"] / 7, line_0=line)
@@ -70,7 +70,7 @@ def test_a_reference_line_that_some_trials_have_no_value_for_has_gaps():
     assert "theory" not in [trace["name"] for trace in nowhere.traces]
 
 
-def test_numbers_stand_in_the_cells_of_a_map_that_has_room_for_them():
+def test_map_cells_hold_numbers():
     assert "text" in heat_map(np.ones((20, 8)), "rank") and "text" not in heat_map(np.ones((2, 9)), "rank")
 
 
@@ -126,7 +126,7 @@ def test_a_spectrum_has_a_line_a_layer():
 
 
 @pytest.mark.slow
-def test_a_matrix_is_drawn_in_two_orders_for_the_lowest_trial():
+def test_matrix_has_two_orders():
     grams = [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 11 + [[4.0, 2, 0, 2, 4, 0, 0, 0, 4]]
     heights = [1.0] * 11 + [0.5]
     in_class_order, in_other = plots_of(
@@ -142,7 +142,7 @@ def test_a_matrix_is_drawn_in_two_orders_for_the_lowest_trial():
         assert draw(plot)["svg"] and plot_csv(plot).count("\n") == 10
 
 
-def test_values_are_read_by_sql_and_faults_are_said(tmp_path):
+def test_sql_values_and_errors(tmp_path):
     store = Store(str(tmp_path))
     commit(store, "a1", ["x", "y", "z"])
     results = Results(Store(str(tmp_path)), builtin_columns())
@@ -175,7 +175,7 @@ def test_values_are_read_by_sql_and_faults_are_said(tmp_path):
     assert not requested_plots(replace(EMPTY, figures=[broken]))
 
 
-def test_the_page_has_the_section_only_where_it_is_asked_for(monkeypatch):
+def test_section_only_on_request(monkeypatch):
     monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/** plotly.js */")
     assert SECTION.section not in render_report(EMPTY)
     rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "height": 0})
@@ -190,7 +190,7 @@ DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOT
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", DOCUMENTED, ids=[asked["kind"] for asked in DOCUMENTED])
-def test_each_figure_of_the_docs_is_drawn_on_the_page_and_in_files(asked):
+def test_documented_figures_are_drawn(asked):
     parameters = {"weight_decay": TRIALS["lr"] / 100, "depth": TRIALS["width"] // 8}
     values = {
         "matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12,

@@ -42,7 +42,7 @@ def printed(curve):
 
 
 @pytest.mark.parametrize("stationary", [frozenset(), frozenset(list(ALL)[:-1])], ids=["none", "all but one"])
-def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, stationary):
+def test_nonstationary_trials_are_named(curve, stationary):
     unfinished = replace(curve, stationary=stationary, unconverged=ALL - stationary)
     table = printed(unfinished)
     assert not CLAIM.search(table), table
@@ -53,12 +53,12 @@ def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, 
     assert without != said and not CLAIM.search(without), without
 
 
-def test_objectives_that_rest_are_not_said_to_be_at_an_optimum(curve):
+def test_constant_objective_is_no_optimum(curve):
     table = printed(curve)
     assert "at this budget, not an optimum: all objectives have come to rest" in table and not CLAIM.search(table)
 
 
-def test_what_is_stationary_is_said_to_be_and_the_bound_is_compared(curve):
+def test_stationary_trials_meet_the_bound(curve):
     done = replace(curve, stationary=ALL)
     assert "Stationary: all 12 trials, by their solver's tolerance" in printed(done)
     assert "theorem's bound" in printed(done) and "Ratio to the bound" in support_table([done])
@@ -68,7 +68,7 @@ def test_what_is_stationary_is_said_to_be_and_the_bound_is_compared(curve):
     ("moved", "stationary", "is_converged"),
     [(0.0, False, False), (0.5, True, True), (0.0, None, True), (0.5, None, False)],
 )
-def test_a_solver_s_word_goes_before_how_little_the_objective_moved(moved, stationary, is_converged):
+def test_solver_outranks_the_objective(moved, stationary, is_converged):
     assert Convergence(moved, 10.0, stationary).is_converged is is_converged
 
 

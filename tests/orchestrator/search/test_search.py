@@ -83,7 +83,7 @@ def complete(values: dict[str, Any]) -> ProposalOutcome:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc"])
-def test_one_at_a_time_it_proposes_what_plain_optuna_proposes(sampler: str, make_sampler: Any) -> None:
+def test_sequential_proposals_equal_optuna(sampler: str, make_sampler: Any) -> None:
     plain_sampler = {
         "tpe": lambda: optuna.samplers.TPESampler(seed=7),
         "random": lambda: optuna.samplers.RandomSampler(seed=7),
@@ -129,7 +129,7 @@ def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> 
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_new_process_proposes_what_the_old_one_would_have(sampler: str, make_sampler: Any) -> None:
+def test_new_process_proposes_the_same(sampler: str, make_sampler: Any) -> None:
     def outcome(values: dict[str, Any]) -> ProposalOutcome:
         return ProposalOutcome(ProposalState.UNDEFINED) if values["y"] < -1.5 else complete(values)
 
@@ -255,7 +255,7 @@ def bowl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store, str]:
 
 
 @pytest.mark.slow
-def test_for_every_depth_find_the_best_and_measure_there(bowl: tuple[Path, Store, str]) -> None:
+def test_best_per_depth_is_measured(bowl: tuple[Path, Store, str]) -> None:
     path, folder, output = bowl
     assert (
         "search: 4 studies of 12 proposals each (tpe, the first 12 random), 48 proposed" in output
@@ -290,7 +290,7 @@ def test_more_trials_go_on_with_the_study(folder: Store, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_divergence_is_told_and_a_failure_does_not_stop_the_search(folder: Store, tmp_path: Path) -> None:
+def test_divergence_is_passed_and_failure_skipped(folder: Store, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.touch()
     path = write(
@@ -325,7 +325,7 @@ def test_undefined_objectives(folder: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_objective_that_no_trial_of_an_own_task_has_is_named(folder: Store, tmp_path: Path) -> None:
+def test_missing_objective_is_named(folder: Store, tmp_path: Path) -> None:
     path = write(
         tmp_path, task="bowl", search={"params": {"x": [1.0]}, "objective": "nc11", "trials": 1, "sampler": "grid"}
     )
@@ -334,7 +334,7 @@ def test_an_objective_that_no_trial_of_an_own_task_has_is_named(folder: Store, t
 
 
 @pytest.mark.slow
-def test_a_pruned_trial_leaves_and_is_nowhere_a_result(folder: Store, tmp_path: Path) -> None:
+def test_pruned_trial_has_no_result(folder: Store, tmp_path: Path) -> None:
     log = tmp_path / "log"
     values = [float(v) for v in range(1, 13)]
     path = write(
@@ -368,7 +368,7 @@ def test_a_pruned_trial_leaves_and_is_nowhere_a_result(folder: Store, tmp_path: 
 
 
 @pytest.mark.slow
-def test_pruning_in_a_fused_pack_leaves_the_others_bitwise_as_they_were(folder: Store, tmp_path: Path) -> None:
+def test_pruning_keeps_others_bitwise(folder: Store, tmp_path: Path) -> None:
     spec: dict[str, Any] = {
         "name": "s",
         "task": "collapse",
@@ -411,9 +411,7 @@ def test_two_launches_that_proposed_at_once_lose_nothing(folder: Store) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_killed_at_random_moments_it_proposes_nothing_twice_and_loses_nothing(
-    bowl: tuple[Path, Store, str], tmp_path: Path
-) -> None:
+def test_kills_lose_no_proposal(bowl: tuple[Path, Store, str], tmp_path: Path) -> None:
     path, quiet, _ = bowl
     store = Store(str(tmp_path / "store"))
     rng, kills = random.Random(1), 0
@@ -455,7 +453,7 @@ def test_export_to_an_optuna_storage(bowl: tuple[Path, Store, str], tmp_path: Pa
     assert again.exit_code == 2 and "already exists in" in again.output
 
 
-def test_an_objective_that_cannot_be_is_refused_before_anything_starts(folder: Store, tmp_path: Path) -> None:
+def test_impossible_objective_is_refused(folder: Store, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     for objective, message in (
         ("nc7", "nc7"),

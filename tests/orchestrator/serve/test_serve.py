@@ -143,7 +143,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
 
 
-def test_sweeps_trials_curves_and_logs_are_those_of_the_store(server: Server) -> None:
+def test_pages_show_the_store(server: Server) -> None:
     sweeps = {item["name"]: item for item in server.ask("/state.json").json()["sweeps"]}
     assert sweeps["a"]["counts"] == {"ok": 2, "diverged": 0, "running": 0, "failed": 0, "pending": 1}
     assert sweeps["b"]["counts"]["failed"] == 1 and sweeps["b"]["failures"] == 1 and HOSTILE in sweeps["b"]["says"]
@@ -177,7 +177,7 @@ def test_what_is_not_there_is_said(server: Server) -> None:
     assert hostile.status == 404 and HOSTILE not in hostile.text and "&lt;img src=x" in hostile.text
 
 
-def test_what_has_not_changed_is_answered_in_one_line(server: Server) -> None:
+def test_unchanged_answers_are_short(server: Server) -> None:
     for path in ("/state.json", "/sweep/a/trials.json", "/page.js", "/plotly.js"):
         first = server.ask(path)
         again = server.ask(path, If_None_Match=first.headers["etag"])
@@ -236,7 +236,7 @@ def test_a_request_that_stays_incomplete_is_closed(
     assert 0.9 < time.monotonic() - began < 15
 
 
-def test_a_client_with_many_connections_leaves_room_for_others(server: Server) -> None:
+def test_many_connections_leave_capacity(server: Server) -> None:
     with contextlib.ExitStack() as stack:
         many = [stack.enter_context(half_open(server, "127.0.0.9", b"GET / ")) for _ in range(230)]
         assert server.ask("/state.json").status == 200
@@ -322,7 +322,7 @@ HOSTILE_SQL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", HOSTILE_SQL.values(), ids=HOSTILE_SQL)
-def test_sql_of_one_client_ends_at_its_limits_and_others_are_answered(folder: Store, query: str) -> None:
+def test_sql_limits_spare_others(folder: Store, query: str) -> None:
     with served(fill(folder), timeout_s=1.0) as server:
         answers: list[Answer] = []
         asking = [threading.Thread(target=lambda: answers.append(server.sql(query))) for _ in range(2)]
@@ -349,7 +349,7 @@ def sql_processes() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_sql_of_a_client_that_has_left_is_ended(folder: Store) -> None:
+def test_departed_client_ends_its_sql(folder: Store) -> None:
     before = len(sql_processes())  # of other servers in this process
     with served(fill(folder), timeout_s=60.0) as server:
         assert server.sql("select 1 as one").status == 200
@@ -392,13 +392,13 @@ def test_a_program_asks_as_the_docs_show(server: Server, capsys: pytest.CaptureF
     assert server.ask("/sql", "POST", '{"sql": "select 1 as one"}', Origin=origin).json()["rows"] == [[1]]
 
 
-def test_questions_come_from_its_own_page_and_are_short(server: Server) -> None:
+def test_requests_need_origin_and_size(server: Server) -> None:
     assert server.ask("/sql", "POST", '{"sql": "select 1"}').status == 403, "without an Origin"
     assert server.sql("select 1", Origin="http://evil.example").status == 403
     assert server.sql(f"select '{'x' * 200_000}'").status == 413
 
 
-def test_a_token_is_asked_for_once_and_kept_as_a_cookie(folder: Store) -> None:
+def test_token_becomes_a_cookie(folder: Store) -> None:
     with served(fill(folder), token="secret", cookie="depthrate_1") as server:
         for path in ("/", "/state.json", "/plotly.js", "/nothing", "/?token=", "/?token=wrong", "/?token=secret%00"):
             assert server.ask(path).status == 401, path
@@ -479,15 +479,13 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 @pytest.mark.parametrize("commits_every", [0, 3])
-def test_a_page_of_a_sweep_costs_the_store_no_more_than_watching_its_status(
-    commits_every: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_costs_what_status_does(commits_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker whose trials take half a second commits sixteen of them at once, some ten times a minute."""
     watched, served = (requests_a_minute(kind, commits_every, monkeypatch) for kind in ("status", "serve"))
     assert served <= watched
 
 
-def test_what_is_committed_is_read_once_and_what_is_removed_goes(folder: Store) -> None:
+def test_commits_are_read_once(folder: Store) -> None:
     fill(folder)
     with served(folder, every_s=0.1) as server:
         rows = until(lambda: states(server, "a"), lambda found: found["t3"] == "pending")
@@ -509,7 +507,7 @@ def test_what_is_committed_is_read_once_and_what_is_removed_goes(folder: Store) 
 
 
 @pytest.mark.slow
-def test_a_store_that_goes_away_is_a_sentence_until_it_is_back(folder: Store) -> None:
+def test_missing_store_is_one_sentence(folder: Store) -> None:
     fill(folder)
     away = f"{folder.root}-away"
     with served(folder, every_s=0.1) as server:
@@ -560,7 +558,7 @@ def test_the_command_says_what_it_needs(folder: Store, monkeypatch: pytest.Monke
     assert bare.exit_code == 2 and "pip install 'depthrate[serve]'" in bare.output
 
 
-def test_a_notebook_goes_on_while_its_store_is_shown(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_continues_while_serving(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(folder)
     before = threading.active_count()
     with depthrate.serve(folder.url, token=True) as page:
@@ -639,7 +637,7 @@ def address_in(log: Path) -> str:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_server_and_its_processes_without_a_traceback(folder: Store, tmp_path: Path) -> None:
+def test_interrupt_ends_all_processes(folder: Store, tmp_path: Path) -> None:
     commit(folder, A, ["x"])
     log = tmp_path / "serve.log"
     with command("serve", "--store", folder.url, "--port", "0", log=log):
@@ -650,7 +648,7 @@ def test_ctrl_c_ends_a_server_and_its_processes_without_a_traceback(folder: Stor
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_a_page_lives_while_a_worker_dies_and_the_store_goes_away(window: Browser, tmp_path: Path) -> None:
+def test_page_survives_worker_and_store_loss(window: Browser, tmp_path: Path) -> None:
     store, link, hold = tmp_path / "store", tmp_path / "mounted", tmp_path / "hold"
     hold.touch()
     sweep = {
@@ -703,7 +701,7 @@ def test_a_page_lives_while_a_worker_dies_and_the_store_goes_away(window: Browse
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_texts_of_users_make_no_elements_and_nothing_is_wider_than_the_screen(window: Browser, folder: Store) -> None:
+def test_texts_stay_inert_and_fit(window: Browser, folder: Store) -> None:
     with served(fill(folder)) as server:
         base = f"http://127.0.0.1:{server.port}/"
         pages = {
@@ -763,7 +761,7 @@ return [...document.querySelectorAll('*')].filter((each) => each.tagName === 'IM
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_no_text_of_users_becomes_an_element_on_any_page(window: Browser, tmp_path: Path) -> None:
+def test_texts_are_escaped_on_every_page(window: Browser, tmp_path: Path) -> None:
     (tmp_path / "hostile.py").write_text(HOSTILE_TASK)
     sweep = {"name": "hostile", "task": f"{tmp_path / 'hostile.py'}:says", "fit": [{"metric": "nc1", "by": ["text"]}]}
     grid = {"depth": [2, 3, 4, 5], "text": list(HOSTILE_TEXTS)}
@@ -852,7 +850,7 @@ def seen(window: Browser) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_tiny_sweep_has_its_figures_and_its_report(tmp_path: Path) -> None:
+def test_tiny_sweep_has_figures_and_report(tmp_path: Path) -> None:
     (sweep := tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     store = Store(str(tmp_path / "store"))
     assert CliRunner().invoke(app, ["run", str(sweep), "--store", store.url, "--device", "cpu"]).exit_code == 0
@@ -892,9 +890,7 @@ if pathlib.Path(__file__).with_name("how").exists():  # read by who draws: dies 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "said"), [("abort", "has ended (signal 6)"), ("wait", "longer than 4 s")])
-def test_what_draws_may_die_or_hang_and_the_page_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
-) -> None:
+def test_renderer_may_die_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str) -> None:
     monkeypatch.setattr(renderer, "MAX_RENDER_S", 4.0 if how == "wait" else 100.0)
     monkeypatch.setattr(renderer, "RENDER_INTERVAL_S", 0.1)
     monkeypatch.setattr(renderer, "SHARE", 0.0)
@@ -916,7 +912,7 @@ def test_what_draws_may_die_or_hang_and_the_page_goes_on(
         assert server.ask("/sweep/killed/report").status == 200
 
 
-def test_what_draws_ends_when_nobody_asks_and_with_the_server(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renderer_ends_when_idle(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     drawer = Renderer(fill(folder))
     process = drawer._started().popen
     assert process.stdin is not None

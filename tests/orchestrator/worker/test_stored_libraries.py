@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.mark.slow
-def test_a_node_without_a_compiler_trains_natively_by_what_another_built(store: Store, tmp_path: Path) -> None:
+def test_compilerless_node_loads_the_stored_library(store: Store, tmp_path: Path) -> None:
     first, bare = (Node(tmp_path / name, store, has_compiler=name == "first") for name in ("first", "bare"))
     assert first.run()["state"] == AttemptState.DONE
     (library,) = first.cache.glob("*.so")
@@ -149,7 +149,7 @@ def test_nothing_is_left_where_others_may_write(store: Store, machine: Machine) 
     assert machine.cached("first") and not store.list("libraries")
 
 
-def test_that_there_is_none_is_said_after_a_wait(
+def test_missing_library_is_reported_after_waiting(
     store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "SHARED_LIBRARY_TIMEOUT_S", 0.1)

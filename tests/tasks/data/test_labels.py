@@ -77,7 +77,7 @@ ENTRY_POINTS = {
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 @pytest.mark.parametrize("kind", NO_CLASSES)
-def test_what_is_no_class_is_refused_wherever_it_enters(kind, entry):
+def test_invalid_classes_are_refused(kind, entry):
     y, words = NO_CLASSES[kind]
     if entry == "items" and kind in ("fewer", "a column", "masked", "sparse", "bfloat16", "missing text"):
         pytest.skip("an item has its label, and one number in a list is one label")
@@ -171,7 +171,7 @@ def test_batches_are_checked_together(batches, words):
 
 
 @pytest.mark.slow
-def test_language_models_are_told_what_a_row_a_sample_is():
+def test_language_models_need_token_rows():
     class Language(nn.Module):
         def __init__(self, as_rows=False):
             super().__init__()

@@ -88,7 +88,7 @@ def test_bootstrap_intervals_cover_the_true_exponent(model, spread):
 
 @pytest.mark.parametrize("model", CURVES)
 @pytest.mark.slow
-def test_bootstrap_intervals_of_three_seeds_cover_the_true_exponent_where_the_noise_grows(model):
+def test_three_seeds_cover_growing_noise(model):
     three = np.arange(len(X)) % 5 < 3
     fits = fit_all(simulate(model, "grows")[:, three], model, X[three])
     covered = np.mean([holds(fit.ci_low, fit.ci_high, CURVES[model][1]) for fit in fits])
@@ -150,7 +150,7 @@ def test_p_values_fall_where_the_null_is_wrong():
 
 
 @pytest.mark.slow
-def test_p_values_of_a_common_exponent_and_of_lack_of_fit_are_uniform_under_the_null():
+def test_common_exponent_p_values_are_uniform():
     y = simulate("power", "same", 1200).reshape(-1, 3, len(X))
     common = [common_exponent([(X, part) for part in parts]).p_common for parts in y[:400]]
     assert stats.kstest(common, "uniform").pvalue > 0.01

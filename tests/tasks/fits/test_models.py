@@ -115,7 +115,7 @@ def text(markup: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<sup>", "^")))
 
 
-def test_a_model_from_outside_is_fitted_weighed_and_drawn(added: Model) -> None:
+def test_outside_model_is_fitted_everywhere(added: Model) -> None:
     curve, others = TRUE_CURVES[added.name]
     target = float(curve(np.array(15.0)))
     fits = fit_rates(X, noisy(curve, 1e-4), num_resamples=200, target=target)

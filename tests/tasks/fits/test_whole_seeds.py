@@ -40,7 +40,7 @@ def simulated(curve, kind, num_curves=200, num_seeds=5):
 @pytest.mark.parametrize("kind", ["independent", "shift", "slope", "bend"])
 @pytest.mark.parametrize("model", CURVES)
 @pytest.mark.parametrize("num_seeds", [3, 5])
-def test_bootstrap_and_profile_cover_whatever_a_seed_s_values_share(model, kind, num_seeds):
+def test_intervals_cover_correlated_seeds(model, kind, num_seeds):
     curve, truth = CURVES[model]
     x, y, seeds = simulated(curve, kind, num_seeds=num_seeds)
     fits = [fit for (fit,) in fit_many(x, y, models=(model,), seeds=seeds)]
@@ -51,7 +51,7 @@ def test_bootstrap_and_profile_cover_whatever_a_seed_s_values_share(model, kind,
     assert {fit.ci_method for fit in fits} == {"seeds"} and {fit.n_seeds for fit in fits} == {num_seeds}
 
 
-def test_with_every_x_in_every_seed_the_interval_is_student_s_t_of_the_seeds_own_slopes():
+def test_complete_seeds_give_t_intervals():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope")
     (fit,) = fit_rates(x, y, models=("power",), seeds=seeds)
     slopes = [-stats.linregress(np.log(x[rows]), np.log(y[rows])).slope for rows in np.arange(25).reshape(5, 5)]
@@ -89,7 +89,7 @@ def test_too_few_seeds_have_no_interval(num_seeds):
         assert fit.n_seeds == num_seeds
 
 
-def test_the_order_of_the_values_is_of_no_account():
+def test_value_order_is_irrelevant():
     x, (y, *_), seeds = simulated(CURVES["power_floor"][0], "shift", num_curves=1)
     order = np.random.default_rng(0).permutation(25)
     fits = fit_rates(x, y, seeds=seeds), fit_rates(x[order], y[order], seeds=[f"s{seeds[i]}" for i in order])
@@ -99,7 +99,7 @@ def test_the_order_of_the_values_is_of_no_account():
         )
 
 
-def test_a_target_is_met_between_the_ends_of_fieller_s_interval():
+def test_target_interval_is_fieller_s():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
     (fit,) = fit_rates(x, y, models=("power",), seeds=seeds, target=0.2)
     for log_x in (np.log(fit.x_at_low), np.log(fit.x_at_high)):
@@ -112,14 +112,14 @@ def test_a_target_is_met_between_the_ends_of_fieller_s_interval():
 
 
 @pytest.mark.parametrize("kind", ["independent", "shift", "slope", "bend"])
-def test_tests_over_whole_seeds_do_not_reject_what_is_true_too_often(kind):
+def test_true_hypotheses_are_rarely_rejected(kind):
     x, y, seeds = simulated(CURVES["power"][0], kind, num_curves=200)
     assert np.mean([lack_of_fit(x, y_N, seeds=seeds) < 0.05 for y_N in y]) <= 0.09
     pairs = [common_exponent([(x, y[i]), (x, y[i + 1])], seeds=[seeds, seeds]).p_common for i in range(0, 200, 2)]
     assert np.mean(np.array(pairs) < 0.05) <= 0.13, "four standard errors of 100 pairs"
 
 
-def test_a_bend_and_two_exponents_are_found_over_whole_seeds():
+def test_bends_and_distinct_exponents_are_found():
     x, (y, *_), seeds = simulated(lambda x: 3 / x + 1, "shift", num_curves=1, num_seeds=10)
     assert lack_of_fit(x, y, seeds=seeds) < 0.01
     other = y * x**-0.2
@@ -143,7 +143,7 @@ def test_a_bound_is_one_sided():
     assert check_bound(x[:5], y[:5], x[:5] ** -0.5, seeds=seeds[:5]) is None, "one seed"
 
 
-def test_a_bound_that_is_no_function_of_x_is_not_compared_with():
+def test_bound_must_depend_on_x():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
     assert check_bound(x, y, x**-0.5, seeds=seeds) is not None
     assert check_bound(x, y, np.full_like(x, 0.3), seeds=seeds) is None, (
@@ -152,7 +152,7 @@ def test_a_bound_that_is_no_function_of_x_is_not_compared_with():
     assert check_bound(x, y, (x + np.array(seeds)) ** -0.5, seeds=seeds) is None, "networks of several depths at one x"
 
 
-def test_the_bend_is_student_s_t_of_one_contrast():
+def test_bend_test_is_one_contrast():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "shift", num_curves=1)
     log_x = np.log(DEPTHS)
     bends = [np.polyfit(log_x, np.log(y[rows]), 2)[0] for rows in np.arange(25).reshape(5, 5)]

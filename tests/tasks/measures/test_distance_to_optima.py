@@ -48,7 +48,7 @@ def random_pair(width, seed):
 
 
 @pytest.mark.parametrize(("width", "is_simplex"), [(8, True), (8, False), (4, False), (3, True)])
-def test_it_is_zero_at_every_optimum_and_the_size_of_a_small_step_across_the_orbit(width, is_simplex):
+def test_zero_at_optima_and_linear_nearby(width, is_simplex):
     weight, h = optimum(width, 0.7, is_simplex, ortho_group.rvs(width - 1, random_state=0))
     assert distance(weight, h, 0.7, is_simplex) < 1e-13
     # all classes at one common offset along the vector of ones, which no rotation of the subspace undoes
@@ -86,7 +86,7 @@ def test_no_rotation_or_reflection_comes_closer(is_simplex):
     assert distance(weight, h, 0.7, is_simplex) == pytest.approx(math.sqrt(lowest), rel=1e-6)
 
 
-def test_it_does_not_change_under_maps_of_the_subspace_and_orders_of_classes():
+def test_invariant_to_rotations_and_class_order():
     width, (weight, h) = 8, random_pair(8, 4)
     reference = distance(weight, h, 0.7, True)
     basis = helmert(width)
@@ -101,7 +101,7 @@ def test_it_does_not_change_under_maps_of_the_subspace_and_orders_of_classes():
     assert distance(weight, h, 0.7, True) > 1
 
 
-def test_it_is_undefined_where_a_number_is_not_finite():
+def test_infinite_input_is_undefined():
     weight, h = random_pair(8, 5)
     h[0, 0] = np.inf
     assert math.isnan(distance(weight, h, 0.7, True))

@@ -201,7 +201,7 @@ def test_condition_number_sees_small_singular_values(smallest):
     assert measured(means_KD, [1, 1, 1], means_KD)["condition_number"] == pytest.approx(1 / smallest)
 
 
-def test_a_singular_value_below_float32_rounding_counts_as_zero():
+def test_tiny_singular_values_are_zero():
     means_1KD = torch.diag(torch.tensor([1.0, 0.1, 1e-10], dtype=torch.float64))[None]
     assert torch.isinf(spectrum(means_1KD, RANK_TOL, torch.float32)["condition_number"]).all()
     assert torch.isfinite(spectrum(means_1KD, RANK_TOL)["condition_number"]).all()
@@ -215,7 +215,7 @@ def test_undefined_is_not_a_number():
 
 
 @pytest.mark.parametrize("largest", [1e200, np.inf])
-def test_features_too_large_to_square_are_measured_and_affect_no_other_trial(largest):
+def test_unsquarable_features_are_measured(largest):
     """torch's decompositions raise on non-finite numbers."""
     h_ND, w_KD = random_layer(UNBALANCED)
     alone = measured(h_ND, UNBALANCED, w_KD)

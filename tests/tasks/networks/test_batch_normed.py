@@ -174,7 +174,7 @@ def load(plain, parameters, trial):
         ),
     ],
 )
-def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, make, fused):
+def test_equals_the_plain_network(params, shape, make, fused):
     made, trials, dtype = network(shape, **params), 2, torch.float64
     specs = made.parameter_specs()
     theta = torch.empty(trials, made.num_parameters, dtype=dtype)
@@ -208,7 +208,7 @@ def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, ma
             assert found.shape[2:] == layer.shape
 
 
-def test_layers_are_the_last_stages_and_the_last_is_the_depth():
+def test_layers_are_the_last_stages():
     assert [layer.number for layer in network((1, 28, 28), **DENSE).layers()] == [0, 1, 2, 3]
     made = network((3, 32, 32), arch="resnet_conv", depth=9, dataset="cifar10")
     assert [(layer.number, layer.shape) for layer in made.layers()] == [(n, (256, 4, 4)) for n in range(5, 10)]
@@ -269,7 +269,7 @@ def test_it_resumes_and_is_independent_of_its_pack(params):
     assert together[0].tables["curves"][-1]["objective_gap"] is None
 
 
-def test_epochs_say_when_it_is_measured_and_when_the_rate_falls():
+def test_epochs_set_measurement_and_decay():
     params = COLLAPSE.schema.fill(
         {**DENSE, "epochs": 350, "batch_size": 128, "schedule": "step", "milestones": [117, 233], "measure_epochs": 50}
     )
@@ -334,11 +334,11 @@ def test_bad_input(params, words):
         COLLAPSE.check_trial(trial(**{"batch_size": None, **params}))
 
 
-def test_maps_of_several_pixels_take_a_batch_of_one():
+def test_pixel_maps_take_single_samples():
     COLLAPSE.check_trial(trial(**CONV, batch_size=1))
 
 
-def test_the_features_decay_is_the_gradient_of_their_norm():
+def test_feature_decay_gradient():
     regularised = {"regularise": "head_and_features", "weight_decay_features": 0.3, "weight_decay": 0.0}
     params = trial(**SMALL_RESNET20, **regularised, geodesic=False, batch_size=None, dtype="float64")
     data = images()

@@ -135,7 +135,7 @@ def test_gradients_equal_finite_differences(attention_layers, mlp_layers, pre_no
         assert (up - down) / 2e-5 == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
-def test_earlier_positions_do_not_see_later_ones_but_the_last_sees_all():
+def test_attention_is_causal():
     network = network_of(2, 2, False)
     parameters = random_parameters(network, trials=1)
     x_TNI = inputs(False, trials=1)
@@ -214,7 +214,7 @@ def test_large_sets_are_evaluated_in_parts(is_text):
         torch.testing.assert_close(part, whole)
 
 
-def test_initial_embeddings_of_tokens_do_not_shrink_with_the_vocabulary():
+def test_token_embeddings_ignore_vocabulary_size():
     trainer = trainer_of(network_of(1, 1, False, is_text=True), [0], True)
     parameters = trainer.parameters()
     for name in ("W_e", "W_p"):
@@ -222,7 +222,7 @@ def test_initial_embeddings_of_tokens_do_not_shrink_with_the_vocabulary():
     assert parameters["W_1,QK"].abs().max().item() <= 1 / math.sqrt(WIDTH)
 
 
-def test_patches_are_squares_of_the_image_in_reading_order():
+def test_patches_are_in_reading_order():
     image_CYX = np.arange(2 * 4 * 6).reshape(2, 4, 6)
     cut = cut_into_patches(image_CYX.reshape(1, -1), (2, 4, 6), 2).reshape(6, 2, 2, 2)
     for patch in range(6):

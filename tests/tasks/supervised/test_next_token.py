@@ -128,7 +128,7 @@ def trainer_of(folder, **params):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_the_floor_is_the_least_expected_loss_summed_over_all_sequences(order):
+def test_floor_is_the_least_loss(order):
     found, length = chain(4, order=order, zipf=1.3, sharpness=2, seed=3), 4
     np.testing.assert_allclose(found.transition_VV.sum(1), 1, rtol=1e-14)
     np.testing.assert_allclose(found.stationary_V @ found.transition_VV, found.stationary_V, rtol=1e-12)
@@ -151,7 +151,7 @@ def test_the_floor_is_the_least_expected_loss_summed_over_all_sequences(order):
     assert found.floor(length) == pytest.approx(np.mean(by_position), rel=1e-12)
 
 
-def test_sequences_are_of_the_chain_and_fewer_are_the_first_of_more():
+def test_sequences_extend_the_chain():
     found = chain(5, order=2, zipf=1, sharpness=1.5, seed=1)
     tokens = found.sequences(20_000, 6, np.random.default_rng(0))
     np.testing.assert_array_equal(found.sequences(7, 6, np.random.default_rng(0)), tokens[:7])
@@ -165,7 +165,7 @@ def test_sequences_are_of_the_chain_and_fewer_are_the_first_of_more():
     )
 
 
-def test_a_network_that_knows_the_chain_has_a_loss_at_the_floor(folder):
+def test_knowing_the_chain_reaches_the_floor(folder):
     """What the trainer calls loss_gap is 0 for the chain's own probabilities, but for the draw of the sequences."""
     _, trainer = trainer_of(folder, samples=4000, context_length=8, width=7, weight_decay=0.0)
     chain_ = chain(7, order=1, zipf=1.0, sharpness=2.0, seed=0)
@@ -192,7 +192,7 @@ class _Table:
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_each_position_is_read_out_as_the_last_one_of_what_comes_before_it(pre_norm):
+def test_position_equals_its_prefix_s_last(pre_norm):
     def network(positions, every_position):
         shape = {"vocabulary": 5, "width": 6, "positions": positions}
         return transformer_of(2, 2, pre_norm, **shape, every_position=every_position)
@@ -276,7 +276,7 @@ def reference(h_MD, labels_M, predicted_M, classes, weight_VD):
 
 @pytest.mark.parametrize("positions", ["all", "last"])
 @pytest.mark.parametrize("arch", ["t11", "t22", "./model.py:Net"])
-def test_measurements_are_the_plain_ones_of_classes_that_come_often(folder, arch, positions, monkeypatch):
+def test_metrics_equal_those_of_frequent_classes(folder, arch, positions, monkeypatch):
     # more classes than dimensions; the parts in which sequences and pairs come are not to be seen
     monkeypatch.setattr("depthrate.tasks.training.training_plan.EVALUATION_ROWS", 35)
     monkeypatch.setattr("depthrate.tasks.measures.token_classes.PAIRS_PER_BLOCK", 20)
@@ -344,7 +344,7 @@ def test_other_numbers_for_the_same_tokens_change_nothing(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["t12", "./model.py:Net", "./model.py:Gpt"])
-def test_trials_are_the_same_alone_and_after_an_interruption(folder, arch):
+def test_fused_is_alone_and_interrupted(folder, arch):
     own = {} if arch == "t12" else {"layers": "blocks.*"}
     task, pack = pack_of(
         sweep_in(folder, arch=arch, test=True, lr="none", grid={"depth": [2], "lr": [0.1, 0.05]}, **own)
@@ -400,19 +400,19 @@ def test_streamed_sequences_train_as_held_ones(folder):
         ("Pooled", r"layer other.0 of model:Pooled returns \[8\] for a sequence"),
     ],
 )
-def test_networks_that_do_not_give_a_row_a_token_are_refused(folder, name, words):
+def test_token_networks_are_required(folder, name, words):
     with pytest.raises(ValueError, match=words):
         expand(sweep_in(folder, arch=f"./model.py:{name}", layers="other.*" if name == "Pooled" else "blocks.*"))
 
 
-def test_rows_a_token_lead_to_this_task_from_the_one_on_classes(folder):
+def test_token_rows_suggest_this_task(folder):
     np.savez(folder / "classes.npz", x=np.arange(40).reshape(8, 5) % 7, y=np.arange(8) % 2, vocabulary_size=7)
     params = {"arch": "./model.py:Net", "dataset": "./classes.npz", "width": 8, "depth": 1}
     with pytest.raises(ValueError, match=r"one row per token.* task: next_token"):
         expand(sweep_of_spec({"name": "s", "task": "collapse", "params": params}, folder))
 
 
-def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
+def test_invalid_sequences_are_refused(folder):
     x = np.arange(40).reshape(8, 5) % 7
     wrong = {
         "none": ({"x": x, "y": x}, "Add vocabulary_size"),

@@ -101,7 +101,7 @@ def test_loss_and_steps_are_those_of_torch(folder, batch_size):
 
 
 @pytest.mark.parametrize("arch", ["mlp", "rn1", "./model.py:Net"])
-def test_every_layer_has_nrc_and_no_class_is_spoken_of(folder, arch):
+def test_layers_have_nrc_and_no_classes(folder, arch):
     more = "effective_rank, linear_probe, cka_last"
     task, results = run(sweep_in(folder, arch=arch, measure=more))
     assert task.name == "regression" and not NC & {item.name for item in task.measurements}
@@ -118,7 +118,7 @@ def test_every_layer_has_nrc_and_no_class_is_spoken_of(folder, arch):
         assert last["test"]["r_squared"] < 1 and "accuracy" not in last["test"]
 
 
-def test_rows_are_what_the_functions_say_whatever_the_pack(folder):
+def test_rows_equal_functions_in_any_pack(folder):
     task, pack = pack_of(sweep_in(folder, test=False))
     training, trainer = trainer_of(task, pack)
     trainer.step()
@@ -167,7 +167,7 @@ def test_tables_and_columns_of_numbers_are_targets(folder):
         assert task.data_shape(task.read(params)).num_classes == width
 
 
-def test_what_is_no_target_is_refused_before_anything_trains(folder):
+def test_invalid_targets_are_refused(folder):
     wrong = {
         "text": (np.array(list("abc"))[np.arange(60) % 3], r"targets are <U1 .*task: collapse"),
         "bool": (np.arange(60) % 2 == 0, r"targets are bool .*task: collapse"),
@@ -213,7 +213,7 @@ def test_kernels_and_compiled_steps_know_classes_alone(task, arch, words):
             training.engine(engine, "cpu")
 
 
-def test_the_task_is_loaded_by_its_name_and_by_its_text(folder):
+def test_task_loads_by_name_and_text(folder):
     assert load_task("regression") is REGRESSION
     text = sweep_in(folder).loaded_task
     assert text.startswith("regression?dataset=") and load_task(text).name == "regression"

@@ -90,7 +90,7 @@ def test_limit_is_the_minimum_of_the_unconstrained_model(loss, last_bias, num_cl
 @pytest.mark.parametrize(
     ("loss", "last_bias", "smallest_width"), [("ce", True, 10), ("mse", True, 10), ("mse", False, 11)]
 )
-def test_limit_is_null_where_the_classes_do_not_fit(loss, last_bias, smallest_width):
+def test_excess_classes_have_no_limit(loss, last_bias, smallest_width):
     assert limit(loss, width=smallest_width, last_bias=last_bias) is not None
     assert limit(loss, width=smallest_width - 1, last_bias=last_bias) is None
     assert limit(loss, weight_decay_last=0.0, last_bias=last_bias) == 0
@@ -112,7 +112,7 @@ def test_no_cheaper_weights_make_the_same_change(matrices):
     assert found.fun == pytest.approx(expected, rel=1e-4)
 
 
-def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda_falls():
+def test_infimum_falls_for_one_matrix():
     def costs(matrices, weight_decay):
         return [
             construction_cost(L, weight_decay(L), matrices=matrices, total_change=3.0) * (L if scale else 1)
@@ -129,7 +129,7 @@ def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda
     ("loss", "last_bias", "holds"),
     [("ce", None, "simplex"), ("ce", False, "simplex"), ("mse", True, "simplex"), ("mse", None, "basis")],
 )
-def test_the_bound_on_the_rows_is_of_the_shape_that_the_optimum_has(loss, last_bias, holds):
+def test_row_bound_matches_the_optimum(loss, last_bias, holds):
     shared = {"arch": "rn1", "loss": loss, "last_bias": last_bias, "samples_per_class": 20}
     trials = [{**shared, "depth": depth} for depth in (3, 5, 9)]
     bounds = {"simplex": bound_of_simplex(trials), "basis": bound_of_basis(trials)}
@@ -146,7 +146,7 @@ def test_the_bound_on_the_rows_is_of_the_shape_that_the_optimum_has(loss, last_b
         *({name: [1, 2, 3]} for name in ("samples_per_class", "dataset", "width")),
     ],
 )
-def test_no_bound_is_stated_of_networks_it_is_not_about_or_that_differ_in_its_factor(changes):
+def test_other_networks_have_no_bound(changes):
     trials = [{"arch": "rn1", "norm": "post", "samples_per_class": 20, "depth": depth} for depth in (3, 5, 9)]
     assert bound_of_gap(trials) is not None
     changed = {name: value if isinstance(value, list) else [value] * 3 for name, value in changes.items()}

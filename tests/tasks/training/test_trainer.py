@@ -173,7 +173,7 @@ def test_schedules_at_start_thirds_and_end(schedule, factors):
     assert found == pytest.approx(factors, abs=1e-12)
 
 
-def test_step_schedule_drops_at_the_thirds_and_not_before():
+def test_step_schedule_drops_at_thirds():
     assert [learning_rate_factor("step", step, 300) for step in (99, 199, 299)] == pytest.approx([1, 0.1, 0.01])
 
 
@@ -208,7 +208,7 @@ def test_an_epoch_visits_each_sample_at_most_once():
 
 
 @pytest.mark.parametrize("batch_size", [None, SAMPLES])
-def test_a_full_batch_is_the_whole_set_in_order(batch_size):
+def test_full_batch_keeps_order(batch_size):
     assert batches_seen(batch_size, 2, [0, 1]).tolist() == [[list(range(SAMPLES))] * 2] * 2
 
 

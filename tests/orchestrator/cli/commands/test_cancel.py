@@ -20,14 +20,14 @@ def drive_slow(store: Store, cancel_at_once: bool) -> Outcome:
 
 
 @pytest.mark.slow
-def test_a_cancelled_launch_stops_and_a_later_one_is_not_cancelled(folder: Store) -> None:
+def test_cancellation_spares_later_launches(folder: Store) -> None:
     outcome = drive_slow(folder, cancel_at_once=True)
     assert outcome.cancelled and outcome.interrupted and not outcome.failures
     assert folder.list("trials") == {}
     assert not drive_slow(folder, cancel_at_once=False).interrupted and len(folder.list("trials")) == 2
 
 
-def test_submissions_are_read_as_written_and_damaged_ones_passed_over(folder: Store) -> None:
+def test_damaged_submissions_are_skipped(folder: Store) -> None:
     name = "depthrate-s-20260101T000000_aaaaaaaaaaaa"
     made = Submission(name, "s", "lab", f"/f/s/{name}", [[SubmittedPack("a", "p", ["t"])]], ["7_0"])
     made.write(folder)

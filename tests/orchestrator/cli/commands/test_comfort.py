@@ -30,7 +30,7 @@ def test_version_help_and_completion() -> None:
     assert "KEY=VALUE" in printed("run", "-h")
 
 
-def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_runs_and_never_overwrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     printed("init", "start")
     assert "mine: 12 trials, 0 done" in printed("plan", "start/sweep.yaml")
@@ -56,7 +56,7 @@ def test_the_schema_accepts_every_shipped_sweep(tmp_path: Path) -> None:
     assert len(printed("schema")) < 170_000, "each parameter stands there once"
 
 
-def test_what_set_changes_is_a_sweep_of_its_own() -> None:
+def test_set_makes_another_sweep() -> None:
     assert load_sweep("quickstart", {"steps": 60}).name == "quickstart.steps-60"
     assert load_sweep("quickstart", {"depth": [2, 3]}).name == "quickstart.depth-2-3"
     assert load_sweep("quickstart", {"engine": "eager"}).name == "quickstart"
@@ -65,7 +65,7 @@ def test_what_set_changes_is_a_sweep_of_its_own() -> None:
     assert long[0] != long[1] and max(map(len, long)) < 70
 
 
-def test_a_terminal_gets_the_columns_that_fit_and_all_with_wide() -> None:
+def test_columns_fit_the_terminal_unless_wide() -> None:
     columns, rows = [f"column_{number}" for number in range(20)], [list(range(20))]
     for wide, most in ((False, 80), (True, 100_000)):
         sink = io.StringIO()
@@ -77,7 +77,7 @@ def test_a_terminal_gets_the_columns_that_fit_and_all_with_wide() -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_plan_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     slow = """
         import time

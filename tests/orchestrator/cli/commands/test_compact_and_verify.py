@@ -83,7 +83,7 @@ def test_formats(store: str, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["o.csv", "o.json", "o.parquet", "o.txt", "store"], "nothing beside them"
 
 
-def test_a_failed_answer_leaves_the_file_as_it_was(store: str, tmp_path: Path) -> None:
+def test_failed_query_keeps_the_file(store: str, tmp_path: Path) -> None:
     target = tmp_path / "o.csv"
     target.write_text("before")
     code, _ = invoke("query", "select nc9 from results", "--store", store, "-o", str(target))

@@ -61,7 +61,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_list_says_what_is_here_and_what_is_not(data: Path) -> None:
+def test_list_shows_present_and_missing(data: Path) -> None:
     (data / "mnist").mkdir(parents=True)
     (data / "cifar-10-batches-bin").mkdir()
     for name in CONTENT:
@@ -103,7 +103,7 @@ def test_another_file_than_the_published_one_is_named(
     assert sha256 in output and f"save it as {data}/{path}" in output.replace("\n", "")
 
 
-def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_fetch_names_file_and_place(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pooch")
     publish(monkeypatch, "http://127.0.0.1:9")  # the discard port: nobody listens
     code, output = invoke("fetch", "mnist")
@@ -111,12 +111,12 @@ def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypat
     assert f"save it as {data}/mnist/train-images-idx3-ubyte.gz" in output.replace("\n", "")
 
 
-def test_an_unknown_set_is_refused_with_the_known_ones(data: Path) -> None:
+def test_unknown_data_set(data: Path) -> None:
     code, output = invoke("fetch", "mnits")
     assert code == 2 and "did you mean 'mnist'" in output and "imdb" in output
 
 
-def test_every_set_that_is_read_from_files_can_be_fetched() -> None:
+def test_every_file_based_set_is_fetchable() -> None:
     downloads = [download for name, info in PUBLISHED.items() if info.layouts for download in downloads_of(name)]
     assert all(len(sha256) == 64 and url.startswith("https://") for url, sha256, _ in downloads)
     assert ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "aclImdb_v1.tar.gz") in {
@@ -199,9 +199,7 @@ def test_damage_is_found_before_anything_starts(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_server_that_cannot_be_reached_is_not_taken_for_an_empty_one(
-    tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_server_is_not_empty(tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("DEPTHRATE_DATA", "http://127.0.0.1:9/data")
     code, output = run_on_mnist("plan", tmp_path / "store")

@@ -37,7 +37,7 @@ def test_a_store_without_permission_to_write_is_refused(tmp_path: Path, monkeypa
         ("{depth: [2, 3, 5]}", "{metric: nc1, x: depth // 2 + 1}", True),
     ],
 )
-def test_a_fit_over_too_few_values_is_remarked_on(tmp_path: Path, grid: str, fit: str, is_thin: bool) -> None:
+def test_few_values_for_a_fit(tmp_path: Path, grid: str, fit: str, is_thin: bool) -> None:
     (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {grid}\nfit: [{fit}]\n")
     code, output = plan(tmp_path, "--json")
     remarks = json.loads(output)["remarks"]

@@ -33,9 +33,7 @@ def test_a_plan_says_which_packs_train_how(tmp_path, arguments, engines, sentenc
     assert sentence in planned(tmp_path, *arguments)
 
 
-def test_without_a_compiler_trials_on_this_machine_train_eagerly_unless_something_else_is_asked_for(
-    tmp_path, monkeypatch
-):
+def test_no_compiler_means_eager(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "all packs train eagerly" in planned(tmp_path)
     assert "all packs train natively" in planned(tmp_path, "--engine", "native")  # and fail, saying why

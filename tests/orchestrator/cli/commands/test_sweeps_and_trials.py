@@ -59,7 +59,7 @@ def test_each_sweep_is_asked_for_itself(store: str) -> None:
     assert "low, low.exponent-1.0" in refused("query", "select 1 from results", "--sweep", "hi", "--store", store)
 
 
-def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> None:
+def test_average_over_parameters_is_named(store: str) -> None:
     sql = "select depth, avg(nc1) from results group by depth"
     said = CliRunner().invoke(app, ["query", sql, "--store", store]).stderr
     assert "aggregates trials that differ in exponent" in said and "--sweep high" in said
@@ -70,7 +70,7 @@ def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> Non
     assert not CliRunner().invoke(app, ["query", by_both, "--store", store]).stderr
 
 
-def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_of_is_told(store: str) -> None:
+def test_run_by_stored_name(store: str) -> None:
     assert "low: 9 trials, 9 done" in printed("plan", "low", "--store", store)
     assert "low.depth-21: 3 trials, 0 done" in printed("plan", "low", "--set", "depth=21", "--store", store)
     trial_id = str(ask(store, "select trial_id from results where depth = 2 and exponent = 0.5 limit 1")[0]["trial_id"])
@@ -117,7 +117,7 @@ def test_a_sweep_is_renamed(store: str, ran: Path) -> None:
     assert spec["name"] == "low" and "9 trials, 9 done" in printed("plan", str(ran / "low.yaml"), "--store", store)
 
 
-def test_results_of_trials_are_removed_brought_back_and_tagged(store: str) -> None:
+def test_trials_removed_restored_and_tagged(store: str) -> None:
     where = ("--where", "depth = 5 and seed = 0 and sweep = 'high'", "--store", store)
     assert "high, low" in printed("trials", "rm", *where)
     printed("trials", "rm", *where, "--yes")

@@ -84,7 +84,7 @@ def test_steps_are_the_eager_ones_but_for_rounding(name):
 
 @pytest.mark.slow
 @each_shape
-def test_a_trial_is_the_same_in_every_pack_and_with_any_steps_a_call(name):
+def test_invariant_to_pack_and_calls(name):
     for training in cases(name):
         together = taken(natively(training.begin()), 25, most=25)
         for members, most in (([0], 1), ([3, 1], 7)):
@@ -96,14 +96,14 @@ def test_a_trial_is_the_same_in_every_pack_and_with_any_steps_a_call(name):
 @pytest.mark.parametrize(
     "task", [UFM, MUFM, pytest.param(DUFM, marks=pytest.mark.slow)], ids=lambda task: getattr(task, "name", "dufm")
 )
-def test_a_pack_is_the_same_alone_and_interrupted_and_notes_who_diverges(task):
+def test_fused_alone_interrupted_and_diverged(task):
     trials = trials_of(task, SHAPES["deep 5" if task is DUFM else "held 5"], 3, samples_per_class=4)
     trials[1] = {**trials[1], "lr": 1e6}
     assert task.engine(trials[0], Engine.AUTO, "cpu") is Engine.NATIVE
     assert_native_pack(task, trials)
 
 
-def test_the_exact_solver_has_no_steps_and_so_no_engine():
+def test_exact_solver_has_no_engine():
     (params,) = trials_of(MUFM, SHAPES["held 5"], 1, solver="exact", steps=None, lr=0.1, samples_per_class=3)
     context = Context(ids_of([params]), engine=Engine.NATIVE)
     assert [result.status for result in MUFM.run([params], context)] == ["ok"]

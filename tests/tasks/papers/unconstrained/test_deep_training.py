@@ -40,7 +40,7 @@ def trainer_of(trials, make=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"activation": "none"}, {"depth": 1}, {"schedule": "cosine"}])
-def test_a_step_by_hand_is_a_step_by_autograd(params):
+def test_manual_step_equals_autograd(params):
     trials = [
         trial(dtype="float64", **params, seed=seed, lr=0.1 + 0.1 * seed, weight_decay_features=0.02 * seed)
         for seed in range(3)
@@ -55,7 +55,7 @@ def test_a_step_by_hand_is_a_step_by_autograd(params):
 
 
 @pytest.mark.slow
-def test_the_step_by_hand_is_what_runs_whatever_engine_is_asked_for():
+def test_manual_step_ignores_the_engine():
     trials = [trial()]
     asked = Context(ids_of(trials), engine=Engine.COMPILED)
     assert_same(list(DUFM.run(trials, asked)), run(trials))
@@ -100,7 +100,7 @@ def test_objective_and_ratios_are_the_theorys():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("init", ["dnc", "srg"])
-def test_from_a_closed_form_with_noise_the_objective_never_rises(init):
+def test_noisy_closed_form_descends(init):
     params = [
         trial(depth=4, num_classes=10, samples_per_class=2, width=12, weight_decay=0.004, weight_decay_features=0.1)
         | {"init": init, "init_noise": 0.01, "lr": 0.01, "dtype": "float64", "steps": 300, "seed": seed}
@@ -116,7 +116,7 @@ def test_from_a_closed_form_with_noise_the_objective_never_rises(init):
 @pytest.mark.parametrize(
     "shape", [{"num_classes": 2, "depth": 3}, {"num_classes": 2, "depth": 4}, {"num_classes": 4, "depth": 2}]
 )
-def test_with_two_classes_or_two_layers_no_run_beats_collapse(shape):
+def test_collapse_is_optimal_for_small_cases(shape):
     trials = [
         trial(**shape, samples_per_class=2, width=6, weight_decay=0.03, lr=0.4, dtype="float64", steps=600, seed=seed)
         for seed in range(4)

@@ -58,7 +58,7 @@ def test_mean_field_of_the_papers_zipf_setting():
     assert (np.diff(found.word_norms) < 0).all(), "frequent words get longer embeddings"
 
 
-def test_the_mean_field_of_uniform_frequencies_is_theorem_1():
+def test_uniform_mean_field_is_theorem_1():
     one, other = theorem_1(setting()), mean_field(setting())
     assert other.word_norms == pytest.approx(one.word_norms, rel=1e-5)
     assert (other.linear_norm, other.loss, other.objective) == pytest.approx(
@@ -200,7 +200,7 @@ def test_theorem_3_by_enumeration(small):
     assert max(g.abs().max().item() for g in torch.autograd.grad(objective, (words, linear))) < 1e-10
 
 
-def test_where_nothing_can_be_learned_the_minimiser_is_zero():
+def test_unlearnable_minimiser_is_zero():
     strong = setting(weight_decay=1.0)
     found = theorem_1(strong)
     assert found.linear_norm == 0 and found.loss == pytest.approx(risk(strong, 0.0)) == pytest.approx(

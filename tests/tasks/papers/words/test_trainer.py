@@ -62,7 +62,7 @@ def test_a_step_is_that_of_plain_pytorch(layer_norm):
     torch.testing.assert_close(trainer.linear(0).flatten(1), linear, rtol=1e-10, atol=1e-13)
 
 
-def test_factors_are_folded_into_their_matrix_before_they_are_lost():
+def test_factors_fold_before_underflow():
     params = filled(dtype="float64", weight_decay=2.0, lr=0.25, init_scale=1.0)
     words, linear = plain(params, 25)
     trainer = trainer_of(params)
@@ -97,7 +97,7 @@ def test_fused_is_bitwise_what_each_trial_is_alone(layer_norm):
             assert torch.equal(one, other)
 
 
-def test_the_evaluation_is_that_of_the_network_on_its_sentences():
+def test_evaluation_equals_the_network():
     params = filled(layer_norm=True, dtype="float64", init_scale=1.0)
     trainer = trainer_of(params)
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_the_evaluation_is_that_of_the_network_on_its_sentences():
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_the_epoch_s_mean_is_that_of_its_batches_each_before_its_step(layer_norm):
+def test_epoch_mean_precedes_steps(layer_norm):
     """48 sentences in batches of 20: an epoch has two steps, and what is over begins a new one."""
     params = filled(layer_norm=layer_norm, dtype="float64", init_scale=1.0, lr=0.5, samples_per_sequence=4)
     trainer, shadow = trainer_of(params), trainer_of(params)

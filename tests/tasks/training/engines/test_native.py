@@ -47,7 +47,7 @@ def test_a_pack_trains_measures_and_reports_its_engine():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("requested", [Engine.EAGER, Engine.AUTO, Engine.NATIVE])
-def test_a_pack_that_resumes_stays_native_whatever_is_asked(requested):
+def test_resumed_native_pack_stays_native(requested):
     trials = [params_of(seed, batch_size=16, arch="rn2", norm="pre") for seed in range(2)]
     whole, _ = run_as(Engine.NATIVE, trials)
     first = Stopping(ids_of(trials), engine=Engine.NATIVE, stop_at=7)
@@ -82,7 +82,7 @@ def test_trials_without_native_steps_are_rejected():
     ]
 
 
-def test_it_is_never_another_engine_where_there_is_no_compiler(monkeypatch):
+def test_no_compiler_refuses_native(monkeypatch):
     trials = [params_of(width=11)]
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(NoCompilerError, match="'no-such-compiler' is not on PATH"):
@@ -93,7 +93,7 @@ def invoke(tmp_path, command, *arguments):
     return CliRunner().invoke(app, [command, *arguments, "--store", str(tmp_path / "store")])
 
 
-def test_a_plan_shows_the_engine_and_rejects_an_unsupported_one(tmp_path):
+def test_plan_shows_or_rejects_the_engine(tmp_path):
     sweep = tmp_path / "s.yaml"
     sweep.write_text("name: s\ntask: collapse\nparams: {arch: rn1, depth: 2}\nengine: native\n")
     packs = json.loads(invoke(tmp_path, "plan", str(sweep), "--json").output)["packs"]
@@ -105,7 +105,7 @@ def test_a_plan_shows_the_engine_and_rejects_an_unsupported_one(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_command_trains_natively_by_default_and_records_it(tmp_path):
+def test_default_engine_is_recorded(tmp_path):
     sweep = tmp_path / "s.yaml"
     sweep.write_text(
         "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 9, steps: 30, samples_per_class: 4}\n"
@@ -117,9 +117,7 @@ def test_a_command_trains_natively_by_default_and_records_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_another_may_take_it(
-    tmp_path, monkeypatch
-):
+def test_compilerless_machine_yields_the_pack(tmp_path, monkeypatch):
     """No other machine exists here, so the trial is given up at once."""
     sweep = tmp_path / "s.yaml"
     sweep.write_text(
@@ -133,7 +131,7 @@ def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_
 
 
 @pytest.mark.slow
-def test_without_a_compiler_here_the_default_is_eager_and_says_so_once(tmp_path, monkeypatch, caplog):
+def test_no_local_compiler_warns_once(tmp_path, monkeypatch, caplog):
     sweep = tmp_path / "s.yaml"
     sweep.write_text(
         "name: s\ntask: collapse\nparams: {arch: rn1, width: 11, steps: 30, samples_per_class: 4}\ngrid: {depth: [2, 3]}\n"
@@ -151,7 +149,7 @@ def test_without_a_compiler_here_the_default_is_eager_and_says_so_once(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_fit_over_trials_of_several_engines_says_so(tmp_path):
+def test_fit_over_several_engines_warns(tmp_path):
     sweep = tmp_path / "s.yaml"
     text = "name: s\ntask: collapse\nparams: {arch: rn1, width: 9, steps: 20, samples_per_class: 4}\nfit: [{metric: nc1}]\n"
     sweep.write_text(text + "grid: {depth: [2, 3]}\n")

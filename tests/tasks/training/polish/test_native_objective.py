@@ -56,7 +56,7 @@ def objective(trainer, polish):
         for pre in (False, True)
     ],
 )
-def test_value_and_gradient_are_the_eager_ones_and_a_trials_own(family, seeds):
+def test_objective_matches_eager_per_trial(family, seeds):
     for seed in seeds:
         native, eager, trainer = objectives(*family, seed)
         widths = [0.01, 0.1, 0.5, 2.0]
@@ -111,7 +111,7 @@ def run(trials, **given):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [7, 33])
-def test_a_polished_pack_is_the_same_alone_and_interrupted(stop_at):
+def test_fused_polish_alone_and_interrupted(stop_at):
     class Stopping(Context):
         def should_stop(self):
             return bool(self.steps_seen) and self.steps_seen[-1] >= stop_at
