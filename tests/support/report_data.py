@@ -145,3 +145,10 @@ def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCur
     )
     fits = fit_rates(points["x"], points["y"], num_resamples=50)
     return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {}, measurement=MEASUREMENTS[metric])
+
+
+def bare_data(**given: Any) -> ReportData:
+    """Return a report without rows, apart from what is given."""
+    nothing: dict[str, Any] = dict.fromkeys(("trials", "results", "metrics", "curves"), pd.DataFrame())
+    nothing |= {"name": "s", "spec": {}, "fits": [], "store": "", "commands": [], "versions": {}, "git": None}
+    return ReportData(**(nothing | {"created_at": "", "problems": []} | given))

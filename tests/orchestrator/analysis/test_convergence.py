@@ -47,18 +47,10 @@ def test_deeper_above_shallower_is_flagged() -> None:
     def trial(name: str, **params: Any) -> Trial:
         return Trial(name, "collapse", 3, {"arch": "rn1", "weight_decay": 0.005, "lr": 0.1, "seed": 0, **params})
 
-    trials = [
-        trial("a", depth=2),
-        trial("b", depth=3, lr=0.2, seed=1),
-        trial("c", depth=5),
-        trial("d", depth=3, weight_decay=0.01),
-    ]
-    found = {
-        "a": (0.0, 1.0, 0.030, 0.01),
-        "b": (0.0, 1.0, 0.031, 0.01),
-        "c": (0.0, 1.0, 0.028, 0.008),
-        "d": (0.0, 1.0, 0.9, 0.5),
-    }
+    trials = [trial("a", depth=2), trial("b", depth=3, lr=0.2, seed=1), trial("c", depth=5)]
+    trials.append(trial("d", depth=3, weight_decay=0.01))
+    ends = {"a": (0.030, 0.01), "b": (0.031, 0.01), "c": (0.028, 0.008), "d": (0.9, 0.5)}
+    found = {name: (0.0, 1.0, *end) for name, end in ends.items()}
     assert _above_shallower(found, trials, OBJECTIVE) == {"b": pytest.approx(0.1)}, "another decay is another optimum"
 
 

@@ -12,10 +12,10 @@ from depthrate.orchestrator.report.drawing.render_files import draw
 from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots, verdict_table
 from depthrate.orchestrator.report.page import render_report
-from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
+from tests.support.report_data import bare_data
 
 SCATTER = ScatterPanel(kind="thing", title="Things", axes=("Across", "Up"), group="sort", doc="A point a thing.")
 PROFILE = ProfilePanel(measurement="sizes", predicted="told_sizes")
@@ -51,12 +51,9 @@ def make_data(steps=STEPS):
                 for step in steps:
                     drawn = pd.DataFrame(rng.normal(size=(30, 2)), columns=["x", "y"])
                     points.append(drawn.assign(trial_id=trial_id, step=step, kind="thing", label=np.arange(30) % 3))
-    return ReportData(
-        name="things", spec={"name": "things"}, trials=pd.DataFrame(trials), results=pd.DataFrame(results),
-        metrics=pd.DataFrame(), curves=pd.DataFrame(), fits=[], store="s", commands=[], versions={}, git=None,
-        created_at="now", problems=[], measurements=MEASUREMENTS, lists=pd.DataFrame(lists),
-        panels=(VERDICT, SCATTER, PROFILE), points=pd.concat(points),
-    )  # fmt: skip
+    frames = {"trials": pd.DataFrame(trials), "results": pd.DataFrame(results), "lists": pd.DataFrame(lists)}
+    panels = (VERDICT, SCATTER, PROFILE)
+    return bare_data(**frames, points=pd.concat(points), measurements=MEASUREMENTS, panels=panels)
 
 
 def test_points_are_coloured_with_a_slider():

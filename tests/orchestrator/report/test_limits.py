@@ -14,6 +14,7 @@ from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import construction_cost
+from tests.support.report_data import bare_data
 
 DEPTHS = [2, 3, 5, 9]
 LIMIT = 0.02
@@ -28,19 +29,8 @@ def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = No
     ]
     gaps = [construction_cost(d - 1, weight_decay[d], matrices=matrices, total_change=1.7) for d in DEPTHS]
     results = pd.DataFrame(rows).assign(objective=[LIMIT + gap for gap in gaps], objective_gap=gaps)
-    empty = pd.DataFrame()
-    return ReportData(
-        **{
-            "name": "s",
-            "spec": {},
-            "trials": pd.DataFrame(rows),
-            "results": results.assign(**columns),
-            "metrics": empty,
-        },
-        **{"curves": empty, "fits": [], "store": "", "commands": [], "versions": {}, "git": None, "created_at": ""},
-        problems=[],
-        measurements=known_measurements(COLLAPSE),
-    )
+    frames = {"trials": pd.DataFrame(rows), "results": results.assign(**columns)}
+    return bare_data(**frames, measurements=known_measurements(COLLAPSE))
 
 
 def test_distant_bound_keeps_the_scale() -> None:
@@ -76,9 +66,6 @@ def test_construction_line_only_where_it_holds(matrices: int, weight_decay: dict
 def test_unknown_construction_shows_the_limit() -> None:
     drawn = lines(data_of(1, dict.fromkeys(DEPTHS, 0.005), arch="t11"))
     assert set(drawn) == {"o0", "limit"}
-
-
-def test_without_a_limit_there_is_no_figure() -> None:
     assert limit_plots(data_of(1, dict.fromkeys(DEPTHS, 0.005), objective_gap=float("nan"))) == []
 
 
@@ -89,9 +76,8 @@ def named(data: ReportData) -> set[str]:
 
 def test_two_matrices_have_no_limit() -> None:
     constant, scaled = dict.fromkeys(DEPTHS, 0.0025), {depth: 0.005 / depth for depth in DEPTHS}
-    assert "lower bound" in named(data_of(2, constant)) and "limit for infinite depth" not in named(
-        data_of(2, constant)
-    )
+    lower = named(data_of(2, constant))
+    assert "lower bound" in lower and "limit for infinite depth" not in lower
     assert "limit for infinite depth" in named(data_of(2, scaled)) & named(data_of(1, constant))
 
 

@@ -18,11 +18,12 @@ from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.requested import SECTION, requested_plots
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.plot import heat_map
-from depthrate.orchestrator.report.report_data import STATE_COLUMNS, ReportData
+from depthrate.orchestrator.report.report_data import STATE_COLUMNS
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import figure_request
 from depthrate.tasks.fits.proportions import wilson_interval
+from tests.support.report_data import bare_data
 from tests.support.tests_rows import commit
 
 TRIALS = pd.DataFrame(
@@ -35,10 +36,7 @@ TRIALS = pd.DataFrame(
         for seed in (0, 1)
     ]
 )
-EMPTY = ReportData(
-    name="s", spec={}, trials=TRIALS, results=pd.DataFrame(), metrics=pd.DataFrame(), curves=pd.DataFrame(), fits=[],
-    store="", commands=[], versions={}, git=None, created_at="", problems=[],
-)  # fmt: skip
+EMPTY = bare_data(trials=TRIALS)
 
 
 def plots_of(request, **columns):
@@ -146,31 +144,23 @@ def test_sql_values_and_errors(tmp_path):
     store = Store(str(tmp_path))
     commit(store, "a1", ["x", "y", "z"])
     results = Results(Store(str(tmp_path)), builtin_columns())
+    curve = {"kind": "curve", "x": "depth"}
     requests = [
         figure_request(request)
         for request in (
-            {
-                "kind": "curve",
-                "metric": "nc1 * 2",
-                "x": "depth",
-                "lines": {"theory": "depth + 1"},
-                "where": "depth < 4",
-            },
-            {"kind": "curve", "metric": "nc1", "x": "depth", "layer": -2},
+            {**curve, "metric": "nc1 * 2", "lines": {"theory": "depth + 1"}, "where": "depth < 4"},
+            {**curve, "metric": "nc1", "layer": -2},
             {"kind": "share", "condition": "nc1 > 6 and depth = 2", "x": "depth"},
             {"kind": "spectrum", "metric": "singular_values"},
-            {"kind": "curve", "metric": "nc1 +", "x": "depth", "title": "Half"},
+            {**curve, "metric": "nc1 +", "title": "Half"},
         )
     ]
     last, before, share, spectrum, broken = read_figures(results, requests, ["x", "y", "elsewhere"])
     assert last.rows[["trial_id", "value", "line_0"]].values.tolist() == [["x", 12.4, 3], ["y", 12.4, 4]]
     assert before.rows["value"].tolist() == pytest.approx([6.1, 6.1])
     assert share.rows["value"].tolist() == [True, False]
-    assert sorted(zip(spectrum.rows["trial_id"], spectrum.rows["layer"], strict=True))[:3] == [
-        ("x", 0),
-        ("x", 1),
-        ("x", 2),
-    ]
+    layers = sorted(zip(spectrum.rows["trial_id"], spectrum.rows["layer"], strict=True))
+    assert layers[:3] == [("x", 0), ("x", 1), ("x", 2)]
     assert broken.rows.empty and "cannot draw the figure 'Half' (curve)" in broken.message
     assert not requested_plots(replace(EMPTY, figures=[broken]))
 

@@ -3,7 +3,6 @@
 import io
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -70,10 +69,3 @@ def test_stationary_trials_meet_the_bound(curve):
 )
 def test_solver_outranks_the_objective(moved, stationary, is_converged):
     assert Convergence(moved, 10.0, stationary).is_converged is is_converged
-
-
-def test_the_readme_claims_nothing_for_quickstart():
-    text = (Path(__file__).parents[3] / "README.md").read_text()
-    output = text.split("```text")[1].split("```")[0]
-    assert output.startswith("\nquickstart: ") and "bound" not in output
-    assert "describe training at this budget, not an optimum" in output and "depthrate run converged" not in text

@@ -330,12 +330,9 @@ def test_it_trains_on_images(name, own, layers):
     ],
 )
 def test_bad_input(params, words):
+    COLLAPSE.check_trial(trial(**CONV, batch_size=1))  # its maps have several pixels
     with pytest.raises(ParameterError, match=words):
         COLLAPSE.check_trial(trial(**{"batch_size": None, **params}))
-
-
-def test_pixel_maps_take_single_samples():
-    COLLAPSE.check_trial(trial(**CONV, batch_size=1))
 
 
 def test_feature_decay_gradient():

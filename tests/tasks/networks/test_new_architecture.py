@@ -134,16 +134,12 @@ def test_it_trains_and_every_layer_is_measured():
     assert all(row["nc1"] > 0 for row in rows)
 
 
-def test_other_widths_have_no_path():
+def test_other_widths_have_no_path_or_features():
     (result,) = run([params_of(depth=4)])
     rows = [row for row in result.tables["metrics"] if row["step"] == STEPS]
     assert [row.get("nc2a") is None for row in rows] == [True, False, False, False]
     first, second, third, last = (row.get("relative_position") for row in rows)
     assert first is None and second == 0 < third < last == 1
-
-
-def test_features_keep_the_last_width():
-    (result,) = run([params_of(depth=4)])
     features = result.tables["features"]
     assert features["feature"].shape == (3 * 40, 9) and set(features["layer"]) == {2, 3, 4}
 
