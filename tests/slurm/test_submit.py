@@ -1,6 +1,7 @@
 """Handling of sbatch's answers, with programs that give prepared answers."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from depthrate.slurm import submit
 from depthrate.slurm.command import SlurmError, command_environment, ignored_variables_message, run_command
 from depthrate.slurm.profile import Profile
+from depthrate.slurm.script import import_submitit
 from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError, submit_array
 
 pytest.importorskip("submitit")
@@ -123,3 +125,24 @@ def test_what_surrounds_a_launch_is_not_passed_on(monkeypatch: pytest.MonkeyPatc
     assert ignored_variables_message().startswith("ignored: SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT.")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     assert ignored_variables_message() == "this launch runs inside SLURM job 12. New jobs do not inherit its settings."
+
+
+def test_submitit_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "submitit"] + ["submitit"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SlurmError, match=r"needs submitit .*pip install 'depthrate\[slurm\]'"):
+        import_submitit()
+    with pytest.raises(SlurmError, match=r"pip install 'depthrate\[slurm\]'"):
+        submit.submit_array(Profile(), "name", tmp_path, print, [["a"]])  # type: ignore[arg-type]
+
+
+def test_no_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "squeue"
+    program.write_text(
+        "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SlurmError) as caught:
+        run_command(["squeue", "--me"])
+    assert "scontrol ping" in str(caught.value) and "\n" not in str(caught.value)

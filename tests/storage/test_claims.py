@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.storage.attempts.claims import LEASE_S, Claims
 from depthrate.storage.attempts.clocks import age_s, require_clock
 from depthrate.storage.attempts.records import read_records
@@ -24,22 +22,14 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
+from depthrate.storage.tables.states import AttemptState
+from tests.support.clock import Clock
+from tests.support.faulty_store import make_writes_fail
+from tests.support.here import invoke, printed
+from tests.support.launches import attempt_of
 from tests.support.tests_rows import A, B, commit
 
 TRIALS = [f"t{index}" for index in range(4)]
-
-
-class Clock:
-    """A clock that advances only while a process waits."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def held(claims: Claims) -> set[str]:
@@ -177,14 +167,8 @@ def test_what_is_no_claim_and_a_store_that_refuses_stop_nothing(
     ],
 )
 def test_a_claim_that_nobody_can_have_written_holds_nothing(key: str, value: Any, folder: Store) -> None:
-    claim = {
-        "launch_id": "b",
-        "sweep": "s",
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "renewed_at": time.time(),
-    }
-    claim |= {"trials": {"t1": 1.0}}
+    claim = {"launch_id": "b", "sweep": "s", "host": socket.gethostname(), "pid": os.getpid()}
+    claim |= {"renewed_at": time.time(), "trials": {"t1": 1.0}}
     path = "claims/b-00000001.json"
     folder.write(path, json.dumps(claim).encode())
     claims = entered(folder, "a")
@@ -207,14 +191,8 @@ def test_a_clock_that_is_set_back_is_not_waited_for(store: Store) -> None:
 
 def test_a_claim_that_was_refused_leaves_no_earlier_one_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = entered(store, "a")
-    plain = Store.write
-
-    def write(self: Store, path: str, content: bytes) -> None:
-        plain(self, path, content)
-        raise OSError("the answer was lost")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", write)
+        make_writes_fail(patch, lambda path: "after")
         claims.acquire(TRIALS[:2])
     claims.acquire(TRIALS[2:], keep=TRIALS[:2])
     assert len(store.list()) == 1
@@ -300,13 +278,12 @@ def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
     before = {path: folder.read(path) for path in folder.list("")}
     shift(monkeypatch, ahead_s)
     for words in (*COMMANDS, f"run {tiny_sweep}"):
-        result = CliRunner().invoke(app, [*words.split(), "--store", folder.url])
-        side = "7200 s ahead of" if ahead_s > 0 else "7200 s behind"
-        assert result.exit_code == 2 and side in result.output and "NTP" in result.output, (words, result.output)
+        output = printed(*words.split(), "--store", folder.url, code=2)
+        assert ("7200 s ahead of" if ahead_s > 0 else "7200 s behind") in output and "NTP" in output, (words, output)
         assert {path: folder.read(path) for path in folder.list("")} == before, words
     monkeypatch.undo()
     for words in COMMANDS[:2]:
-        CliRunner().invoke(app, [*words.split(), "--store", folder.url])
+        invoke(*words.split(), "--store", folder.url)
     assert take_snapshot(folder).trial_ids() == {"t1", "t3"} and young in folder.list("metrics")
 
 
@@ -316,19 +293,11 @@ def test_a_cancellation_by_a_wrong_clock_is_done_and_spares_nobody_who_lives(
 ) -> None:
     write_spec(folder, "s", "1", {"name": "s", "task": "t"}, ["t"])
     heartbeat_at = time.time() - ahead_s  # by the clock of its node, which is the store's
-    record = {
-        "attempt_id": A,
-        "sweep": "s",
-        "trial_ids": ["t"],
-        "state": "running",
-        "started_at": heartbeat_at,
-        "host": "h",
-    }
-    folder.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {"heartbeat_at": heartbeat_at, "pid": 1}).encode())
+    times = {"started_at": heartbeat_at, "heartbeat_at": heartbeat_at}
+    attempt_of(A, state=AttemptState.RUNNING, host="h", pid=1, **times).write(folder)
     shift(monkeypatch, ahead_s)
-    result = CliRunner().invoke(app, ["cancel", "s", "--force", "--store", folder.url])
-    assert result.exit_code == 0 and "7200 s" in caplog.text, result.output
-    assert A in folder.read("sweeps/s/cancel").decode()
+    printed("cancel", "s", "--force", "--store", folder.url)
+    assert "7200 s" in caplog.text and A in folder.read("sweeps/s/cancel").decode()
 
 
 def test_a_small_difference_is_said_and_taken_off_ages(

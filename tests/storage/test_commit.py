@@ -17,6 +17,8 @@ from depthrate.storage.commits.snapshot import UNSTABLE_LISTING, await_commits, 
 from depthrate.storage.files.paths import is_compacted, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
+from tests.support.clock import Clock
+from tests.support.faulty_store import make_writes_fail
 from tests.support.launches import OWN_TASKS, job_options
 from tests.support.tests_rows import A, B, commit
 
@@ -35,25 +37,12 @@ def test_committed_rows_are_read_back(store: Store) -> None:
 
 def test_every_crash_point_leaves_nothing_or_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail at the n-th write of a commit, for every n: readers see the trial only after the last write."""
-    write = Store.write
     for crash_at in range(6):
-        count = 0
-
-        def failing(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
-            nonlocal count
-            count += 1
-            if count > crash_at:
-                raise OSError("killed here")
-            write(self, path, content, durable=durable)
-
-        attempt = f"a{crash_at}"
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "write", failing)
-            if crash_at < 5:  # record, metrics, curves, features, trials
-                with pytest.raises(OSError, match="killed here"):
-                    commit(store, attempt, ["t1"])
-            else:
-                commit(store, attempt, ["t1"])
+            tried = make_writes_fail(patch, lambda path: "before" if len(tried) > crash_at else None)
+            fails = crash_at < 5  # record, metrics, curves, features, trials
+            with pytest.raises(OSError, match="injected") if fails else contextlib.nullcontext():
+                commit(store, f"a{crash_at}", ["t1"])
         results = results_of(store)
         visible = results.sql("select count(*) from metrics").fetchall()[0][0]
         assert (results.snapshot.trial_ids(), visible) == ((set(), 0) if crash_at < 5 else ({"t1"}, 6))
@@ -154,19 +143,15 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
 
 
 def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    plain = Store.write
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.MAX_COMMIT_DELAY_S", 0.0)
 
-    def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
-        plain(self, path, content, durable=durable)
-        if path.startswith("trials/"):
-            written.append(path)
-            if len(written) == 1:
-                raise OSError("the answer was lost")
+    def loses_first_answer(path: str) -> str | None:
+        trials = [path for path in tried if path.startswith("trials/")]
+        return "after" if trials == [path] else None
 
-    monkeypatch.setattr(Store, "write", write)
+    tried = make_writes_fail(monkeypatch, loses_first_answer)
     run_job(job(folder, [1, 2]), StopFlag())
+    written = [path for path in tried if path.startswith("trials/")]
     assert len(written) == len(set(written)) == 2, "the same trial in two parts; one of them counts"
     assert results_of(folder).sql("select trial_id, count(*) from trials group by 1").fetchall() == [("t1", 1)]
 
@@ -266,20 +251,16 @@ def test_new_commits_are_no_reason_to_look_again(folder: Store, monkeypatch: pyt
 def test_commits_that_a_lagging_listing_hides_are_waited_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
-    clock, plain = [0.0], Store.list
+    clock, plain = Clock(), Store.list
 
     def lagging(self: Store, listed: str = "") -> dict[str, int]:
-        return {path: size for path, size in plain(self, listed).items() if clock[0] >= 25 or B not in path}
+        return {path: size for path, size in plain(self, listed).items() if clock.now >= 25 or B not in path}
 
     monkeypatch.setattr(Store, "list", lagging)
-
-    def sleep(seconds: float) -> None:
-        clock[0] += seconds
-
     assert take_snapshot(folder).trial_ids() == {"t1"}
-    assert await_commits(folder, {"t1", "t2"}, sleep).trial_ids() == {"t1", "t2"} and 25 <= clock[0] < 60
-    clock[0] = -1000.0
-    assert await_commits(folder, {"t1", "t2"}, sleep).trial_ids() == {"t1"}, "at last it says what is to be seen"
-    clock[0] = 100.0
-    await_commits(folder, {"t1", "t2"}, sleep)
-    assert clock[0] == 100.0, "nobody waits for what is there"
+    assert await_commits(folder, {"t1", "t2"}, clock.sleep).trial_ids() == {"t1", "t2"} and 25 <= clock.now < 60
+    clock.now = -1000.0
+    assert await_commits(folder, {"t1", "t2"}, clock.sleep).trial_ids() == {"t1"}, "at last it says what is to be seen"
+    clock.now = 100.0
+    await_commits(folder, {"t1", "t2"}, clock.sleep)
+    assert clock.now == 100.0, "nobody waits for what is there"

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.parquet import DataFile, feature_bytes, open_parquet
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
@@ -39,7 +38,7 @@ from depthrate.storage.tables.from_task import layer_parts, task_table
 from depthrate.storage.tables.parameters import _parsed_by_python, parsed_by_arrow
 from depthrate.storage.tables.schema import TableError
 from tests.support.s3_server import S3Server
-from tests.support.tests_rows import A, B, C, commit
+from tests.support.tests_rows import A, B, C, commit, commit_rows
 
 
 @pytest.fixture
@@ -107,11 +106,8 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
 
 
 def test_a_loss_that_is_measured_and_not_logged_is_the_last_loss_too(folder: Store) -> None:
-    metrics = [{"layer": 2, "loss": 0.25, "nc1": 1.0}]
-    table = task_table("metrics", metrics, builtin_columns(), trial_id="t1", attempt_id=A)
-    row = {"trial_id": "t1", "sweep": "s", "task": "t", "attempt_id": A, "status": "ok", "params": '{"loss": "ce"}'}
-    tables = {"metrics": [table]}
-    commit_trials(folder, sweep="s", attempt_id=A, part=None, trials=[row], tables=tables, columns=builtin_columns())
+    trials = {"t1": {"metrics": [{"layer": 2, "loss": 0.25, "nc1": 1.0}]}}
+    commit_rows(folder, A, trials, fields=lambda trial_id: {"params": '{"loss": "ce"}'})
     assert results_of(folder).sql("select loss, last_loss from results").fetchall() == [("ce", 0.25)]
 
 
@@ -224,15 +220,8 @@ def commit_loop(store: Store, attempt: str, metrics: list[dict[str, object]], st
     """Commit the log of a custom loop at its steps 0 to 3, with an accuracy every other step."""
     store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
     curves = [{"step": step, "loss": 4.0 - step, "accuracy": None if step % 2 else step / 4} for step in range(4)]
-    tables = {
-        name: [task_table(name, rows, builtin_columns(), trial_id=attempt, attempt_id=attempt)]
-        for name, rows in {"metrics": metrics, "curves": curves}.items()
-        if rows
-    }
-    row = {"trial_id": attempt, "attempt_id": attempt, "status": status, "params": "{}"}
-    commit_trials(
-        store, sweep="s", attempt_id=attempt, part=None, trials=[row], tables=tables, columns=builtin_columns()
-    )
+    contents = {"curves": curves} | ({"metrics": metrics} if metrics else {})
+    commit_rows(store, attempt, {attempt: contents}, fields=lambda trial_id: {"status": status})
 
 
 def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store) -> None:
@@ -246,19 +235,7 @@ def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store)
 
 def commit_own_column(store: Store, attempt: str, value: object) -> None:
     store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
-    table = task_table(
-        "metrics", [{"nc1": 1.0, "mine": value}], builtin_columns(), trial_id=attempt, attempt_id=attempt
-    )
-    row = {"trial_id": attempt, "attempt_id": attempt, "status": "ok", "params": "{}"}
-    commit_trials(
-        store,
-        sweep="s",
-        attempt_id=attempt,
-        part=None,
-        trials=[row],
-        tables={"metrics": [table]},
-        columns=builtin_columns(),
-    )
+    commit_rows(store, attempt, {attempt: {"metrics": [{"nc1": 1.0, "mine": value}]}})
 
 
 def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
@@ -28,7 +27,7 @@ from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TRIALS, Columns, TableError
 from depthrate.tasks.parameters import Parameter, ParameterError
 from depthrate.tasks.registry import registered_task
-from tests.support.tests_rows import A, B, C, commit, tables_of
+from tests.support.tests_rows import A, B, C, commit, commit_rows, tables_of
 
 
 def table(rows: list[dict[str, object]], name: str = "metrics") -> pa.Table:
@@ -77,17 +76,7 @@ def test_a_layer_that_is_no_whole_number_is_not_cut_to_one(column: str, value: f
 
 def write_as_before(store: Store, name: str) -> None:
     """Commit a trial with a column of this name, as versions did that accepted it."""
-    metrics = tables_of("t1", A)["metrics"].append_column(name, pa.array([7.0] * 6))
-    row = {
-        "trial_id": "t1",
-        "sweep": "s",
-        "task": "t",
-        "attempt_id": A,
-        "status": "ok",
-        "params": json.dumps({"depth": 2}),
-    }
-    tables = {"metrics": [metrics]}
-    commit_trials(store, sweep="s", attempt_id=A, part=None, trials=[row], tables=tables, columns=builtin_columns())
+    commit_column(store, A, "t1", name, pa.array([7.0] * 6))
 
 
 @pytest.mark.parametrize("name", ['a"b', "", "NC1", "host", "Wall_S"])
@@ -145,17 +134,15 @@ def test_only_a_similar_column_is_suggested() -> None:
 
 def commit_note(store: Store, attempt_id: str, trial_id: str, note: object, sweep: str = "s") -> None:
     kind = pa.string() if isinstance(note, str) else pa.float64()
-    metrics = tables_of(trial_id, attempt_id)["metrics"].append_column("note", pa.array([note] * 6, kind))
-    row = {"trial_id": trial_id, "sweep": sweep, "task": "t", "attempt_id": attempt_id, "status": "ok"}
-    commit_trials(
-        store,
-        sweep=sweep,
-        attempt_id=attempt_id,
-        part=None,
-        trials=[{**row, "params": json.dumps({"depth": 2})}],
-        tables={"metrics": [metrics]},
-        columns=builtin_columns(),
-    )
+    commit_column(store, attempt_id, trial_id, "note", pa.array([note] * 6, kind), sweep)
+
+
+def commit_column(
+    store: Store, attempt_id: str, trial_id: str, name: str, values: pa.Array | None = None, sweep: str = "s"
+) -> None:
+    values = pa.array([0.5] * 6) if values is None else values
+    metrics = tables_of(trial_id, attempt_id)["metrics"].append_column(name, values)
+    commit_rows(store, attempt_id, {trial_id: {"metrics": metrics}}, sweep=sweep)
 
 
 def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,13 +230,7 @@ THEN = Columns({table: {**kinds, **FORMER[table]} for table, kinds in NOW.standa
 
 def write(store: Store, attempt_id: str, columns: Columns, **row: Any) -> None:
     """Commit a trial `t_<attempt>` with one row of metrics."""
-    trial_id = f"t_{attempt_id[-1]}"
-    table = task_table("metrics", [{"step": 1, **row}], columns, trial_id=trial_id, attempt_id=attempt_id)
-    trial = {"trial_id": trial_id, "sweep": "s", "task": "t", "attempt_id": attempt_id, "status": "ok"}
-    trials = [{**trial, "params": json.dumps({"depth": 1})}]
-    commit_trials(
-        store, sweep="s", attempt_id=attempt_id, part=None, trials=trials, tables={"metrics": [table]}, columns=columns
-    )
+    commit_rows(store, attempt_id, {f"t_{attempt_id[-1]}": {"metrics": [{"step": 1, **row}]}}, columns=columns)
 
 
 def write_in_former_version(store: Store, attempt_id: str, monkeypatch: pytest.MonkeyPatch, **row: Any) -> None:
@@ -359,13 +340,6 @@ def test_pyarrow_leaves_pandas_alone_until_a_frame_is_asked_for() -> None:
         "assert pa.array(pd.Series([1.0, float('nan')])).null_count == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def commit_column(store: Store, attempt_id: str, trial_id: str, name: str) -> None:
-    metrics = tables_of(trial_id, attempt_id)["metrics"].append_column(name, pa.array([0.5] * 6))
-    row = {"trial_id": trial_id, "sweep": "s", "task": "t", "attempt_id": attempt_id, "status": "ok", "params": "{}"}
-    options = {"sweep": "s", "attempt_id": attempt_id, "part": None, "columns": builtin_columns()}
-    commit_trials(store, trials=[row], tables={"metrics": [metrics]}, **options)
 
 
 def test_a_later_column_of_other_case_is_refused(folder: Store) -> None:

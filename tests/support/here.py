@@ -55,3 +55,10 @@ def await_that(is_so: Callable[[], object], longest_s: float) -> None:
                 return
         time.sleep(0.1)
     raise AssertionError(f"not so within {longest_s} s")
+
+
+def refused(*words: object) -> str:
+    """Call the command line in this process, check that it refuses its input, and return its message."""
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 2 and not result.stdout, result.output
+    return result.stderr

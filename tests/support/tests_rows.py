@@ -1,17 +1,20 @@
 """Commits for the storage tests, through the real writer."""
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.schema import Columns
 
 A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 """Attempts, in the order of their names."""
@@ -47,6 +50,7 @@ def commit(
     trial_ids: Sequence[str],
     *,
     hour: int = 0,
+    at: datetime | None = None,
     value: float = 1.0,
     params: dict[str, Any] | None = None,
     part: int | None = None,
@@ -67,7 +71,7 @@ def commit(
             "task": task,
             "attempt_id": attempt_id,
             "status": "ok",
-            "committed_at": datetime(2026, 1, 1, hour, tzinfo=UTC),
+            "committed_at": at or datetime(2026, 1, 1, hour, tzinfo=UTC),
             "params": json.dumps({"depth": 2 + index, "lr": 0.1, "steps": 5} if params is None else params),
             "code_hash": code_hash,
         }
@@ -76,4 +80,27 @@ def commit(
     tables = {name: [tables[name] for tables in each] for name in ("metrics", "curves", "features")}
     commit_trials(
         store, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables, columns=builtin_columns()
+    )
+
+
+def commit_rows(
+    store: Store,
+    attempt_id: str,
+    trials: Mapping[str, Mapping[str, Any]],
+    *,
+    sweep: str = "s",
+    columns: Columns | None = None,
+    fields: Callable[[str], Mapping[str, Any]] = lambda trial_id: {},
+) -> None:
+    """Commit what a task returned for each trial (table -> rows, or the table itself), with these fields of its row."""
+    columns, tables = columns or builtin_columns(), defaultdict(list)
+    for trial_id, contents in trials.items():
+        for name, rows in contents.items():
+            made = isinstance(rows, pa.Table)
+            table = rows if made else task_table(name, rows, columns, trial_id=trial_id, attempt_id=attempt_id)
+            tables[name].append(table)
+    usual = {"sweep": sweep, "task": "t", "attempt_id": attempt_id, "status": "ok", "params": "{}"}
+    rows = [usual | {"trial_id": trial_id} | dict(fields(trial_id)) for trial_id in trials]
+    commit_trials(
+        store, sweep=sweep, attempt_id=attempt_id, part=None, trials=rows, tables=dict(tables), columns=columns
     )

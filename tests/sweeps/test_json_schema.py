@@ -1,17 +1,20 @@
 """The published JSON schema accepts what the pages teach, and a sweep file's loader and the schema refuse the same slips."""
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.json_schema import sweep_schema
-from depthrate.sweeps.load import parse_yaml, sweep_of_spec
+from depthrate.sweeps.load import SHIPPED, parse_yaml, sweep_of_spec
 from depthrate.tasks.registry import registered_tasks
+from tests.support.here import printed
 
 jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
 
@@ -138,3 +141,13 @@ def test_a_range_may_have_what_the_loader_reads() -> None:
     assert says(BUILTIN | {"grid": {"depth": {"range": [2, 4]}}}) == ""
     with pytest.raises(SweepError, match="expected one of range, linspace, logspace"):
         expand(sweep_of_spec(BUILTIN | {"grid": {"depth": {"steps": [2, 4]}}}))
+
+
+def test_every_shipped_sweep_is_accepted() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
+    schema = sweep_schema(registered_tasks())
+    assert json.loads(printed("schema")) == schema
+    validator = jsonschema.Draft202012Validator(schema)
+    for path in SHIPPED.rglob("*.yaml"):
+        assert not list(validator.iter_errors(yaml.safe_load(path.read_text()))), path
+    assert len(printed("schema")) < 170_000, "each parameter stands there once"

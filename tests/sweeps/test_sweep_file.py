@@ -272,3 +272,12 @@ def test_no_value_of_any_key_ends_the_process():
     """In a process of its own: msgspec, which is compiled, has crashed on types with limits of two kinds."""
     done = subprocess.run([sys.executable, "-c", ODD_VALUES], capture_output=True, text=True)
     assert done.returncode == 0 and int(done.stdout) >= 8, done.stderr
+
+
+def test_set_makes_another_sweep() -> None:
+    assert load_sweep("quickstart", {"steps": 60}).name == "quickstart.steps-60"
+    assert load_sweep("quickstart", {"depth": [2, 3]}).name == "quickstart.depth-2-3"
+    assert load_sweep("quickstart", {"engine": "eager"}).name == "quickstart"
+    assert load_sweep("quickstart", {"steps": 60, "name": "short"}).name == "short"
+    long = [load_sweep("quickstart", {"depth": list(range(2, stop))}).name for stop in (50, 51)]
+    assert long[0] != long[1] and max(map(len, long)) < 70

@@ -9,40 +9,32 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report.fit_text import fit_sentence, unconverged_sentence
 from depthrate.orchestrator.report.text import curve_label
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import FITS
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.tests_rows import commit_rows
 
 
 def stored(
     store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok", curves: Any = None
 ) -> list[Trial]:
-    columns = builtin_columns()
-    planned = [Trial(f"t{number}", "task", 1, params) for number, params in enumerate(trials)]
+    planned = {f"t{number}": params for number, params in enumerate(trials)}
     store.write("attempts/sweep=s/a.json", b"{}")
-    tables = {
-        name: [task_table(name, rows(t.params), columns, trial_id=t.trial_id, attempt_id="a") for t in planned]
-        for name, rows in {"metrics": metrics, "curves": curves}.items()
-        if rows is not None
-    }
-    rows = [
-        {"trial_id": t.trial_id, "attempt_id": "a", "status": status(t.params), "params": json.dumps(dict(t.params))}
-        for t in planned
-    ]
-    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables=tables, columns=columns)
-    return planned
+    tables = {name: rows for name, rows in {"metrics": metrics, "curves": curves}.items() if rows is not None}
+    contents = {t: {name: rows(params) for name, rows in tables.items()} for t, params in planned.items()}
+    commit_rows(
+        store, "a", contents, fields=lambda t: {"status": status(planned[t]), "params": json.dumps(dict(planned[t]))}
+    )
+    return [Trial(name, "task", 1, params) for name, params in planned.items()]
 
 
 def test_parameters_named_like_columns_group_and_order(folder: Store) -> None:

@@ -8,16 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 import depthrate
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import compare
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.storage.tables.from_task import task_table
+from tests.support.tests_rows import commit_rows
 
 SWEEP: dict[str, Any] = {
     "name": "s",
@@ -34,23 +32,16 @@ def checked(folder: Store) -> CheckedSweep:
     """A sweep whose trials are committed: their objectives still fall by half a percent, which is half of their gap."""
     checked = check_sweep(depthrate.Sweep(**SWEEP)._spec)
     folder.write("attempts/sweep=s/a.json", b"{}")
-    tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
+    heights = {25: 2.0, 75: 1.005, 100: 1.0}
+    curves = [{"step": s, "objective": y, "objective_gap": y - 0.99} for s, y in heights.items()]
+    contents, rows = {}, {}
     for trial in checked.trials:
         depth, seed = trial.params["depth"], trial.params["seed"]
-        heights = {25: 2.0, 75: 1.005, 100: 1.0}
-        rows = {
-            "metrics": [{"step": 100, "layer": depth, "nc1": (1 + 0.01 * seed * depth) / depth}],
-            "curves": [{"step": s, "objective": y, "objective_gap": y - 0.99} for s, y in heights.items()],
-        }
-        for name, part in rows.items():
-            tables[name].append(task_table(name, part, builtin_columns(), trial_id=trial.trial_id, attempt_id="a"))
-    commits = [
-        {"trial_id": t.trial_id, "task": t.task, "task_version": t.task_version, "params": json.dumps(dict(t.params))}
-        | {"attempt_id": "a", "status": "ok"}
-        for t in checked.trials
-    ]
-    columns = builtin_columns()
-    commit_trials(folder, sweep="s", attempt_id="a", part=None, trials=commits, tables=tables, columns=columns)
+        metrics = [{"step": 100, "layer": depth, "nc1": (1 + 0.01 * seed * depth) / depth}]
+        contents[trial.trial_id] = {"metrics": metrics, "curves": curves}
+        rows[trial.trial_id] = {"task": trial.task, "task_version": trial.task_version}
+        rows[trial.trial_id] |= {"params": json.dumps(dict(trial.params))}
+    commit_rows(folder, "a", contents, fields=rows.__getitem__)
     return checked
 
 

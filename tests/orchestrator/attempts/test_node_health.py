@@ -15,6 +15,7 @@ from depthrate.orchestrator.attempts.node_health import (
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
+from tests.support.clock import Clock
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
@@ -81,8 +82,7 @@ def test_hardware_is_never_a_packs_doing() -> None:
 
 
 def test_dying_node_counts_once() -> None:
-    now = [0.0]
-    health = NodeHealth(4, clock=lambda: now[0])
+    health = NodeHealth(4, clock=(clock := Clock()))
     deaths = []
     for death in range(3):
         for number in range(8):
@@ -91,30 +91,28 @@ def test_dying_node_counts_once() -> None:
         deaths.append(health.describe("n2").partition(" on n2")[0])
         if death == 0:
             assert health.unhealthy == [] and health.excluded == ["n2"], "one reboot is not enough"
-        now[0] += 300
+        clock.sleep(300)
     assert deaths == ["1 of 1 attempts failed", "2 of 2 attempts failed", "3 of 3 attempts failed"]
     assert health.unhealthy == ["n2"]
 
 
 def test_attempts_that_run_longer_elsewhere_are_proof_enough() -> None:
-    now = [0.0]
-    health = NodeHealth(2, clock=lambda: now[0])
+    health = NodeHealth(2, clock=(clock := Clock()))
     health.record_start("n0", "long")
     for number in range(3):
         health.record_start("n1", f"a{number}")
-        now[0] += 5
+        clock.sleep(5)
         health.record_failure("n1", f"p{number}", FailureKind.TASK, f"a{number}")
     assert health.unhealthy == ["n1"]
 
 
 def test_cooldown_after_a_failure() -> None:
-    now = [0.0]
-    health = NodeHealth(4, clock=lambda: now[0])
+    health = NodeHealth(4, clock=(clock := Clock()))
     for node in ("n0", "n1", "n2", "n3"):
         health.record_start(node, f"on {node}")
     health.record_failure("n2", "p", FailureKind.TASK, "on n2")
     assert health.unhealthy == [] and health.excluded == ["n2"]
-    now[0] += 200
+    clock.sleep(200)
     assert health.excluded == [], "one failure is not enough"
 
 
@@ -203,12 +201,12 @@ class Nodes(Executor):
 
 
 def test_excluded_nodes_are_reported_once(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
-    now, nodes = [0.0], Nodes()
-    monitor = NodeMonitor(folder, "s", nodes, clock=lambda: now[0])
+    clock, nodes = Clock(), Nodes()
+    monitor = NodeMonitor(folder, "s", nodes, clock=clock)
     nodes.on = {"a": "n1", "b": "n2", "c": "n3"}
     monitor.update()
     monitor.health.record_failure("n2", "p", FailureKind.HARDWARE, "b", ECC)
-    now[0] += 1
+    clock.sleep(1)
     monitor.update()
     assert nodes.avoided == [["n2"]] and f"(elsewhere 0 of 2), last error: {ECC}. Excluded for 2 min." in caplog.text
     for number in range(2):
@@ -219,7 +217,7 @@ def test_excluded_nodes_are_reported_once(folder: Store, caplog: pytest.LogCaptu
     write_cleared(folder, "s", "n2")
     monitor.update()
     assert nodes.avoided == [["n2"]], "it is read again after a while only"
-    now[0] += 10
+    clock.sleep(10)
     monitor.update()
     assert nodes.avoided == [["n2"], []] and len(caplog.messages) == 2
 

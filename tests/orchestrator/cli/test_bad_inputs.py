@@ -193,20 +193,10 @@ STREAM = ("--set", "stream=true", "--set", "batch_size=4")
 @pytest.mark.parametrize(
     ("task", "data", "more", "said"),
     [
-        (
-            "collapse",
-            "one",
-            (),
-            "few:one has samples of one class only (0)",
-        ),
+        ("collapse", "one", (), "few:one has samples of one class only (0)"),
         ("collapse", "Streamed", STREAM, "few:Streamed has samples of one class only (0)"),
         ("collapse", "none", (), "few:none: the training split has no samples (its x has shape [0, 4])"),
-        (
-            "collapse",
-            "none_held_out",
-            (),
-            "the test split has no samples (its x has shape [0, 4])",
-        ),
+        ("collapse", "none_held_out", (), "the test split has no samples (its x has shape [0, 4])"),
         ("collapse", "no_numbers", (), "20 samples without numbers (its x has shape [20, 0])"),
         ("regression", "targets", (), "few:targets: the training split has no samples (its x has shape [0, 4])"),
         ("next_token", "text", (), "few:text: the next token is 1 everywhere"),

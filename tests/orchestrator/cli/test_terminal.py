@@ -11,6 +11,7 @@ from rich.console import Console
 import depthrate.orchestrator
 from depthrate.orchestrator.console.tables import (
     ANY_WIDTH,
+    FILE_WIDTH,
     TEXT_WIDTH,
     PlainConsole,
     format_value,
@@ -57,16 +58,8 @@ def test_output_has_no_markup_or_escapes(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_whatever_is_printed_goes_through_one_place() -> None:
     """Printed elsewhere are versions, JSON and YAML of our own, and requests to a process of ours."""
-    elsewhere = {
-        "app.py",
-        "schema.py",
-        "show.py",
-        "render_process.py",
-        "renderer.py",
-        "sql_process.py",
-        "tables.py",
-        "__main__.py",
-    }
+    elsewhere = {"app.py", "schema.py", "show.py", "tables.py", "__main__.py"}
+    elsewhere |= {"render_process.py", "renderer.py", "sql_process.py"}
     folder = Path(depthrate.orchestrator.__path__[0])
     for file in folder.rglob("*.py"):
         calls = [node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
@@ -93,6 +86,12 @@ def test_columns_fit_the_terminal() -> None:
     lines = text_of(console).splitlines()
     assert max(map(len, lines)) <= 80 and sum("12345678" in line for line in lines) == 1, "a row is a line"
     assert "more columns" in lines[-1]
+    print_rows(console := on_terminal(80), columns, [row], wide=True)
+    assert "column_11" in text_of(console) and "more columns" not in text_of(console)
+    wide_columns, wide_row = [f"column {number}" for number in range(60)], ["x" * 9] * 60
+    print_rows(console := Console(file=io.StringIO(), width=100_000), wide_columns, [wide_row], more="--wide")
+    lines = text_of(console).splitlines()
+    assert max(map(len, lines)) <= FILE_WIDTH and "more columns" in lines[-1] and "--wide" in lines[-1]
     print_rows(console := on_terminal(30), ["a", "b"], [["1" * 20] * 2])
     assert "1 more column (b): --wide" in text_of(console)
     print_rows(console := on_terminal(30), ["none", "a", "b"], [[None, "1" * 20, "2" * 20]])

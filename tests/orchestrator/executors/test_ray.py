@@ -1,6 +1,7 @@
 """Features of the Ray executor: code sent to bare nodes, GPU shares, ASHA, and rejected options."""
 
 import os
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -29,6 +30,7 @@ ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from depthrate.orchestrator.executors.ray import session  # noqa: E402
 from depthrate.orchestrator.executors.ray.errors import RayError  # noqa: E402
 from depthrate.orchestrator.executors.ray.executor import RayExecutor  # noqa: E402
 from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes, count_nodes  # noqa: E402
@@ -149,3 +151,36 @@ def test_what_does_not_fit_is_refused(folder: Store) -> None:
     refuse("ray", "Pass only one of them", cluster="x.toml", address="auto")
     refuse("ray", "Run depthrate on a node of the cluster, with --address auto", address="ray://x:10001")
     assert issubclass(RayError, ValueError)
+
+
+def test_rays_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(session.ray, "init", lambda **options: given.update(options))
+    ray_session = session.Session(address=None, workers=1)
+    ray_session.connect()
+    outer = Path(given["_temp_dir"]).parent
+    try:
+        assert stat.S_IMODE(os.stat(outer).st_mode) == 0o700 and outer.name.startswith("dr-ray-")
+    finally:
+        ray_session._clean_up()
+    assert not outer.exists()
+
+
+LATE = """
+import sys
+from depthrate.orchestrator.executors.ray import session
+from depthrate.orchestrator.cli.exit_codes import exit_code
+def init(**options):
+    print("(raylet) a stack of twenty lines", file=sys.stderr, flush=True)
+    raise Exception("The current node timed out during startup.\\nThis could happen because\\n" + "advice\\n" * 40)
+session.ray.init = init
+sys.exit(exit_code(session.Session(address=None, workers=1).connect))
+"""
+
+
+def test_a_ray_that_does_not_start_in_time() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False)
+    said = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and len(said) == 1, done.stderr
+    assert said[0].startswith("depthrate: Ray cannot be started: The current node timed out during startup. If the")

@@ -26,19 +26,10 @@ from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
+from tests.support.clock import Clock
 from tests.support.launches import spec_of
 
 LIMITS = Limits("lab", 101, 1000, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
-
-
-class Clock:
-    """A clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def looks_in(budget: RequestBudget, clock: Clock, seconds: int, took_s: float = 0.01, **given: Any) -> list[float]:

@@ -11,17 +11,18 @@ import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.planning import plan_summary
-from depthrate.orchestrator.attempts.record import Attempt, read_attempt
+from depthrate.orchestrator.attempts.record import read_attempt
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, SubmitRateError
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.clock import Clock
 from tests.support.launches import (
     OWN_TASKS,
     IdleExecutor,
-    clock_of,
+    attempt_of,
     committed,
     drive,
     drive_task,
@@ -68,7 +69,7 @@ def test_the_same_error_from_many_packs_stops_the_launch(folder: Store) -> None:
 @pytest.mark.slow
 def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
     trial_ids = [trial.trial_id for trial in plan_of(folder, grid={"depth": [2, 3]}).checked.trials]
-    other = Attempt(attempt_id="other", sweep="s", pack_id="p", trial_ids=trial_ids, device="cpu", host="elsewhere")
+    other = attempt_of("other", trial_ids=trial_ids, host="elsewhere")
     other.heartbeat_at = time.time() - 57  # three seconds from counting as dead
     other.write(folder)
     started = time.monotonic()
@@ -120,7 +121,7 @@ def test_many_small_trials_are_committed_in_few_files(folder: Store) -> None:
 
 def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> None:
     """Each retry is delayed, and the message names the possible causes."""
-    executor, clock = IdleExecutor(), clock_of(0.5)
+    executor, clock = IdleExecutor(), Clock(step_s=0.5)
     outcome = drive(plan_of_depths(folder, 1), folder, executor, clock=clock)
     assert "its node could not write to the store, or has another store at this path" in outcome.failures[0].error
     assert len(executor.submitted_ids) == 4 and clock() > 2.5 * (2 + 4 + 8)
@@ -134,9 +135,7 @@ def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool
         def submit(self, jobs: Sequence[AttemptSpec]) -> None:
             super().submit(jobs)
             if len(self.submitted_ids) == 1:
-                Attempt(
-                    attempt_id=self.submitted_ids[0], sweep="s", pack_id="p", trial_ids=jobs[0].trial_ids, device="cpu"
-                ).write(folder)
+                attempt_of(self.submitted_ids[0], trial_ids=jobs[0].trial_ids).write(folder)
             else:  # the first is given up, and the second runs
                 for attempt_id, is_late in zip(self.submitted_ids, (True, False), strict=True):
                     hour, value = (1, 1.0) if is_late is is_first else (2, 2.0)
@@ -192,10 +191,8 @@ def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, mon
             if len(jobs) > 1:
                 raise SubmitRateError("sbatch is called 6 times per minute at most", jobs[1:])
 
-    now = [0.0]
-    monkeypatch.setattr("depthrate.orchestrator.launch.driver.time.sleep", lambda seconds: now.append(0.0))
-    executor = Slow()
-    watch, clock = (lambda progress: None), (lambda: 10.0 * len(now))
+    executor, clock, watch = Slow(), Clock(), lambda progress: None
+    monkeypatch.setattr("depthrate.orchestrator.launch.driver.time.sleep", lambda seconds: clock.sleep(10.0))
     driver = Driver(plan_of_depths(folder, 4), folder, executor, job_options(folder), watch, clock)
     detached = driver.detach()
     assert len(executor.submitted_ids) == 4 == detached.submitted and not detached.not_submitted
@@ -209,7 +206,7 @@ def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> 
             return [AttemptEnd("20260101T000000_000000000000"), *super().poll(timeout_s)]
 
     plan = plan_of(folder, "wrong", params={"depth": 2})
-    assert len(drive(plan, folder, Talkative(), clock=clock_of(100.0)).failures) == 1
+    assert len(drive(plan, folder, Talkative(), clock=Clock(step_s=100.0)).failures) == 1
 
 
 def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,10 +215,8 @@ def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pyte
     class Odd(IdleExecutor):
         def poll(self, timeout_s: float) -> list[AttemptEnd]:
             record = {"state": AttemptState.FAILED, "error_kind": FailureKind.TABLE, "pack_id": "p"}
-            return [
-                AttemptEnd(end.attempt_id, record=record | {"error": "odd " * len(self.submitted_ids)})
-                for end in super().poll(timeout_s)
-            ]
+            record |= {"error": "odd " * len(self.submitted_ids)}
+            return [AttemptEnd(end.attempt_id, record=record) for end in super().poll(timeout_s)]
 
     compared = list[str]()
     monkeypatch.setattr(

@@ -6,11 +6,9 @@ import statistics
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.store_synthetic import PACK_S, write_pack
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.estimates import (
     PACK_OVERHEAD_S,
     TRIAL_OVERHEAD_S,
@@ -25,6 +23,7 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.packing import Pack, estimated_wall_s, pack_trials
 from depthrate.sweeps.spec import SweepSpec
 from depthrate.tasks.interface import Engine, Task
+from tests.support.here import printed
 
 
 def sweep_of(seeds: int) -> SweepSpec:
@@ -95,13 +94,13 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
         "params: {arch: rn1, depth: 34, samples_per_class: 20, steps: 100, measure_steps: []}\n"
     )
     call = ["plan", str(tmp_path / "measured.yaml"), "--store", str(tmp_path / "store")]
-    plan_json = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
+    plan_json = json.loads(printed(*call, "--json"))
     estimated = [pack["estimated_core_s"] for pack in plan_json["packs"]]
     assert plan_json["estimated_core_hours"] == pytest.approx(
         (sum(estimated) + WORKER_START_S * min(plan_json["workers"], len(estimated))) / 3600
     )
     assert plan_json["estimate_rests_on_packs"] == 2
-    output = CliRunner().invoke(app, call).output
+    output = printed(*call)
     assert "based on the last 2 measured packs of task collapse" in " ".join(output.split())
     assert f" {float(f'{estimated[0]:.2g}'):g}" in output
 

@@ -11,6 +11,7 @@ from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, log_event, read_last_launch
 from depthrate.storage.files.store import Store
+from tests.support.clock import Clock
 
 log = logging.getLogger("depthrate")
 BROKEN = """
@@ -26,13 +27,13 @@ class Follower:
     """Collects the published lines."""
 
     def __init__(self, store: Store) -> None:
-        self.now, self.lines = 0.0, list[str]()
-        self.calls = {"squeue": 3}
-        self.log = EventLog(store, "s", self.lines.append, clock=lambda: self.now, calls=lambda: self.calls)
+        self.clock, self.lines = Clock(), list[str]()
+        self.log = EventLog(store, "s", self.lines.append, clock=self.clock, calls=lambda: {"squeue": 3})
 
     def after(self, seconds: float) -> list[str]:
         """Advance the clock and return the lines published then."""
-        before, self.now = len(self.lines), self.now + seconds
+        before = len(self.lines)
+        self.clock.sleep(seconds)
         self.log.publish()
         return self.lines[before:]
 

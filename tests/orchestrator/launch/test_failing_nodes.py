@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id, read_attempt
-from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.launch import write_launch
@@ -20,7 +18,9 @@ from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
-from tests.support.launches import OWN_TASKS, IdleExecutor, clock_of, drive, plan_of_depths, spec_of
+from tests.support.clock import Clock
+from tests.support.here import printed
+from tests.support.launches import OWN_TASKS, IdleExecutor, attempt_of, drive, plan_of_depths, spec_of
 from tests.support.tests_rows import commit
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -29,9 +29,7 @@ ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 def test_nodes_says_which_are_suspects(folder: Store) -> None:
     now = time.time()
     for node, seconds_ago, error in (("n1", 30, None), ("n2", 60, ECC), ("n3", 30, None), ("n4", 300, ECC)):
-        attempt = Attempt(
-            attempt_id=new_attempt_id(), sweep="s", pack_id=node, trial_ids=["t"], device="cpu", host=node
-        )
+        attempt = attempt_of(new_attempt_id(), pack_id=node, host=node)
         attempt.state = AttemptState.DONE if error is None else AttemptState.FAILED
         attempt.error, attempt.error_kind = error, None if error is None else FailureKind.HARDWARE
         attempt.started_at, attempt.ended_at = now - seconds_ago - 1, now - seconds_ago
@@ -39,8 +37,8 @@ def test_nodes_says_which_are_suspects(folder: Store) -> None:
     write_launch(
         folder, check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
     )
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--json"])
-    avoided = {node["node"]: node["avoided"] for node in json.loads(result.output)}
+    listed = json.loads(printed("nodes", "s", "--store", folder.url, "--json"))
+    avoided = {node["node"]: node["avoided"] for node in listed}
     assert "1 of 1 attempts failed on n2" in avoided.pop("n2")
     assert set(avoided.values()) == {""}
 
@@ -84,9 +82,7 @@ class Cluster(IdleExecutor):
     def _end(self, job: AttemptSpec, node: str) -> AttemptEnd:
         error = self._fails(job, node)
         self.ran.append((job.pack_id, node, error is not None))
-        attempt = Attempt(
-            attempt_id=job.attempt_id, sweep="s", pack_id=job.pack_id, trial_ids=job.trial_ids, device="cpu", host=node
-        )
+        attempt = attempt_of(job.attempt_id, pack_id=job.pack_id, trial_ids=job.trial_ids, host=node)
         attempt.state = AttemptState.DONE if error is None else AttemptState.FAILED
         attempt.error, attempt.error_kind = error, None if error is None else failure_kind(RuntimeError(error))
         if error is None:
@@ -96,7 +92,7 @@ class Cluster(IdleExecutor):
 
 
 def drive_cluster(folder: Store, fails: Any, num_trials: int = 24, tick_s: float = 0.0) -> tuple[Outcome, Cluster]:
-    executor, clock = Cluster(folder, fails), clock_of(tick_s) if tick_s else time.monotonic
+    executor, clock = Cluster(folder, fails), Clock(step_s=tick_s) if tick_s else time.monotonic
     return drive(plan_of_depths(folder, num_trials), folder, executor, clock=clock), executor
 
 
@@ -192,9 +188,9 @@ def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
     assert not outcome.failures and 2 <= sum(has_failed for _, _, has_failed in cluster.ran) <= 3
     checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
     write_launch(folder, checked)
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url])
-    assert "node n2 is excluded: " in result.output and "--clear n2" in result.output.replace("\n", " ")
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--clear", "n7"])
-    assert result.exit_code == 2 and "n1, n2, n3, n4" in result.output
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--clear", "n2"])
-    assert result.exit_code == 0 and "node n2: failures cleared" in result.output and "is excluded" not in result.output
+    command = ("nodes", "s", "--store", folder.url)
+    output = printed(*command)
+    assert "node n2 is excluded: " in output and "--clear n2" in output.replace("\n", " ")
+    assert "n1, n2, n3, n4" in printed(*command, "--clear", "n7", code=2)
+    output = printed(*command, "--clear", "n2")
+    assert "node n2: failures cleared" in output and "is excluded" not in output

@@ -13,18 +13,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark, write_cancel_mark
-from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import AttemptSpec, PackTrials
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.files.store import Store
-from tests.support.here import await_that
-from tests.support.launches import committed, job_options, states
+from tests.support.here import await_that, invoke
+from tests.support.launches import attempt_of, committed, job_options, states
 
 SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
 HANGS = """
@@ -51,22 +48,12 @@ class Lab:
         self.sweep.write_text(yaml.safe_dump({"name": "s", "task": "./law.py:law", "grid": {"depth": [2, 3, 4]}}))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "depthrate",
-            "run",
-            str(self.sweep),
-            "--store",
-            self.store.url,
-            "--workers",
-            "1",
-        ]
-        return subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = ["run", str(self.sweep), "--store", self.store.url, "--workers", "1", *words]
+        words = (sys.executable, "-m", "depthrate", *command)
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def call(self, *words: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, [*words, "--store", self.store.url])
-        return result.exit_code, result.output
+        return invoke(*words, "--store", self.store.url)
 
     def records(self) -> list[dict[str, object]]:
         return [json.loads(self.store.read(p)) for p in self.store.list("attempts") if p.endswith(".json")]
@@ -148,9 +135,7 @@ def test_a_worker_that_is_stopped_is_ended_by_its_driver(lab: Lab) -> None:
 def test_status_names_what_comes_no_further(lab: Lab) -> None:
     trial_id = json.loads(lab.call("plan", str(lab.sweep), "--json")[1])["packs"][0]["trial_ids"][0]
     name = f"{time.strftime('%Y%m%dT%H%M%S')}_0123456789ab"
-    record = Attempt(
-        attempt_id=name, sweep="s", pack_id="p", trial_ids=[trial_id], device="cpu", host="node7", pid=4711
-    )
+    record = attempt_of(name, trial_ids=[trial_id], host="node7", pid=4711)
     record.step, record.num_steps, record.progress_at = 10, 200, time.time() - 1200
     record.write(lab.store)
     code, output = lab.call("status", str(lab.sweep))

@@ -34,6 +34,7 @@ from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from tests.support.browser import Browser, browser
+from tests.support.clock import Clock
 from tests.support.counted_files import CountedFileSystem
 from tests.support.here import TINY, await_that
 from tests.support.tests_rows import commit
@@ -441,8 +442,8 @@ def test_looks_of_browsers_cost_the_store_nothing(tmp_path: Path) -> None:
 
 def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return what 30 looks two seconds apart ask of a store in which a trial is committed at every so manieth of them."""
-    clock = [0.0]
-    timed = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
+    clock = Clock()
+    timed = SimpleNamespace(monotonic=clock, time=time.time)
     monkeypatch.setattr(status_command, "time", timed)
     store = Store(f"counted://{kind}-{commits_every}")
     files: CountedFileSystem = store.fs
@@ -469,7 +470,7 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
         if commits_every and number % commits_every == 0:
             with files.acting("worker"):
                 commit(store, f"20260101T000000_{number:012x}", [trial_ids[number]], sweep="a")
-        clock[0] += 2.01
+        clock.sleep(2.01)
         look()
     if kind == "serve":
         numbers = [row[0] for row in rows.table(poller._seen)["rows"] if row[1] == "ok"]

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -17,9 +16,7 @@ from depthrate.orchestrator.console.tables import make_console
 from depthrate.orchestrator.report.fit_tables import fit_table
 from depthrate.orchestrator.report.fit_text import fit_sentence
 from depthrate.storage.catalog.fits import write_fits
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.from_task import task_table
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.least_squares import Array
@@ -27,6 +24,7 @@ from depthrate.tasks.fits.model import CurveFamily, FitParameter, LinearModel, M
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.points import Points, gather
 from depthrate.tasks.fits.rates import fit_rates, predict
+from tests.support.tests_rows import commit_rows
 
 DEPTHS = np.array([2.0, 3, 5, 8, 13, 21])
 X = np.repeat(DEPTHS, 4)
@@ -138,22 +136,9 @@ def committed(store: Store, values: Array) -> list[Trial]:
         Trial(f"t{n}", "task", 1, {"depth": depth, "seed": n % 4, "y": value})
         for n, (depth, value) in enumerate(zip(X, values, strict=True))
     ]
-    columns = builtin_columns()
-    rows = [
-        {"trial_id": t.trial_id, "attempt_id": ATTEMPT, "status": "ok", "params": json.dumps(t.params)} for t in trials
-    ]
-    metrics = [
-        task_table(
-            "metrics",
-            [{"layer": t.params["depth"], "nc1": t.params["y"]}],
-            builtin_columns(),
-            trial_id=t.trial_id,
-            attempt_id=ATTEMPT,
-        )
-        for t in trials
-    ]
-    tables = {"metrics": metrics}
-    commit_trials(store, sweep="s", attempt_id=ATTEMPT, part=None, trials=rows, tables=tables, columns=columns)
+    contents = {t.trial_id: {"metrics": [{"layer": t.params["depth"], "nc1": t.params["y"]}]} for t in trials}
+    params = {t.trial_id: {"params": json.dumps(t.params)} for t in trials}
+    commit_rows(store, ATTEMPT, contents, fields=params.__getitem__)
     return trials
 
 

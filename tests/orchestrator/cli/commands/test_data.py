@@ -12,11 +12,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.data.fetch import downloads_of
 from depthrate.tasks.data.published import PUBLISHED
+from tests.support import here
 from tests.support.here import is_root
 
 CONTENT = {"train-images-idx3-ubyte.gz": b"images", "train-labels-idx1-ubyte.gz": b"labels"}
@@ -57,8 +56,7 @@ def publish(monkeypatch: pytest.MonkeyPatch, base: str, checksums: dict[str, str
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
-    return result.exit_code, result.output
+    return here.invoke("data", *arguments)
 
 
 def test_list_shows_present_and_missing(data: Path) -> None:
@@ -139,9 +137,7 @@ def put_mnist(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_on_mnist(verb: str, store: Path) -> tuple[int, str]:
     settings = ["dataset=mnist", "samples_per_class=2", "steps=2", "depth=2", "seeds=1"]
-    arguments = [verb, "quickstart", "--store", str(store)] + [part for s in settings for part in ("--set", s)]
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    return result.exit_code, result.output
+    return here.invoke(verb, "quickstart", "--store", store, *(part for s in settings for part in ("--set", s)))
 
 
 def cut(data: Path) -> None:

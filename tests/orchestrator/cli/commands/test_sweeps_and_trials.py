@@ -10,16 +10,10 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands.init import TASK
-from tests.support.here import printed
+from tests.support.here import printed, refused
 
 pytestmark = pytest.mark.slow
 GRID = "task: ./my_task.py:power_law\nseeds: 3\nparams: {noise: 0.05}\nfit: [{metric: nc1, x: depth}]\n"
-
-
-def refused(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 2, result.output
-    return result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +35,7 @@ def store(ran: Path, tmp_path: Path) -> str:
 
 
 def ask(store: str, sql: str, *options: str) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = json.loads(
-        printed("query", sql, "--json", "--store", store, *options).split("\nnote")[0]
-    )
-    return rows
+    return json.loads(printed("query", sql, "--json", "--store", store, *options).split("\nnote")[0])
 
 
 def test_each_sweep_is_asked_for_itself(store: str) -> None:
@@ -88,11 +79,8 @@ def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
     assert "nothing was removed" in shown and len(ask(store, "select * from trials")) == 24
     printed("sweeps", "rm", "low", "--yes", "--store", store)
     assert len(ask(store, "select * from trials")) == 18
-    assert [s["sweep"] for s in json.loads(printed("status", "--json", "--store", store))] == [
-        "high",
-        "low.exponent-1.0",
-    ]
-    assert all(s["ok"] == 9 for s in json.loads(printed("status", "--json", "--store", store)))
+    left = {s["sweep"]: s["ok"] for s in json.loads(printed("status", "--json", "--store", store))}
+    assert left == {"high": 9, "low.exponent-1.0": 9}
     assert "low" not in {row["sweep"] for row in ask(store, "select distinct sweep from fits")}
     printed("compact", "--store", store)
     assert "removed: low, 6 trials" in printed("sweeps", "list", "--store", store)
