@@ -272,7 +272,6 @@ def test_every_folder_is_found() -> None:
 def test_public_names() -> None:
     import depthrate
 
-    assert depthrate.__all__ == sorted(depthrate.__all__) and all(
-        hasattr(depthrate, name) for name in depthrate.__all__
-    )
+    assert depthrate.__all__ == sorted(depthrate.__all__)
+    assert all(hasattr(depthrate, name) for name in depthrate.__all__)
     assert {"open", "task", "load", "Results", "Sweep", "Interrupted"} <= set(depthrate.__all__)

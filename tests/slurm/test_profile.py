@@ -124,9 +124,8 @@ def test_keys_that_expire_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
     assert expiring_keys_message(Profile()) == ""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "secret")
-    assert "may expire while they wait" in expiring_keys_message(Profile()) and "secret" not in expiring_keys_message(
-        Profile()
-    )
+    assert "may expire while they wait" in expiring_keys_message(Profile())
+    assert "secret" not in expiring_keys_message(Profile())
     assert expiring_keys_message(Profile(credentials="/keys")) == ""
 
 
@@ -156,9 +155,8 @@ def test_what_follows_from_a_cluster_file() -> None:
 
     assert (made(gpus="a100:2").slots, made(gres="gpu:a100:2").slots, made(gres="gpu", cpus=4).slots) == (2, 2, 1)
     assert made(gres="tmpdir:2", cpus=4).slots == 4 and made(gres="gpu:3").gpu_type is None
-    assert (
-        made(cpus=4, mem_per_cpu_gb=2).worker_mem_gb("cpu") == 2 and made(mem_gb="default").worker_mem_gb("cpu") is None
-    )
+    assert made(cpus=4, mem_per_cpu_gb=2).worker_mem_gb("cpu") == 2
+    assert made(mem_gb="default").worker_mem_gb("cpu") is None
     assert made(gpus="a100:2", cpus=8, mem_gb=16).resources_text() == "2 a100 GPUs, 8 CPUs, 16 GB"
     assert made(exclusive=True, mem_gb="default").resources_text() == "whole nodes"
     pairs = [
@@ -432,9 +430,8 @@ def test_the_batch_script_queues_a_container_again(
     )
     done = subprocess.run(["bash", tmp_path / "job.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert ((tmp_path / "asked").read_text().splitlines() if requested else []) == requested and (
-        tmp_path / "asked"
-    ).exists() == bool(requested)
+    assert ((tmp_path / "asked").read_text().splitlines() if requested else []) == requested
+    assert (tmp_path / "asked").exists() == bool(requested)
 
 
 @pytest.mark.parametrize("setup_fails", [True, False])

@@ -417,10 +417,8 @@ def test_nothing_is_purged_while_a_list_cannot_be_believed(relaunched: Store, da
 def test_the_command_says_so_and_ends_with_1(relaunched: Store) -> None:
     relaunched.write(LIST, b"")
     result = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", relaunched.url])
-    assert (
-        result.exit_code == 1
-        and "nothing was purged: sweeps/c/t1.trials was changed after it was written" in result.output
-    )
+    assert result.exit_code == 1
+    assert "nothing was purged: sweeps/c/t1.trials was changed after it was written" in result.output
 
 
 def test_a_repair_leaves_a_damaged_list_to_what_mends_it(relaunched: Store) -> None:

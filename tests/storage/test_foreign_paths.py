@@ -225,9 +225,8 @@ def test_a_pack_of_checkpoints_is_named_by_its_folder(folder: Store, tiny_sweep:
 
 def test_a_spec_is_of_the_sweep_in_whose_folder_it_stands(folder: Store) -> None:
     folder.write("sweeps/s/0123.json", b'{"spec": {"name": "../x"}, "launched_at": "2026"}')
-    assert newest_specs(folder) == {} and [f.path for f in verify(folder, builtin_columns()).findings] == [
-        "sweeps/s/0123.json"
-    ]
+    assert newest_specs(folder) == {}
+    assert [f.path for f in verify(folder, builtin_columns()).findings] == ["sweeps/s/0123.json"]
 
 
 def test_foreign_keys_of_a_bucket_are_named_and_never_touched() -> None:

@@ -118,7 +118,8 @@ def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) 
     code, output = call(folder, "upgrade")
     assert code == 0 and "has format 1" in output and "for 1 launch without an intact one" in output
     after = newest_specs(folder)["s"]
-    assert len(after.trial_ids(folder) or ()) == 2 and (after.number, after.launched_at) == (
+    assert len(after.trial_ids(folder) or ()) == 2
+    assert (after.number, after.launched_at) == (
         before.number,
         before.launched_at,
     )

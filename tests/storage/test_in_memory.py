@@ -74,6 +74,5 @@ def test_fits_are_the_same_to_the_last_bit(sweep: SweepSpec, store: Store) -> No
     plain = fit_curves(results, sweep.fit, checked.trials, checked.task)
     from_memory = fit_curves(in_memory(results, sweep.fit, checked.trials.ids), sweep.fit, checked.trials, checked.task)
     assert [curve.fits for curve in from_memory] == [curve.fits for curve in plain]
-    assert [curve.rows for curve in from_memory] == [curve.rows for curve in plain] and all(
-        curve.rows for curve in plain
-    )
+    assert [curve.rows for curve in from_memory] == [curve.rows for curve in plain]
+    assert all(curve.rows for curve in plain)

@@ -62,9 +62,8 @@ def test_two_own_columns_may_not_differ_in_capitals_alone() -> None:
 
 def test_texts_that_no_file_can_hold_are_written_out() -> None:
     converted = table([{"layer": 1, "note": "half \ud800 of a pair", "split": "tr\udcffain"}])
-    assert converted["note"].to_pylist() == ["half \\ud800 of a pair"] and converted["split"].to_pylist() == [
-        "tr\\udcffain"
-    ]
+    assert converted["note"].to_pylist() == ["half \\ud800 of a pair"]
+    assert converted["split"].to_pylist() == ["tr\\udcffain"]
 
 
 @pytest.mark.parametrize(("column", "value"), [("layer", 1.5), ("step", 0.1), ("layer", float("nan"))])

@@ -233,7 +233,8 @@ def test_null_is_a_default():
     keys = ("params", "grid", "grids", "seeds", "search", "figures", "max_trials", "engine")
     fit = {"metric": "nc1", "layer": None, "over": None}
     spelled = sweep_of_spec({"name": "s", "task": "collapse", "fit": [fit], **dict.fromkeys(keys)})
-    assert spelled == plain and spelled.spec() == {
+    assert spelled == plain
+    assert spelled.spec() == {
         "name": "s",
         "task": "collapse",
         "fit": [{"metric": "nc1", "x": "depth", "by": []}],

@@ -90,10 +90,8 @@ def test_making_many_gives_the_ids_of_the_definition(case, task, version):
     for params in mappings:
         text = plainly({"task": task, "task_version": version, "params": params})
         trial_id = hashlib.sha256(text.encode()).hexdigest()[:16]
-        assert (
-            maker.make(params) == Trial(trial_id, task, version, params)
-            and trial_id_of(task, version, params) == trial_id
-        )
+        assert maker.make(params) == Trial(trial_id, task, version, params)
+        assert trial_id_of(task, version, params) == trial_id
 
 
 def test_changed_list_is_encoded_again():

@@ -58,9 +58,8 @@ def test_python_says_what_the_command_says() -> None:
     printed = json.loads(invoke("compare", "half", "one", "--json").stdout)
     found = depthrate.compare("half", depthrate.load("one.yaml"))
     (fit,), row = printed["fits"], found.df().iloc[0]
-    assert (
-        row["metric"] == fit["metric"] == "nc1" and 0.45 < row["first_exponent"] < 0.55 < 0.9 < row["second_exponent"]
-    )
+    assert row["metric"] == fit["metric"] == "nc1"
+    assert 0.45 < row["first_exponent"] < 0.55 < 0.9 < row["second_exponent"]
     assert (row["first_exponent"], row["second_ci_low"]) == (fit["first"]["exponent"], fit["second"]["ci_low"])
     assert row["p_equal"] == fit["p_equal"] < 1e-3
     assert (

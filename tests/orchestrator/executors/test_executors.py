@@ -238,9 +238,8 @@ def test_an_exception_is_tried_on_two_nodes_at_most_and_spares_its_pack(machines
     query = "select count(*), count(distinct host) from attempts where state = 'failed'"
     num_tried = min(2, machines.num_nodes)
     results = open_results(folder.root)
-    assert (
-        results.sql(query).fetchall() == [(num_tried, num_tried)] and len(results.sql(traced).fetchall()) == num_tried
-    )
+    assert results.sql(query).fetchall() == [(num_tried, num_tried)]
+    assert len(results.sql(traced).fetchall()) == num_tried
 
 
 @pytest.mark.slow
@@ -285,9 +284,9 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(
     assert killed and not outcome.failures
     assert [depth for depth, _ in committed(folder)] == [1, 2, 3, 4] and raw_rows(folder) == 4
     trial_states = states(folder)  # on a busy machine Ray may take the other node for dead too
-    assert (
-        trial_states[:4] == ["done"] * 4 and len(trial_states) > 4 and set(trial_states[4:]) <= {"lost", "interrupted"}
-    )
+    assert trial_states[:4] == ["done"] * 4
+    assert len(trial_states) > 4
+    assert set(trial_states[4:]) <= {"lost", "interrupted"}
 
 
 @pytest.mark.slow

@@ -70,7 +70,8 @@ def test_status_counts_only_them(shared: Store, queue: Callable[..., None]) -> N
 def test_a_launch_watches_only_them(shared: Store, queue: Callable[..., None]) -> None:
     queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
     submissions, known = jobs_of_sweep(shared, "s", "lab")
-    assert list(known) == ["7"] and {submission.name: submission.job_ids for submission in submissions} == {
+    assert list(known) == ["7"]
+    assert {submission.name: submission.job_ids for submission in submissions} == {
         OURS: ["7"],
         LIE: [],
     }
@@ -83,7 +84,8 @@ def test_a_record_that_claims_a_job_of_another_record_does_not_get_it(
     Submission(LIE, "s", "lab", f"{shared.root}/slurm/s/{LIE}", packs, ["7"]).write(shared)
     queue(("7", "RUNNING", OURS))
     submissions, known = jobs_of_sweep(shared, "s", "lab")
-    assert list(known) == ["7"] and {submission.name: submission.job_ids for submission in submissions} == {
+    assert list(known) == ["7"]
+    assert {submission.name: submission.job_ids for submission in submissions} == {
         OURS: ["7"],
         LIE: [],
     }

@@ -542,9 +542,9 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
     assert job.attempt_id not in {end.attempt_id for end in ends}, "its job keeps running and is not resubmitted"
     stored = [read_attempt(folder, "s", name) for name in names]
     assert [entry and entry["state"] for entry in stored] == ["lost", "lost", "running"]
-    assert (
-        stored[0] is not None and stored[0]["ended_at"] == 1060.0 and "ended as NODE_FAIL on n1" in stored[0]["error"]
-    )
+    assert stored[0] is not None
+    assert stored[0]["ended_at"] == 1060.0
+    assert "ended as NODE_FAIL on n1" in stored[0]["error"]
     assert stored[1] is not None and span_s(stored[1], time.time()) == 30.0, "as the accounting counts it"
 
 

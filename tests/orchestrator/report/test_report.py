@@ -285,18 +285,17 @@ def test_each_trial_stands_once_with_its_numbers() -> None:
     text, trial = words(page), data.results.iloc[0]
     assert all(text.count(str(trial_id)) == 1 for trial_id in data.trials["trial_id"])
     row = re.findall(f'<tr id="trial-{trial["trial_id"]}">(.*?)</tr>', page)[0]
-    assert (
-        f">{trial['nc1']:.3g}<" in row and f">{trial['objective_gap']:.3g}<" in row and f">{trial['loss']:.3g}<" in row
-    )
+    assert f">{trial['nc1']:.3g}<" in row
+    assert f">{trial['objective_gap']:.3g}<" in row
+    assert f">{trial['loss']:.3g}<" in row
     falling = frozenset(str(trial_id) for trial_id in data.trials["trial_id"][1:3])
     told = render_report(replace(data, fits=[replace(curve, unconverged=falling) for curve in data.fits]))
     doubts = re.findall('<section id="excluded-and-unconverged-trials">.*?</section>', told, re.DOTALL)[0]
     assert doubts.count("included, but unconverged") == 1, "one line a reason, however many curves"
     assert "NC1, NC2A, NC3, Objective gap" in words(doubts)
     links = re.findall('<a href="#trial-([^"]*)">([^<]*)</a>', doubts)
-    assert [name for _, name in links] == ["depth 2, seed 1", "depth 2, seed 2"] and {
-        link for link, _ in links
-    } == falling
+    assert [name for _, name in links] == ["depth 2, seed 1", "depth 2, seed 2"]
+    assert {link for link, _ in links} == falling
 
 
 def test_the_contents_lead_to_every_section_once() -> None:

@@ -150,7 +150,8 @@ def test_what_the_store_says_was_proposed_counts(sampler: str, make_sampler: Any
     resumed = make_sampler(sampler=sampler)
     resumed.replay(foreign, [complete(values) for values in foreign[0]])
     done = [t for t in resumed._study.trials if t.state == optuna.trial.TrialState.COMPLETE]
-    assert [t.params for t in done] == foreign[0] and [t.value for t in done] == [
+    assert [t.params for t in done] == foreign[0]
+    assert [t.value for t in done] == [
         0.0,
         complete(foreign[0][1]).values[0],
     ]
@@ -257,10 +258,8 @@ def bowl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store, str]:
 @pytest.mark.slow
 def test_best_per_depth_is_measured(bowl: tuple[Path, Store, str]) -> None:
     path, folder, output = bowl
-    assert (
-        "search: 4 studies of 12 proposals each (tpe, the first 12 random), 48 proposed" in output
-        and "all 56 trials" in output
-    )
+    assert "search: 4 studies of 12 proposals each (tpe, the first 12 random), 48 proposed" in output
+    assert "all 56 trials" in output
     results = results_of(folder)
     assert results.sql("select count(*), count(distinct trial_id) from trials").fetchall() == [(56, 56)]
     measured = dict(results.sql("select depth, any_value(x) from results where seed > 0 group by depth").fetchall())
@@ -268,9 +267,9 @@ def test_best_per_depth_is_measured(bowl: tuple[Path, Store, str]) -> None:
     assert measured == best and len(best) == 4
     assert all(abs(math.log(x * depth)) < 1.2 for depth, x in best.items()), best
     again = run(path, folder).output
+    assert "to run" not in again
     assert (
-        "to run" not in again
-        and results_of(folder).sql("select count(*) from attempts").fetchall()
+        results_of(folder).sql("select count(*) from attempts").fetchall()
         == results.sql("select count(*) from attempts").fetchall()
     )
     assert '"num_trials": 56' in invoke("status", "--store", folder.root, "--json").output

@@ -285,9 +285,9 @@ def test_every_answer_is_closed(server: Server) -> None:
 
 def test_sql_answers_and_refuses_as_query_does(server: Server) -> None:
     found = server.sql("select trial_id, nc1 from results where depth = 3").json()
-    assert (
-        found["columns"] == ["trial_id", "nc1"] and found["rows"] == [["t2", pytest.approx(6.2)]] and not found["more"]
-    )
+    assert found["columns"] == ["trial_id", "nc1"]
+    assert found["rows"] == [["t2", pytest.approx(6.2)]]
+    assert not found["more"]
     assert server.sql("select count(*) as n from trials", "b").json()["rows"] == [[1]]
     many = server.sql("select i from trials, range(100000) as r(i)").json()
     assert len(many["rows"]) == MAX_ROWS and many["more"]

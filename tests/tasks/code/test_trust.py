@@ -236,9 +236,8 @@ def test_unpacked_code_that_was_changed_is_unpacked_anew(
     code = code_of_task(f"{folder / 'law.py'}:law")
     assert code is not None
     unpacked = unpack(code)
-    assert (
-        unpacked == tmp_path / "cache/depthrate/code" / code.content_hash and unpacked.stat().st_mode & 0o777 == 0o700
-    )
+    assert unpacked == tmp_path / "cache/depthrate/code" / code.content_hash
+    assert unpacked.stat().st_mode & 0o777 == 0o700
     before = unpacked.stat().st_ino
     assert unpack(code).stat().st_ino == before, "it is unpacked once"
     if damage == "changed":

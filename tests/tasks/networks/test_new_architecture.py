@@ -179,8 +179,7 @@ def test_running_means_serve_evaluation(funnel):
     start = {s.name: torch.zeros(2, *s.shape) for s in network.state_specs()}
     x_TNI = torch.randn(2, 6, 64, generator=generator)
     trained, moved = network.training_logits(theta, x_TNI, start)
-    assert all((moved[name] != 0).any() for name in start) and not torch.equal(
-        trained, network.logits(theta, x_TNI, moved)
-    )
+    assert all((moved[name] != 0).any() for name in start)
+    assert not torch.equal(trained, network.logits(theta, x_TNI, moved))
     torch.testing.assert_close(network.logits(theta, x_TNI, moved)[:, :2], network.logits(theta, x_TNI[:, :2], moved))
     np.testing.assert_array_equal(start["mean_1"], 0)

@@ -173,11 +173,9 @@ def test_objective_typo_shows_the_columns_with_values(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(f"name: s\ntask: ./t.py:t\n{search}\n")
     output = printed("run", tmp_path / "s.yaml", "--workers", "1", "--store", tmp_path / "store", code=2)
     shown = " ".join(output.split())
-    assert (
-        "the first 2 random" in shown
-        and 'Did you mean "height"?' in shown
-        and "Columns with a value: trial_id, sweep" in shown
-    )
+    assert "the first 2 random" in shown
+    assert 'Did you mean "height"?' in shown
+    assert "Columns with a value: trial_id, sweep" in shown
 
 
 SLOW = """

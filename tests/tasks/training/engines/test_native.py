@@ -140,10 +140,8 @@ def test_no_local_compiler_warns_once(tmp_path, monkeypatch, caplog):
     done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
     assert done.exit_code == 0, done.output
     messages = [record.getMessage() for record in caplog.records if "eagerly" in record.getMessage()]
-    assert (
-        len(messages) == 1
-        and "trials train eagerly, because the C++ compiler 'no-such-compiler' is not on PATH" in messages[0]
-    )
+    assert len(messages) == 1
+    assert "trials train eagerly, because the C++ compiler 'no-such-compiler' is not on PATH" in messages[0]
     engines = json.loads(invoke(tmp_path, "query", "select distinct engine from attempts", "--json").output)
     assert engines == [{"engine": "eager"}]
 
