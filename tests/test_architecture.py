@@ -238,9 +238,7 @@ def process_starts(path: Path) -> Iterator[str]:
             dotted = ast.unparse(node.func)
             if dotted.partition(".")[0] in MODULES_THAT_START:
                 yield dotted
-        is_python = (
-            isinstance(node, ast.Attribute) and node.attr == "executable" and ast.unparse(node) == "sys.executable"
-        )
+        is_python = isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
         if is_python and id(node) not in in_messages:
             yield "sys.executable"
 

@@ -109,9 +109,7 @@ def test_lowest_objectives_are_those_of_lbfgs():
 
 @pytest.mark.slow
 def test_verdicts_follow_from_numbers(pages):
-    assert {figure.key: pages.verdict(figure) for figure in FIGURES} == {
-        figure.key: figure.verdict for figure in FIGURES
-    }
+    assert {f.key: pages.verdict(f) for f in FIGURES} == {f.key: f.verdict for f in FIGURES}
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,7 @@ def test_what_follows_from_a_cluster_file() -> None:
     assert made(mem_gb="default").worker_mem_gb("cpu") is None
     assert made(gpus="a100:2", cpus=8, mem_gb=16).resources_text() == "2 a100 GPUs, 8 CPUs, 16 GB"
     assert made(exclusive=True, mem_gb="default").resources_text() == "whole nodes"
-    pairs = [
-        (alternative.account, alternative.qos) for alternative in made(account=["a", "b"], qos="x,y").alternatives()
-    ]
+    pairs = [(one.account, one.qos) for one in made(account=["a", "b"], qos="x,y").alternatives()]
     assert pairs == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
 
 
@@ -345,9 +343,7 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
     profile = Profile(job_min=30, array_parallelism=8)
     assert [len(job) for job in bundle(range(200), [0.1] * 200, profile)] == [25] * 8
     assert len(bundle(range(3), [0.1] * 3, profile)) == 3
-    assert [len(job) for job in bundle(range(64), [None] * 64, profile)] == [2] * 32, (
-        "four rounds where costs are unknown"
-    )
+    assert [len(job) for job in bundle(range(64), [None] * 64, profile)] == [2] * 32, "four rounds if costs are unknown"
     assert len(bundle(range(5), [1.0, None, 1.0, 1.0, 1.0], Profile(job_min=0))) == 5
     assert len(bundle(range(5), [1.0] * 5, Profile(job_min=0))) == 5
 
@@ -425,9 +421,7 @@ def test_the_batch_script_queues_a_container_again(
     for name, value in {"JOB_ID": "9", "ARRAY_JOB_ID": "5", "ARRAY_TASK_ID": "3"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     (tmp_path / "jobs").mkdir()
-    (tmp_path / "job.sh").write_text(
-        batch_script(Profile(container="x.sif", failed_start_s=0), "x", 2, tmp_path / "jobs")
-    )
+    (tmp_path / "job.sh").write_text(batch_script(Profile(container="x.sif", failed_start_s=0), "x", 2, tmp_path / "j"))
     done = subprocess.run(["bash", tmp_path / "job.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert ((tmp_path / "asked").read_text().splitlines() if requested else []) == requested

@@ -262,17 +262,13 @@ def test_queries_scoped_to_each_of_two_sweeps_that_share_trials_are_right(store:
     launch_spec(store, "b", "2", "t2", "t3")
     commit(store, B, ["t3"], sweep="b", value=5.0)
     for _ in range(2):
-        by_sweep = counted(
-            store, "select sweep, list(trial_id order by trial_id) from results group by sweep order by 1"
-        )
-        assert by_sweep == [("a", ["t1", "t2"]), ("b", ["t2", "t3"])]
+        found = counted(store, "select sweep, list(trial_id order by trial_id) from results group by sweep order by 1")
+        assert found == [("a", ["t1", "t2"]), ("b", ["t2", "t3"])]
         assert counted(store, "select count(*), sum(nc1) from results where sweep = 'b'")[0] == (2, pytest.approx(16.4))
         assert counted(store, "select count(*) from trials t join metrics m using (trial_id) where t.sweep = 'b'") == [
             (12,)
         ]
-        assert counted(store, "select count(*), count(distinct trial_id) from results") == [(3, 3)], (
-            "no sweep, no doubles"
-        )
+        assert counted(store, "select count(*), count(distinct trial_id) from results") == [(3, 3)], "no doubles"
         scoped = Results(store, builtin_columns()).for_sweep("b")
         assert scoped.sql("select count(*), min(sweep), max(sweep) from trials").fetchall() == [(2, "b", "b")]
         for table in ("metrics", "curves", "features"):

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
+from unittest import mock
 
 import pytest
 
@@ -215,9 +216,7 @@ def test_a_file_that_changes_is_copied_anew(source: Path, tmp_path: Path, opened
 def test_a_copy_that_was_cut_off_is_no_copy(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = CachedDataFolder(str(source), str(tmp_path / "node"))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "depthrate.storage.files.data_folder.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr("depthrate.storage.files.data_folder.os.replace", mock.Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             data.read("mnist/images")
     (copies,) = (tmp_path / "node").glob("*/*")

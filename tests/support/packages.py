@@ -25,9 +25,7 @@ def write_metadata(site: Path, name: str, entry_points: EntryPoints) -> None:
 
 def own_entry_points() -> dict[str, dict[str, str]]:
     """Return the entry points that depthrate declares."""
-    declared: dict[str, dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "entry-points"
-    ]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     return declared
 
 

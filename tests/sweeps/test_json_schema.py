@@ -129,10 +129,7 @@ def test_slips_are_refused(content: dict[str, Any], piece: str) -> None:
 
 def test_every_key_says_what_it_is() -> None:
     schema = VALIDATOR.schema
-    parts = [
-        schema,
-        *(schema["$defs"][name] for name in ("Search", "Prune", "FinalRuns", "FitRequest", "FigureRequest")),
-    ]
+    parts = [schema, *(schema["$defs"][n] for n in ("Search", "Prune", "FinalRuns", "FitRequest", "FigureRequest"))]
     assert all("description" in value for part in parts for value in part["properties"].values())
 
 

@@ -143,9 +143,7 @@ def test_estimates_per_pack_or_trial():
 
 
 def predicting(task, base=100.0):
-    return with_memory(
-        task, lambda params, num_trials, device: base + 50 * params["depth"] * params["width"] * num_trials
-    )
+    return with_memory(task, lambda params, num, device: base + 50 * params["depth"] * params["width"] * num)
 
 
 def test_gpu_memory_cuts_packs():

@@ -31,9 +31,7 @@ def stored(
     store.write("attempts/sweep=s/a.json", b"{}")
     tables = {name: rows for name, rows in {"metrics": metrics, "curves": curves}.items() if rows is not None}
     contents = {t: {name: rows(params) for name, rows in tables.items()} for t, params in planned.items()}
-    commit_rows(
-        store, "a", contents, fields=lambda t: {"status": status(planned[t]), "params": json.dumps(dict(planned[t]))}
-    )
+    commit_rows(store, "a", contents, fields=lambda t: {"status": status(planned[t]), "params": json.dumps(planned[t])})
     return [Trial(name, "task", 1, params) for name, params in planned.items()]
 
 
@@ -164,9 +162,7 @@ def test_falling_objectives_are_counted_and_dropped(folder: Store) -> None:
 def test_untrained_trials_are_excluded_with_the_cure(folder: Store) -> None:
     def curves(params: Any) -> list[dict[str, Any]]:
         end = 2.3 if (params["depth"], params["seed"]) in ((8, 0), (8, 2)) else 0.01
-        return [
-            {"step": step, "objective": loss + 0.1, "loss": loss} for step, loss in ((0, 2.6), (75, end), (100, end))
-        ]
+        return [{"step": step, "objective": y + 0.1, "loss": y} for step, y in ((0, 2.6), (75, end), (100, end))]
 
     grid = [{"dataset": "digits", "loss": "ce", "depth": d, "seed": s} for d in (2, 3, 5, 8) for s in (0, 1, 2)]
     nc1 = lambda p: [{"step": 100, "layer": 1, "nc1": p["depth"] ** -0.5 * (1 + 0.01 * p["seed"])}]  # noqa: E731
@@ -258,9 +254,7 @@ def test_replicates_of_other_parameters(folder: Store) -> None:
         for pairs in ([(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 0), (1, 0)])
     }
     assert texts == {"2 seeds, each with its own data_seed", "2 seeds, at the 2 values of data_seed used", "2 seeds"}
-    assert interval_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", (
-        "each trial is its own draw"
-    )
+    assert interval_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", "each trial is one draw"
     chain = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
     assert interval_text(FitRequest("nc1"), chain, []) == "1 seed", (
         "in a chain each depth starts where the previous one ended"
@@ -280,9 +274,7 @@ def test_last_layer_theorem_excludes_other_layers(folder: Store) -> None:
 
 
 def test_averaged_parameters_are_named(folder: Store) -> None:
-    grid = [
-        {"depth": d, "seed": s, "lr": lr, "decay": 1 / d} for d in (2, 4, 8) for s in (0, 1, 2) for lr in (0.1, 0.2)
-    ]
+    grid = [{"depth": d, "seed": s, "lr": lr, "decay": 1 / d} for d in (2, 4, 8) for s in range(3) for lr in (0.1, 0.2)]
     trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"] * (1 + 0.01 * p["seed"])}])
     requests = [FitRequest("nc1"), FitRequest("nc1", by=("lr",)), FitRequest("nc1", where="lr = 0.1")]
     both, *apart = fit_curves(results_of(folder), requests, trials)

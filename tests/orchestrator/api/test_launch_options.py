@@ -104,9 +104,7 @@ def test_a_job_that_an_earlier_version_submitted_begins() -> None:
 )
 def test_option_declared_and_used(use: str, file: str) -> None:
     """Two files: `executors/options.py`, or an executor's own, and where it does something; nobody hands it on by name."""
-    files = {
-        path.relative_to(ROOT / "orchestrator").as_posix() for path in RUN_FILES if re.search(use, path.read_text())
-    }
+    files = {p.relative_to(ROOT / "orchestrator").as_posix() for p in RUN_FILES if re.search(use, p.read_text())}
     assert file in files and files <= {file, "api/run.py"}, "run.py refuses options that contradict each other"
 
 

@@ -29,9 +29,7 @@ def test_pilot_runs_one_pack(tmp_path: Path) -> None:
     before = runner.invoke(app, ["plan", *given])
     assert "hours: unknown. To measure them on one pack: depthrate run SWEEP --pilot" in before.output, before.output
     probed = runner.invoke(app, ["run", *given, "--pilot"])
-    assert probed.exit_code == 0 and "pilot run of 1 pack finished. s: 16 trials, 4 done" in probed.output, (
-        probed.output
-    )
+    assert probed.exit_code == 0 and "pilot run of 1 pack finished. s: 16 trials, 4 done" in probed.output
     assert "core-hours" in probed.output and "based on the last measured pack" in probed.output
     assert "run the rest: depthrate run" in probed.output and "--pilot" not in probed.output.split("run the rest")[1]
     after = json.loads(runner.invoke(app, ["plan", *given, "--json"]).output)

@@ -90,9 +90,7 @@ def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
 
 
 def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path, bare_cluster: Cluster) -> None:
-    lacking = subprocess.run(
-        [bare_python, "-c", "import depthrate"], capture_output=True, text=True, check=False, cwd="/"
-    )
+    lacking = subprocess.run([bare_python, "-c", "import depthrate"], capture_output=True, text=True, cwd="/")
     assert "No module named 'depthrate'" in lacking.stderr
     session = Session(address=bare_cluster.address).connect()
     assert session.max_resources()["CPU"] == 2 and check_nodes() == NodeCheck([], [])

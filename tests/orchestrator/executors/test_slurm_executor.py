@@ -417,9 +417,7 @@ def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsew
     assert scheduler.kept_away == {"2": ["n2", "n9"], "3": ["n2", "n9"]}
     assert "node n2: 2 jobs ended before depthrate started" in caplog.text
     ends = ends_of(executor, 200)
-    assert {end.attempt_id: end.kind for end in ends} == dict.fromkeys(
-        (first.attempt_id, second.attempt_id), "not_begun"
-    )
+    assert {e.attempt_id: e.kind for e in ends} == dict.fromkeys((first.attempt_id, second.attempt_id), "not_begun")
     assert RULES[FailureKind.NOT_BEGUN].retries >= 50 and not executor._nodes.starts_nowhere([])
     executor.submit(jobs("f"))
     assert scheduler.excluded == ["n2"]
@@ -573,9 +571,7 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     executor.profile = replace(executor.profile, grace_s=60)
     executor._queue._grace_s = 60
     ends_of(executor, 3)
-    assert any(
-        "ended as TIMEOUT (probably walltime_min was too short), waiting up to" in text for text in caplog.messages
-    )
+    assert any("ended as TIMEOUT (probably walltime_min was too short), waiting" in text for text in caplog.messages)
 
 
 def test_a_failed_start_ends_before_slurm_lists_it(
@@ -788,9 +784,7 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
     answered, scheduler.is_away = threading.Event(), how == "fails"
     if how == "hangs":
         monkeypatch.setattr(watched_jobs, "ANSWER_WAIT_S", 0.01)
-        monkeypatch.setattr(
-            watched_jobs, "squeue_states", lambda job_ids: answered.wait(60) and scheduler.squeue(job_ids)
-        )
+        monkeypatch.setattr(watched_jobs, "squeue_states", lambda ids: answered.wait(60) and scheduler.squeue(ids))
     assert ends_of(executor, 10) == []
     record(executor.store, recorded.attempt_id, "done")
     commit(executor.store, f"20260101T000001_{'9' * 12}", committed.trial_ids)
@@ -887,9 +881,7 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     folders = {}
     for name in names:
         executor.submit(jobs(name))
-        (submission,) = [
-            submission for submission in read_submissions(folder, ["s"]) if submission.packs[0][0].pack_id == name
-        ]
+        (submission,) = [made for made in read_submissions(folder, ["s"]) if made.packs[0][0].pack_id == name]
         folders[name] = Path(submission.folder)
         (folders[name] / "log.err").touch()
     done, failed, interrupted, ending = (job.attempt_id for job in jobs(*names))

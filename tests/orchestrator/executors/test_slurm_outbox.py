@@ -124,9 +124,7 @@ def test_a_limit_that_nobody_tells_is_learnt(cluster: Cluster, folder: Store) ->
     cluster.there, cluster.most, cluster.now = 3, 50, COUNT_INTERVAL_S + 1
     assert sum(len(array.packs) for array in submit(outbox, cluster, 25)) == 2
     cluster.now = COUNT_INTERVAL_S + LEARNT_LIMIT_TTL_S + 1
-    assert sum(len(array.packs) for array in submit(outbox, cluster, 25)) == 25, (
-        "other jobs of the group may have ended"
-    )
+    assert sum(len(array.packs) for array in submit(outbox, cluster, 25)) == 25, "others of the group may have ended"
 
 
 def test_a_cluster_that_takes_nothing_although_nothing_is_there_says_so(cluster: Cluster, folder: Store) -> None:

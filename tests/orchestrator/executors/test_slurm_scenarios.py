@@ -343,9 +343,7 @@ def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
     bench.check(12, most_redone=0)
     assert {step[3] for step in bench.steps()} <= {"n1", "n3", "n4"}
     lost = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
-    assert lost == [("not_begun",)] and num_jobs(bench) <= 12 + 4, (
-        "its two CPUs, and at most once more before it is excluded"
-    )
+    assert lost == [("not_begun",)] and num_jobs(bench) <= 12 + 4, "its two CPUs, and at most once more"
 
 
 def test_a_node_on_which_trials_fail_is_avoided(bench: Bench) -> None:
@@ -376,9 +374,7 @@ def test_a_task_that_fails_on_every_node_stops_the_launch(bench: Bench) -> None:
     )
     printed = bench.wait(bench.start(), code=1)
     assert "stopped early" in printed and "Excluded" not in printed
-    assert 1 <= printed.count("RuntimeError: a bug") <= 2, (
-        "a line as it happens, with a count and nodes, and one at the end"
-    )
+    assert 1 <= printed.count("RuntimeError: a bug") <= 2, "a line as it happens, and one at the end"
     (last,) = [line for line in printed.splitlines() if "RuntimeError: a bug" in line and "See: depthrate logs" in line]
     assert " packs on n" in last
     assert list(bench.status()["errors"]) == ["RuntimeError: a bug"]

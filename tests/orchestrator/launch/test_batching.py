@@ -97,9 +97,7 @@ def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(fold
     assert attempt.state == "failed" and [depth for depth, _ in committed(folder)] == done
     rows = results_of(folder).sql("select trial_id, count(*) from features group by all order by all").fetchall()
     assert rows == sorted((t.trial_id, t.params["depth"]) for t in trials if t.params["depth"] in done)
-    assert not [
-        finding for finding in verify(folder, builtin_columns(), deep=True).findings if finding.kind != "leftover"
-    ]
+    assert not [f for f in verify(folder, builtin_columns(), deep=True).findings if f.kind != "leftover"]
 
 
 def test_what_was_done_before_a_failure_is_committed(folder: Store, unhurried: None) -> None:
@@ -156,9 +154,7 @@ def test_a_failure_in_a_pack_that_others_committed_is_not_the_next_ones(failed: 
     record = {"state": AttemptState.FAILED, "pack_id": failed}
     guilty, others = split_failed(left, FailureKind.TABLE, record)
     assert not guilty and others == left and left[0].runs_alone
-    assert split_failed(left, FailureKind.TABLE, record) == (left, []), (
-        "an attempt of one pack has only that pack's failures"
-    )
+    assert split_failed(left, FailureKind.TABLE, record) == (left, []), "an attempt of one pack has only its failures"
     alone = [QueuedPack(Pack("b", ()))]
     assert split_failed(alone, FailureKind.TASK, {"state": AttemptState.FAILED, "pack_id": "b"}) == (alone, [])
     assert split_failed(alone, FailureKind.WORKER_LOST, None) == (alone, [])

@@ -131,9 +131,7 @@ def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_
     assert native_s < eager_s / 2
     asks_natively = make_estimates(plan, store, "cpu", Engine.AUTO)
     without = dataclasses.replace(asks_natively, measured=(), by_engine={})
-    assert without(pack) == pytest.approx(
-        PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * len(pack.trials) + native_s / without.speed
-    )
+    assert without(pack) == pytest.approx(whole_s(pack, task) - eager_s + native_s / without.speed)
     native_whole_s = whole_s(pack, task, Engine.NATIVE)
     ran_eagerly = [(0.0, 7.0)]
     assert (

@@ -124,9 +124,7 @@ def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Pat
     ran = runner.invoke(app, ["run", str(tmp_path / "s.yaml"), "--store", store, "--workers", "1"])
     assert ran.exit_code == 1 and "2 trials in 2 packs" in ran.output, ran.output
     assert ran.output.count("See: depthrate logs") == 1
-    assert "1 packs" not in ran.output and ran.output.count("ValueError: no such depth") <= 2, (
-        "as it happens, and at the end"
-    )
+    assert "1 packs" not in ran.output and ran.output.count("ValueError: no such depth") <= 2, "and at the end"
     (state,) = json.loads(runner.invoke(app, ["status", "--store", store, "--json"]).output)
     text = " ".join(event["text"] for event in state["events"])
     assert "ValueError: no such depth" in text and "given up" in text

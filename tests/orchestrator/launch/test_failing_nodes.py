@@ -20,7 +20,7 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
 from tests.support.clock import Clock
 from tests.support.here import printed
-from tests.support.launches import OWN_TASKS, IdleExecutor, attempt_of, drive, plan_of_depths, spec_of
+from tests.support.launches import OWN_TASKS, IdleExecutor, attempt_of, drive, plan_of, plan_of_depths, spec_of
 from tests.support.tests_rows import commit
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -34,9 +34,7 @@ def test_nodes_says_which_are_suspects(folder: Store) -> None:
         attempt.error, attempt.error_kind = error, None if error is None else FailureKind.HARDWARE
         attempt.started_at, attempt.ended_at = now - seconds_ago - 1, now - seconds_ago
         attempt.write(folder)
-    write_launch(
-        folder, check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
-    )
+    write_launch(folder, plan_of(folder, grid={"depth": [2]}).checked)
     listed = json.loads(printed("nodes", "s", "--store", folder.url, "--json"))
     avoided = {node["node"]: node["avoided"] for node in listed}
     assert "1 of 1 attempts failed on n2" in avoided.pop("n2")
@@ -182,9 +180,7 @@ def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
-    outcome, cluster = drive_cluster(
-        folder, lambda job, node: ECC if node == "n2" else None, num_trials=60, tick_s=20.0
-    )
+    outcome, cluster = drive_cluster(folder, lambda job, node: ECC if node == "n2" else None, 60, tick_s=20.0)
     assert not outcome.failures and 2 <= sum(has_failed for _, _, has_failed in cluster.ran) <= 3
     checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
     write_launch(folder, checked)

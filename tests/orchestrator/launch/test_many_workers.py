@@ -108,9 +108,7 @@ def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store,
     assert ready.wait(20)
     second = NodeHeartbeat(folder, attempt_of("b", step=6), 30.0)
     second.beat()
-    assert NodeHeartbeats(folder, "s").poll().keys() == {"a"}, (
-        "the first worker is the reporter, and has not reported since"
-    )
+    assert NodeHeartbeats(folder, "s").poll().keys() == {"a"}, "the first reports, and has not reported since"
     first.kill()
     first.join()
     second.beat()

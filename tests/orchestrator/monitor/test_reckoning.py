@@ -33,9 +33,7 @@ def row(name: str, hours: float) -> dict[str, Any]:
 
 def cpu(records: list[Record], rows: list[dict[str, Any]]) -> dict[str, float]:
     hours = compute_cost(records, rows, NOW).devices["cpu"]
-    return {
-        name: round(getattr(hours, name), 6) for name in ("used", "committed", "failed", "repeated", "around", "idle")
-    }
+    return {n: round(getattr(hours, n), 6) for n in ("used", "committed", "failed", "repeated", "around", "idle")}
 
 
 def test_each_hour_is_counted_once() -> None:
@@ -114,9 +112,7 @@ def test_nodes_and_kinds_of_failures() -> None:
 
 def test_words_fit_into_80_columns() -> None:
     records = [record(str(kind), "lost", 0, 1234.5, error_kind=kind) for kind in list(FailureKind)[:4]]
-    lines = cost_lines(
-        "a_sweep_with_a_name", compute_cost([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9)
-    )
+    lines = cost_lines("a_long_name", compute_cost([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9))
     assert max(map(len, lines)) <= 80, lines
     assert lines[0] == "a_sweep_with_a_name: 45001 core-hours allocated, 20% useful"
 

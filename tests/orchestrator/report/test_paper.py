@@ -89,9 +89,7 @@ def test_legend_inside_or_below() -> None:
         return (max(names) - axis[0]) / height
 
     few = small_plot()
-    many = replace(
-        few, traces=[trace | {"name": f"{i}: depth<sup>−{i}</sup>"} for i in range(9) for trace in few.traces]
-    )
+    many = replace(few, traces=[t | {"name": f"{i}: depth<sup>−{i}</sup>"} for i in range(9) for t in few.traces])
     assert lowest_name(few) < 0 < lowest_name(many)
 
 

@@ -89,9 +89,7 @@ def test_a_share_has_wilsons_intervals():
 
 
 def test_a_map_averages_its_cells():
-    (plot,) = plots_of(
-        {"kind": "map", "metric": "nc1", "x": "width", "y": "lr"}, value=TRIALS["width"] + TRIALS["seed"]
-    )
+    (plot,) = plots_of({"kind": "map", "metric": "nc1", "x": "width", "y": "lr"}, value=TRIALS.width + TRIALS.seed)
     (trace,) = plot.traces
     assert trace["z"] == [[8.5, 16.5, 32.5]] * 2
     assert plot.layout["yaxis"]["ticktext"] == ["0.2", "0.1"] and "Mean of 2 trials per cell" in plot.notes[0]
@@ -103,10 +101,7 @@ def test_a_distribution_counts_what_lies_below_a_line():
         value=np.arange(12.0), line_0=[4.0] * 12,
     )  # fmt: skip
     assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
-    assert [note for note in plot.notes if "below L" in note] == [
-        "0.1: 2 of 6 below L (4).",
-        "0.2: 2 of 6 below L (4).",
-    ]
+    assert [n for n in plot.notes if "below L" in n] == ["0.1: 2 of 6 below L (4).", "0.2: 2 of 6 below L (4)."]
 
 
 def test_a_spectrum_has_a_line_a_layer():
@@ -182,11 +177,7 @@ DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOT
 @pytest.mark.parametrize("asked", DOCUMENTED, ids=[asked["kind"] for asked in DOCUMENTED])
 def test_documented_figures_are_drawn(asked):
     parameters = {"weight_decay": TRIALS["lr"] / 100, "depth": TRIALS["width"] // 8}
-    values = {
-        "matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12,
-        "spectrum": [[2.0, 1.0]] * 12,
-        "share": TRIALS["seed"] > 0,
-    }
+    values = {"matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12, "spectrum": [[2.0, 1.0]] * 12, "share": TRIALS.seed > 0}
     rows = {"trial_id": TRIALS["trial_id"], "height": 0.0, "value": values.get(asked["kind"], 1.0 + TRIALS["seed"])}
     rows |= {"layer": 1, "places": [[2.0, 0, 1]] * 12, "line_0": 2.0}
     content = FigureContent(figure_request(asked), pd.DataFrame(rows))

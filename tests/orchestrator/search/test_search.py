@@ -119,9 +119,7 @@ def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> 
     batched = [ours(seed) for seed in seeds]
     plain = [best_of(optuna.samplers.TPESampler(seed=seed)) for seed in seeds]
     chance = [best_of(optuna.samplers.RandomSampler(seed=seed)) for seed in seeds]
-    middle = {
-        name: statistics.median(values) for name, values in (("ours", batched), ("plain", plain), ("chance", chance))
-    }
+    middle = {n: statistics.median(v) for n, v in (("ours", batched), ("plain", plain), ("chance", chance))}
     print(middle)
     # sign test over seeds: were batches as good as one by one, ours would win half; 1 of 10 or fewer has p = 0.011
     assert sum(a <= b for a, b in zip(batched, plain, strict=True)) > 1, middle
@@ -197,9 +195,7 @@ def test_median_thresholds() -> None:
 def test_halving_thresholds() -> None:
     values = [9, 1, 8, 2, 7, 3, 6, 4, 5]
     outcomes = [reporting("pruned" if v > 3 else "complete", v, v, *([v, v] if v <= 3 else [])) for v in values]
-    assert prune("halving", outcomes) == {"1": 3, "4": 1}, (
-        "rungs 1, 3, 9: reported at 1 and 4, the best third continues"
-    )
+    assert prune("halving", outcomes) == {"1": 3, "4": 1}, "rungs 1, 3, 9: reported at 1 and 4, best third on"
     assert prune("halving", outcomes, "maximize")["1"] == 7
 
 
@@ -358,9 +354,7 @@ def test_pruned_trial_has_no_result(folder: Store, tmp_path: Path) -> None:
     assert len(remaining) < 12, "this seed prunes something"
     assert results_of(folder).sql("select x from results order by x").fetchall() == [(x,) for x in sorted(remaining)]
     steps = Counter(float(line.split()[0]) for line in log.read_text().splitlines())
-    assert {x: count for x, count in steps.items() if x not in remaining} == {
-        x: 2 for x in values if x not in remaining
-    }
+    assert {x: n for x, n in steps.items() if x not in remaining} == {x: 2 for x in values if x not in remaining}
     before = log.read_text()
     assert "12 proposed" in run(path, folder).output and log.read_text() == before
     assert f'"num_trials": {len(remaining)}' in invoke("status", "--store", folder.root, "--json").output

@@ -255,9 +255,7 @@ def test_many_connections_leave_capacity(server: Server) -> None:
 def test_hosts_are_addresses_and_own_names() -> None:
     names = frozenset({"laptop"})
     assert all(is_known_host(host, names) for host in ("laptop", "LAPTOP:80", "10.0.0.3:80", "[::1]", "localhost"))
-    assert not any(
-        is_known_host(host, names) for host in ("laptop.evil", "10.0.0.3.evil", "[", "a/b", "", "localhost.")
-    )
+    assert not any(is_known_host(h, names) for h in ("laptop.evil", "10.0.0.3.evil", "[", "a/b", "", "localhost."))
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.3", "laptop")))
 
@@ -805,10 +803,7 @@ def test_texts_are_escaped_on_every_page(window: Browser, tmp_path: Path) -> Non
             row[0] for row in rows if row[depth] in (2, 5)
         ):  # each text in a trial that is done, and in one that failed
             show(window, f"{base}{sweep_page}trial/{trial}", 1280)
-            until(
-                lambda: window.run("return document.getElementById('text').textContent"),
-                lambda text: "attempt" in text,
-            )
+            until(lambda: window.run("return document.getElementById('text').textContent"), lambda t: "attempt" in t)
             assert window.run(INJECTED) == []
         show(window, base + "sql", 1280)
         for query in (
@@ -818,9 +813,7 @@ def test_texts_are_escaped_on_every_page(window: Browser, tmp_path: Path) -> Non
             window.run("document.getElementById('answered').textContent = ''")
             window.run(f"document.getElementById('query').value = {json.dumps(query)}")
             window.run("document.getElementById('ask').requestSubmit()")
-            until(
-                lambda: window.run("return document.getElementById('answered').textContent"), lambda said: "row" in said
-            )
+            until(lambda: window.run("return document.getElementById('answered').textContent"), lambda t: "row" in t)
             assert window.run(INJECTED) == [] and window.run("return document.querySelectorAll('th').length") >= 1
         show(window, base + sweep_page + "report", 1280)
         until(lambda: window.run("return document.querySelectorAll('.plot .main-svg').length"), lambda n: n > 3, 120.0)

@@ -56,12 +56,8 @@ def test_digits_equal_scikit_learn():
     images, labels = _load_digits()
     assert images.dtype == np.uint8 and images.shape == (1797, 64) and images.max() == 16
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    digests = [
-        hashlib.sha256(array.tobytes()).hexdigest()[:16] for array in (images.astype("<f8"), labels.astype("<i8"))
-    ]
-    assert digests == ["20def7f70a702f0a", "a3c91c262eddcf7b"], (
-        "of sklearn.datasets.load_digits(return_X_y=True), 1.9.1"
-    )
+    digests = [hashlib.sha256(a.tobytes()).hexdigest()[:16] for a in (images.astype("<f8"), labels.astype("<i8"))]
+    assert digests == ["20def7f70a702f0a", "a3c91c262eddcf7b"], "of sklearn.datasets.load_digits, 1.9.1"
     assert load(name="digits", normalize="global").content_hash[:16] == "bc0970e443e26d86"
 
 

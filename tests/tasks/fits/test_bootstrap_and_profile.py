@@ -281,7 +281,4 @@ def test_many_curves_at_once_are_each_alone():
             for name in ("exponent", "stderr", "aicc", "ci_low", "ci_high", "profile_low", "p_half", "x_at_target"):
                 expected = getattr(alone, name)
                 given = getattr(ours, name)
-                assert given == (expected if expected is None else pytest.approx(expected, rel=1e-5)), (
-                    name,
-                    ours.model,
-                )
+                assert given == (expected if expected is None else pytest.approx(expected, rel=1e-5)), (name, ours)

@@ -17,10 +17,7 @@ CURVES = {"power": (lambda x: 3 * x**-0.5, 0.5), "power_floor": (lambda x: 3 / x
 def noise(kind, num_curves, num_seeds, seed=1):
     """What is added to log y, [C, S, G]: benchmarks/coverage.py has more kinds and designs."""
     rng = np.random.default_rng(seed)
-    own_CSG, of_seed_CS1 = (
-        rng.standard_normal((num_curves, num_seeds, 5)),
-        rng.standard_normal((num_curves, num_seeds, 1)),
-    )
+    own_CSG, of_seed_CS1 = (rng.standard_normal((num_curves, num_seeds, n)) for n in (5, 1))
     if kind == "independent":
         return 0.1 * own_CSG
     log_x = np.log(DEPTHS) - np.log(DEPTHS).mean()
@@ -103,9 +100,7 @@ def test_target_interval_is_fieller_s():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
     (fit,) = fit_rates(x, y, models=("power",), seeds=seeds, target=0.2)
     for log_x in (np.log(fit.x_at_low), np.log(fit.x_at_high)):
-        at = [
-            np.polyval(np.polyfit(np.log(x[rows]), np.log(y[rows]), 1), log_x) for rows in np.arange(25).reshape(5, 5)
-        ]
+        at = [np.polyval(np.polyfit(np.log(x[r]), np.log(y[r]), 1), log_x) for r in np.arange(25).reshape(5, 5)]
         t = (np.mean(at) - np.log(0.2)) / stats.sem(at)
         assert abs(t) == pytest.approx(stats.t.ppf(0.975, 4), rel=1e-6)
     assert fit.x_at_low < fit.x_at_target < fit.x_at_high
@@ -146,9 +141,7 @@ def test_a_bound_is_one_sided():
 def test_bound_must_depend_on_x():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
     assert check_bound(x, y, x**-0.5, seeds=seeds) is not None
-    assert check_bound(x, y, np.full_like(x, 0.3), seeds=seeds) is None, (
-        "x is a learning rate: it does not speak of that"
-    )
+    assert check_bound(x, y, np.full_like(x, 0.3), seeds=seeds) is None, "x is a learning rate, for instance"
     assert check_bound(x, y, (x + np.array(seeds)) ** -0.5, seeds=seeds) is None, "networks of several depths at one x"
 
 

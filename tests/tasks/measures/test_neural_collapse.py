@@ -49,9 +49,7 @@ def naive(h_ND, counts, w_KD):
     """Apply the definitions sample by sample: Sigma_W is a mean over samples, mu_G and Sigma_B are means over classes."""
     num_samples, num_classes, dim = len(h_ND), len(counts), h_ND.shape[1]
     labels = [k for k, count in enumerate(counts) for _ in range(count)]
-    means = [
-        np.mean([x for x, label in zip(h_ND, labels, strict=True) if label == k], axis=0) for k in range(num_classes)
-    ]
+    means = [np.mean([x for x, y in zip(h_ND, labels, strict=True) if y == k], axis=0) for k in range(num_classes)]
     mu_g = np.mean(means, axis=0)
     sigma_w, sigma_b = np.zeros((dim, dim)), np.zeros((dim, dim))
     cosines, hits = [], 0
@@ -202,9 +200,7 @@ def test_tiny_singular_values_are_zero():
 
 def test_undefined_is_not_a_number():
     metrics = measured(np.ones((4, 3)), [2, 2], np.zeros((2, 3)))
-    assert not any(
-        np.isfinite(metrics[name]) for name in ("nc1", "nc1_pinv", "pfc2", "nc2a", "nc3", "condition_number")
-    )
+    assert not any(np.isfinite(metrics[n]) for n in ("nc1", "nc1_pinv", "pfc2", "nc2a", "nc3", "condition_number"))
 
 
 @pytest.mark.parametrize("largest", [1e200, np.inf])

@@ -180,9 +180,7 @@ def test_cache_is_private_under_any_umask(empty_cache, umask):
     finally:
         os.umask(before)
     assert made.parent == empty_cache
-    assert not any(
-        path.stat().st_mode & 0o022 for path in (made, *empty_cache.iterdir(), empty_cache, empty_cache.parent)
-    )
+    assert not any(p.stat().st_mode & 0o022 for p in (made, *empty_cache.iterdir(), empty_cache, empty_cache.parent))
 
 
 @pytest.mark.slow

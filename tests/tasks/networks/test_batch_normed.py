@@ -89,9 +89,7 @@ class PlainConv(nn.Module):
 
     def pairs(self):
         stages = zip(self.leads, self.norms, self.stages, strict=True)
-        return [
-            pair for lead, norm, blocks in stages for pair in ((lead, norm), *(p for b in blocks for p in _pairs(b)))
-        ]
+        return [p for lead, norm, blocks in stages for p in ((lead, norm), *(p for b in blocks for p in _pairs(b)))]
 
     def forward(self, x):
         x = x.view(-1, *self.shape)

@@ -35,10 +35,8 @@ class Funnel(Network):
         fan_ins = [self.inputs, *self.widths]
         shapes = list(zip([*self.widths, self.classes], fan_ins, strict=True))
         names = [*map(str, range(1, self.depth + 1)), "L"]
-        return [
-            ParameterSpec(f"W_{n}", s, s[1], "last" if n == "L" else "hidden")
-            for n, s in zip(names, shapes, strict=True)
-        ]
+        groups = ["hidden"] * self.depth + ["last"]
+        return [ParameterSpec(f"W_{n}", s, s[1], group) for n, s, group in zip(names, shapes, groups, strict=True)]
 
     def layers(self):
         return [Layer(n, (w,), f"funnel {n}") for n, w in enumerate(self.widths, start=1)]

@@ -101,9 +101,7 @@ def test_depth_counts_the_embedding_and_its_residual_blocks(linear_layers, matri
 @every_shape
 def test_objective_is_loss_plus_half_lambda_squares(linear_layers, pre_norm, depth, loss):
     plan = plan_of(loss=loss, schedule="constant", num_steps=1, dtype=torch.float64)
-    trials = [
-        Hyperparameters(seed=s, lr=0.1, momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7}) for s in (1, 2)
-    ]
+    trials = [Hyperparameters(s, lr=0.1, momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7}) for s in (1, 2)]
     labels_N = torch.arange(SAMPLES) % CLASSES
     trainer = FusedTrainer(network_of(linear_layers, pre_norm, depth), plan, trials, inputs()[0], labels_N)
     found = trainer.evaluate()

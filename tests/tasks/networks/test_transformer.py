@@ -128,9 +128,7 @@ def test_gradients_equal_finite_differences(attention_layers, mlp_layers, pre_no
     for leaf in leaves:  # along one random direction a tensor: all entries take part, at the cost of two evaluations
         direction = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
         step = 1e-5 * direction / direction.norm()
-        up, down = (
-            loss(*[other + sign * step if other is leaf else other for other in leaves]).item() for sign in (1, -1)
-        )
+        up, down = (loss(*[p + sign * step if p is leaf else p for p in leaves]).item() for sign in (1, -1))
         expected = (leaf.grad * direction).sum().item() / direction.norm().item()
         assert (up - down) / 2e-5 == pytest.approx(expected, rel=1e-5, abs=1e-4)
 

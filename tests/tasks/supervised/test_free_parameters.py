@@ -146,9 +146,7 @@ def test_native_steps_keep_fixed_embeddings(changes):
     for one, other in zip(native.tables["curves"], eager.tables["curves"], strict=True):
         for name in ("objective", "grad_norm"):
             assert one[name] == pytest.approx(other[name], rel=1e-9)
-    first, last = (
-        [row for row in native.tables["metrics"] if row["step"] == step and row["layer"] == 1] for step in (0, 15)
-    )
+    first, last = ([r for r in native.tables["metrics"] if r["step"] == step and r["layer"] == 1] for step in (0, 15))
     assert first[0]["nc1"] == last[0]["nc1"], "what the first block reads stays as it is"
 
 

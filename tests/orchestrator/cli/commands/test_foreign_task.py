@@ -50,9 +50,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = {"name": "s", "task": "./law.py:law", "grid": {"depth": [2, 3, 4]}, "fit": [{"metric": "nc1"}]}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
     checked, store = check_sweep(load_sweep("s.yaml")), Store("store")
-    write_spec(
-        store, "s", checked.sweep.spec_hash(), checked.sweep.spec(), [trial.trial_id for trial in checked.trials]
-    )
+    write_spec(store, "s", checked.sweep.spec_hash(), checked.sweep.spec(), checked.trials.ids)
     for number, trial in enumerate(checked.trials):
         commit(store, f"20260101T000000_{number:012d}", [trial.trial_id], sweep="s", params=dict(trial.params))
     (tmp_path / "executed").unlink()

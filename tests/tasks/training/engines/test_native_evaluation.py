@@ -92,6 +92,4 @@ def test_unsupported_evaluations_use_torch(monkeypatch):
     )
     assert torch.equal(elsewhere[0].evaluate().grad_norm, elsewhere[1].evaluate().grad_norm)
     monkeypatch.setattr(native_evaluation, "MAX_BUFFER_BYTES", 1000)
-    assert all(
-        torch.equal(one, other) for one, other in zip(list(native.features(0)), list(eager.features(0)), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(list(native.features(0)), list(eager.features(0)), strict=True))

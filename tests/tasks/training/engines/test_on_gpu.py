@@ -121,9 +121,7 @@ def test_divergence_matches_the_cpu():
     trials = trials_of({})
     trials[1] = {**trials[1], "lr": 1e30}
     found, expected = run(trials), run(trials, "cpu")
-    assert [(result.status, result.num_steps) for result in found] == [
-        (result.status, result.num_steps) for result in expected
-    ]
+    assert [(r.status, r.num_steps) for r in found] == [(r.status, r.num_steps) for r in expected]
 
 
 def test_interrupted_and_resumed_is_uninterrupted():

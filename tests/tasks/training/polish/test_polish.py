@@ -174,9 +174,7 @@ def test_test_split_has_the_same_steps():
     results = list(run_training(training_on(trials, replace(train, test=test)), Context(ids_of(trials))))
     for result in results:
         for table in ("metrics", "curves"):
-            steps = {
-                split: [r["step"] for r in result.tables[table] if r["split"] == split] for split in ("train", "test")
-            }
+            steps = {s: [r["step"] for r in result.tables[table] if r["split"] == s] for s in ("train", "test")}
             assert max(steps["train"]) == result.num_steps > STEPS and set(steps["test"]) == set(steps["train"])
     ends = [result.num_steps for result in results]
     assert len(set(ends)) == 2, "one is done before the other"
