@@ -85,7 +85,7 @@ def test_features_of_one_layer(store: Store) -> None:
         results.features("t2", layer=9)
 
 
-def test_large_features_lie_one_layer_to_a_row_group(folder: Store) -> None:
+def test_row_group_per_large_layer(folder: Store) -> None:
     commit(folder, "a1", ["t1", "t2"], width=2**17)
     metadata = pq.read_metadata(folder.full_path(table_path("features", "s", "a1", None)))
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 2, 2, 2]
@@ -106,9 +106,7 @@ def job(store: Store, depths: list[int]) -> AttemptSpec:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_part_number_is_not_used_again_after_a_failed_commit(
-    folder: Store, monkeypatch: pytest.MonkeyPatch, stored: bool
-) -> None:
+def test_part_numbers_are_never_reused(folder: Store, monkeypatch: pytest.MonkeyPatch, stored: bool) -> None:
     """With a compaction in between, overwriting would hide and then delete a trial whose commit had returned."""
     writes, plain, plain_commit = Counter[str](), Store.write, AttemptRunner.commit_if_due
 
@@ -142,7 +140,7 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
         compact(folder, grace_s=0)
 
 
-def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_continue_after_a_failure(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.MAX_COMMIT_DELAY_S", 0.0)
 
     def loses_first_answer(path: str) -> str | None:
@@ -156,7 +154,7 @@ def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatc
     assert results_of(folder).sql("select trial_id, count(*) from trials group by 1").fetchall() == [("t1", 1)]
 
 
-def test_parts_of_one_attempt_may_hold_the_same_trial(store: Store) -> None:
+def test_parts_may_repeat_a_trial(store: Store) -> None:
     """Each part also holds a trial that another attempt committed earlier, so that no part is fully visible."""
     commit(store, B, ["t0", "t3"], hour=1)
     commit(store, A, ["t0", "t1"], hour=2, part=0)
@@ -175,9 +173,7 @@ def test_a_commit_is_never_written_over(store: Store) -> None:
     assert store.list_many(["trials", "metrics"]) == before
 
 
-def test_a_commit_whose_files_were_taken_away_meanwhile_has_failed(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_without_its_files_failed(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process was suspended until it seemed lost, and a repair moved its files aside."""
     monkeypatch.setattr("depthrate.storage.commits.commit.SUSPENDED_S", -1.0)
     plain = Store.write
@@ -207,7 +203,7 @@ def after_listing(monkeypatch: pytest.MonkeyPatch, folder: str, act: Callable[[]
     monkeypatch.setattr(Store, "list", listing)
 
 
-def test_files_replaced_while_a_store_is_listed_leave_no_gap(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_files_leave_no_gap(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifests are listed before the compaction, the commits after it has deleted them."""
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
@@ -216,7 +212,7 @@ def test_files_replaced_while_a_store_is_listed_leave_no_gap(folder: Store, monk
     assert snapshot.trial_ids() == {"t1", "t2"} and not snapshot.problems
 
 
-def test_a_store_that_never_comes_to_rest_is_said_to_be_so(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restless_store_is_reported(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     monkeypatch.setattr("depthrate.storage.commits.snapshot.RESCAN_DELAYS_S", (0.0, 0.0))
     numbers = iter(range(1000))
@@ -248,7 +244,7 @@ def test_new_commits_are_no_reason_to_look_again(folder: Store, monkeypatch: pyt
     assert "t1" in take_snapshot(folder).trial_ids() and looks == 2
 
 
-def test_commits_that_a_lagging_listing_hides_are_waited_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lagging_listing_is_awaited(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
     clock, plain = Clock(), Store.list

@@ -56,7 +56,7 @@ def files(store: Store) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("words", [*WRITERS, *READERS], ids=" ".join)
-def test_a_store_that_needs_a_newer_version_is_refused_by_every_command(folder: Store, words: tuple[str, ...]) -> None:
+def test_newer_store_is_refused(folder: Store, words: tuple[str, ...]) -> None:
     commit(folder, A, ["t1"])
     folder.write_format(Format(7, min_reader=5, min_writer=7, needs="0.9"))
     before = files(folder)
@@ -66,7 +66,7 @@ def test_a_store_that_needs_a_newer_version_is_refused_by_every_command(folder: 
 
 
 @pytest.mark.parametrize("words", WRITERS, ids=" ".join)
-def test_one_that_only_newer_versions_may_write_to_is_read(folder: Store, words: tuple[str, ...]) -> None:
+def test_newer_writers_permit_reading(folder: Store, words: tuple[str, ...]) -> None:
     commit(folder, A, ["t1"])
     folder.write_format(Format(7, min_reader=1, min_writer=7, needs="0.9"))
     before = files(folder)
@@ -101,7 +101,7 @@ def test_later_format_in_another_form_is_not_read(folder: Store, content: bytes)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": "x", "min_reader": 1, "min_writer": 1}', b"\xff"])
-def test_a_format_that_cannot_be_believed_stops_writers_and_no_reader(folder: Store, content: bytes) -> None:
+def test_invalid_format_stops_writers(folder: Store, content: bytes) -> None:
     commit(folder, A, ["t1"])
     folder.write(FORMAT_FILE, content)
     code, output = call(folder, "compact")
@@ -109,7 +109,7 @@ def test_a_format_that_cannot_be_believed_stops_writers_and_no_reader(folder: St
     assert open_results(folder.url).sql("select trial_id from trials").fetchall() == [("t1",)]
 
 
-def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) -> None:
+def test_missing_format_is_upgraded(folder: Store) -> None:
     """A launch of an early version has no list of its trials: its sweep is expanded, and its launch number stays."""
     spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}, "seeds": 2}
     write_spec(folder, "s", "aaaa", {"name": "s", **spec})
@@ -175,7 +175,7 @@ def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
     assert results_of(folder).sql("select count(*) from metrics where trial_id = 't2'").fetchall() == [(6,)]
 
 
-def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_file(folder: Store) -> None:
+def test_added_columns_and_keys_verify(folder: Store) -> None:
     commit(folder, A, ["t1", "t2"])
     write_spec(folder, "s", "aaaa", {"name": "s", "task": "t"}, ["t1", "t2", "t3"])
     compact(folder, grace_s=0)
@@ -192,14 +192,14 @@ def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_f
     assert compacted(folder, "features")[COLUMN].to_pylist() == [b"x"] * 12
 
 
-def test_upgrade_warns_of_versions_that_take_new_columns_for_damage(folder: Store) -> None:
+def test_upgrade_warns_about_new_columns(folder: Store) -> None:
     commit(folder, A, ["t1"])
     for _ in range(2):
         code, output = call(folder, "upgrade")
         assert code == 0 and OLD_VERIFY in " ".join(output.split())
 
 
-def test_columns_of_newer_versions_are_saved_beside_a_damaged_trial(folder: Store) -> None:
+def test_newer_columns_are_saved(folder: Store) -> None:
     newer_commit(folder, A, "t1")
     newer_commit(folder, B, "t2")
     compact(folder, grace_s=0)
@@ -209,7 +209,7 @@ def test_columns_of_newer_versions_are_saved_beside_a_damaged_trial(folder: Stor
     assert compacted(folder, "trials")["energy_kwh"].to_pylist() == [1.5]
 
 
-def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> None:
+def test_newer_files_are_kept(folder: Store) -> None:
     commit(folder, A, ["t1"])
     newer_commit(folder, B, "t2", schema_version=9)
     before = files(folder)

@@ -50,7 +50,7 @@ def test_a_query_gives_the_same_rows(sweep: SweepSpec, store: Store, query: str)
     assert loaded.sql(query).fetchall() == results.sql(query).fetchall() != []
 
 
-def test_a_column_left_out_is_not_known_and_other_trials_have_no_rows(sweep: SweepSpec, store: Store) -> None:
+def test_missing_columns_and_rows(sweep: SweepSpec, store: Store) -> None:
     results = results_of(store, check_sweep(sweep).task)
     first = results.snapshot.trials["trial_id"].to_pylist()[:1]
     loaded = results.in_memory(first, ["class_gram"])

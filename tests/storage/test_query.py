@@ -56,7 +56,7 @@ def test_parameters_become_typed_columns(store: Store) -> None:
     assert frame["other"].tolist()[1] is True and list(frame["list"][0]) == [1, 2]
 
 
-def test_a_parameter_is_not_hidden_by_a_curve_of_its_name(store: Store) -> None:
+def test_curve_hides_no_parameter(store: Store) -> None:
     commit(store, "a1", ["t1"])
     assert results_of(store).sql("select lr from results").fetchall() == [(0.1,)]
 
@@ -75,7 +75,7 @@ def types_of(results: Results) -> dict[str, str]:
     ],
     ids=str,
 )
-def test_no_column_changes_its_type_when_another_task_enters_the_store(folder: Store, others: dict[str, Any]) -> None:
+def test_column_types_are_stable(folder: Store, others: dict[str, Any]) -> None:
     """Before, `loss` was a number until the first trial with a parameter of that name, and text from then on."""
     commit(folder, A, ["t1"], params={"depth": 2, "samples": 8})
     before = types_of(results_of(folder))
@@ -86,7 +86,7 @@ def test_no_column_changes_its_type_when_another_task_enters_the_store(folder: S
     assert results_of(folder).sql("select last_loss from results where trial_id = 't1'").fetchall() == [(2.0,)]
 
 
-def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store) -> None:
+def test_last_loss_of_every_sweep(folder: Store) -> None:
     commit(folder, A, ["t1"], params={"depth": 2})
     commit(folder, B, ["t2"], params={"depth": 2, "loss": "ce"}, sweep="other")
     results = results_of(folder)
@@ -105,7 +105,7 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
     assert "last_loss" not in str(error.value).split("Candidate")[0].split("Did you mean")[0]
 
 
-def test_a_loss_that_is_measured_and_not_logged_is_the_last_loss_too(folder: Store) -> None:
+def test_measured_loss_is_the_last_loss(folder: Store) -> None:
     trials = {"t1": {"metrics": [{"layer": 2, "loss": 0.25, "nc1": 1.0}]}}
     commit_rows(folder, A, trials, fields=lambda trial_id: {"params": '{"loss": "ce"}'})
     assert results_of(folder).sql("select loss, last_loss from results").fetchall() == [("ce", 0.25)]
@@ -127,7 +127,7 @@ def test_a_loss_that_is_measured_and_not_logged_is_the_last_loss_too(folder: Sto
         "select LAST_LR from results",
     ],
 )
-def test_curves_are_in_results_however_they_are_asked_for(store: Store, query: str) -> None:
+def test_curves_join_every_query(store: Store, query: str) -> None:
     commit(store, "a1", ["t1"])
     answer = str(results_of(store).sql(query).columns) + str(results_of(store).sql(query).fetchall())
     assert "loss" in answer.lower() or "last_lr" in answer.lower() or "'loss'" in answer, answer
@@ -170,13 +170,13 @@ def test_an_error_names_the_views(store: Store) -> None:
         results_of(store).sql("select nc9 from results")
 
 
-def test_an_error_names_the_column_that_may_have_been_meant(store: Store) -> None:
+def test_unknown_column_suggests_a_name(store: Store) -> None:
     commit(store, "a1", ["t1"], params={"depth": 2})
     with pytest.raises(QueryError, match='Did you mean "depth"'):
         results_of(store).sql("select dept from results")
 
 
-def test_parameters_are_beside_layers_by_the_join_that_the_docs_show_and_the_error_names(store: Store) -> None:
+def test_parameters_join_layers(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"], params={"depth": 2})
     with pytest.raises(
         QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Binder"
@@ -224,7 +224,7 @@ def commit_loop(store: Store, attempt: str, metrics: list[dict[str, object]], st
     commit_rows(store, attempt, {attempt: contents}, fields=lambda trial_id: {"status": status})
 
 
-def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store) -> None:
+def test_loop_curves_have_last_rows(store: Store) -> None:
     commit_loop(store, "a1", [{"step": 4, "nc1": 0.5}])
     commit_loop(store, "a2", [])
     commit_loop(store, "a3", [{"step": 2, "nc1": 0.5}])
@@ -238,7 +238,7 @@ def commit_own_column(store: Store, attempt: str, value: object) -> None:
     commit_rows(store, attempt, {attempt: {"metrics": [{"nc1": 1.0, "mine": value}]}})
 
 
-def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) -> None:
+def test_changed_column_type_is_refused(store: Store) -> None:
     commit_own_column(store, "a1", 1.5)
     before = store.list()
     with pytest.raises(TableError, match=r"column 'mine' holds text, but in store .* it holds numbers since .*Rename"):
@@ -247,7 +247,7 @@ def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) ->
     assert results_of(store).sql("select mine from metrics").fetchall() == [(1.5,)]
 
 
-def test_a_column_with_two_types_is_left_out_and_named(store: Store) -> None:
+def test_two_typed_column_is_excluded(store: Store) -> None:
     """As two concurrent launches or a store of an older version can cause."""
     for attempt, value in (("a1", 1.5), ("a2", "text")):
         commit_own_column(store, attempt, value)
@@ -265,7 +265,7 @@ def test_a_new_column_is_null_in_older_files(store: Store) -> None:
     assert rows == [("a2", 2.5), ("a3", None), ("t1", None)]
 
 
-def test_lists_of_a_task_are_read_after_a_compaction(store: Store) -> None:
+def test_list_columns_survive_compaction(store: Store) -> None:
     for attempt in ("a1", "a2"):
         commit_own_column(store, attempt, [1.0, 2.5])
     compact(store, grace_s=0)
@@ -309,7 +309,7 @@ def test_frames_and_arrow_tables_are_tables(store: Store) -> None:
         assert table["nc1"].to_pylist() == [0.5, None] and table["layer"].to_pylist() == [1, 2]
 
 
-def test_one_moment_is_answered_from_whatever_a_compaction_replaces(folder: Store) -> None:
+def test_snapshot_survives_compaction(folder: Store) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
     results = results_of(folder)
@@ -323,9 +323,7 @@ def test_one_moment_is_answered_from_whatever_a_compaction_replaces(folder: Stor
     assert results.refresh().sql("select count(distinct trial_id) from metrics").fetchall() == [(3,)]
 
 
-def test_results_whose_files_are_gone_say_that_the_store_moved_on(
-    folder: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_vanished_files_ask_to_reopen(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     for attempt, trial in ((A, "t1"), (B, "t2"), (C, "t3")):
         commit(folder, attempt, [trial])
     results = results_of(folder)
@@ -337,9 +335,7 @@ def test_results_whose_files_are_gone_say_that_the_store_moved_on(
     assert any("the store has changed" in problem.reason for problem in results.problems)
 
 
-def test_a_query_ends_though_something_comes_and_vanishes_each_time_it_looks(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_query_ends_despite_flickering_files(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["f0"], sweep="f0")
     results, plain, looks = results_of(folder), Results._relation, count()
@@ -355,7 +351,7 @@ def test_a_query_ends_though_something_comes_and_vanishes_each_time_it_looks(
     assert results.sql("select distinct trial_id from metrics").fetchall() == [("t1",)]
 
 
-def test_a_trial_that_another_attempt_holds_since_its_own_is_gone_still_counts(folder: Store) -> None:
+def test_trial_returns_from_another_attempt(folder: Store) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
     results = results_of(folder)
@@ -368,7 +364,7 @@ def test_a_trial_that_another_attempt_holds_since_its_own_is_gone_still_counts(f
 ENDLESS = "select count(*) from range(1000000000) a, range(1000000) b where hash(a.range) = b.range"
 
 
-def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Store) -> None:
+def test_query_time_and_memory_limits(folder: Store) -> None:
     commit(folder, A, ["t1"])
     results = results_of(folder)
     with pytest.raises(QueryError, match=r"timed out after 0.2 s. Raise --timeout-seconds"):
@@ -463,7 +459,7 @@ def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) ->
         ("select count(*) from metrics where is_last is null", ["None"]),
     ],
 )
-def test_the_flag_of_the_last_layer_reaches_the_scan(
+def test_last_layer_flag_filters_scans(
     store: Store, query: str, passed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(store, A, ["t1", "t2"])
@@ -518,7 +514,7 @@ def test_features_of_a_layer_one_trial_after_another(store: Store) -> None:
     np.testing.assert_array_equal(found["t3"][1], np.arange(6, 12).reshape(2, 3) + 5.0)
 
 
-def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) -> None:
+def test_one_layer_reads_few_bytes(s3: S3Server) -> None:
     store = Store(s3.new_url())
     commit(store, "a1", [f"t{number}" for number in range(8)], width=2**19)
     results = results_of(store)
@@ -548,7 +544,7 @@ def test_a_lazy_relation_is_read_in_batches(store: Store) -> None:
     assert sum(batch.num_rows for batch in batches) == 4
 
 
-def test_a_stream_starts_again_without_a_file_that_proves_corrupt_and_passes_on_other_errors(tmp_path: Path) -> None:
+def test_stream_restarts_or_raises(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     for attempt in (A, B):
         commit(store, attempt, [f"{attempt}-t"])
@@ -592,7 +588,7 @@ _VALUES = st.one_of(
 @example([{"a": 2**53 + 1}, {"a": 0.5}])
 @example([{"a": [2**64]}])
 @pytest.mark.slow
-def test_parameters_read_by_arrow_are_those_read_by_python(rows: list[dict[str, Any]]) -> None:
+def test_arrow_and_python_parameters_agree(rows: list[dict[str, Any]]) -> None:
     texts = [json.dumps(row) for row in rows] * (1000 // len(rows) + 1)
     fast, plain = parsed_by_arrow(texts), _parsed_by_python(texts)
     if fast is not None:
@@ -615,7 +611,7 @@ def test_usual_parameters_are_read_by_arrow() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured as Linux says it")
-def test_a_scan_of_many_files_does_not_hold_their_footers(folder: Store) -> None:
+def test_scan_holds_no_footers(folder: Store) -> None:
     for number in range(120):
         commit(folder, f"20260101T000000_{number:012x}", [f"t{number}"])
     results = results_of(folder)
@@ -643,7 +639,7 @@ def part(trial, layer, num_rows, width=64, dtype=np.float32):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [1, 700, 5000])
-def test_a_file_is_the_same_however_its_layers_come(tmp_path, num_rows):
+def test_layer_order_leaves_files_equal(tmp_path, num_rows):
     parts = [part(trial, layer, num_rows) for trial in ("x", "y") for layer in range(7)]
     whole = feature_bytes(pa.concat_tables(parts).combine_chunks())
     store = Store(str(tmp_path))
@@ -661,7 +657,7 @@ def test_a_file_is_the_same_however_its_layers_come(tmp_path, num_rows):
         assert sizes[0] == sizes[1] and (num_rows < 5000 or sizes[0] == [5000] * 14)
 
 
-def test_vectors_of_two_lengths_are_refused_and_no_file_is_there_before_and_after(tmp_path, monkeypatch):
+def test_mixed_vector_lengths_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     file = FeatureFile()
     assert not any(tmp_path.iterdir()), "a killed worker without features leaves no file"
@@ -672,7 +668,7 @@ def test_vectors_of_two_lengths_are_refused_and_no_file_is_there_before_and_afte
     assert not any(tmp_path.iterdir())
 
 
-def test_rows_that_come_after_the_store_has_refused_stand_behind_those_before(tmp_path, monkeypatch):
+def test_rows_keep_order_after_refusals(tmp_path, monkeypatch):
     parts, store, file = (
         [part(trial, layer, 5000) for trial in "xyz" for layer in range(2)],
         Store(str(tmp_path)),
@@ -705,7 +701,7 @@ def test_tables_iterators_and_what_has_parts():
 
 
 @pytest.mark.parametrize("url", ["memory://streams", "local"])
-def test_a_layer_takes_two_requests_and_one_more_where_the_file_is_large(tmp_path, url, monkeypatch):
+def test_layer_takes_two_requests(tmp_path, url, monkeypatch):
     store = Store(str(tmp_path) if url == "local" else url)
     file = FeatureFile()
     for layer in range(12):
@@ -747,7 +743,7 @@ print(ends)
 """
 
 
-def test_no_process_aborts_that_ends_while_arrow_reads_ahead(s3: S3Server) -> None:
+def test_exit_while_arrow_reads_ahead(s3: S3Server) -> None:
     store = Store(s3.new_url())
     for number in range(40):
         commit(store, f"20260101T000000_0000000000{number:02d}", [f"t{number}"])

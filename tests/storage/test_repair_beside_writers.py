@@ -69,7 +69,7 @@ def test_a_commit_between_two_listings_is_no_leftover(
     assert not verification.findings and not remaining
 
 
-def test_what_was_committed_after_it_was_looked_at_stays(folder: Store, no_file_is_young: None) -> None:
+def test_later_commits_stay(folder: Store, no_file_is_young: None) -> None:
     commit(folder, A, ["t1"])
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1}
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
@@ -99,7 +99,7 @@ def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monk
     assert not verify(folder, builtin_columns()).findings
 
 
-def test_what_a_commit_of_the_last_minute_wrote_is_young_in_every_store(store: Store) -> None:
+def test_recent_commits_stay(store: Store) -> None:
     """So a commit need not check its files again within `SUSPENDED_S`, which costs one request per file in a bucket."""
     assert SUSPENDED_S + MAX_SKEW_S < YOUNG_S
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1, "ended_at": 2}

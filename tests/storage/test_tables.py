@@ -55,19 +55,19 @@ def test_a_column_that_nobody_could_name_is_refused(name: str, what: str) -> Non
     assert what in str(caught.value)
 
 
-def test_two_own_columns_may_not_differ_in_capitals_alone() -> None:
+def test_columns_differing_in_case() -> None:
     with pytest.raises(TableError, match="'bend' and 'Bend'|'Bend' and 'bend'"):
         table([{"layer": 1, "bend": 1.0, "Bend": 2.0}])
 
 
-def test_texts_that_no_file_can_hold_are_written_out() -> None:
+def test_unencodable_text_is_escaped() -> None:
     converted = table([{"layer": 1, "note": "half \ud800 of a pair", "split": "tr\udcffain"}])
     assert converted["note"].to_pylist() == ["half \\ud800 of a pair"]
     assert converted["split"].to_pylist() == ["tr\\udcffain"]
 
 
 @pytest.mark.parametrize(("column", "value"), [("layer", 1.5), ("step", 0.1), ("layer", float("nan"))])
-def test_a_layer_that_is_no_whole_number_is_not_cut_to_one(column: str, value: float) -> None:
+def test_fractional_layer_is_refused(column: str, value: float) -> None:
     with pytest.raises(TableError, match=f"column '{column}' holds .*, expected an int"):
         table([{"layer": 1, "nc1": 1.0, column: value}])
     assert table([{"layer": 2.0, "nc1": 1.0}])["layer"].to_pylist() == [2]
@@ -79,7 +79,7 @@ def write_as_before(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ['a"b', "", "NC1", "host", "Wall_S"])
-def test_a_store_that_has_such_a_column_is_read_all_the_same(folder: Store, name: str) -> None:
+def test_stored_fractional_layer_is_readable(folder: Store, name: str) -> None:
     write_as_before(folder, name)
     commit(folder, "20260101T000000_bbbbbbbbbbbb", ["t2"], sweep="other")
     results = Results(folder, builtin_columns())
@@ -92,7 +92,7 @@ def test_a_store_that_has_such_a_column_is_read_all_the_same(folder: Store, name
         assert any("in SQL the name of another column" in problem.reason for problem in results.problems)
 
 
-def test_parameters_that_differ_in_capitals_alone_have_columns_of_their_own(folder: Store) -> None:
+def test_parameters_differing_in_case(folder: Store) -> None:
     commit(folder, A, ["t1"], params={"n": 3, "N": 5, "Host": 7})
     rows = Results(folder, builtin_columns()).sql('select n, "param_N", "param_Host" from results').fetchall()
     assert rows == [(3, 5, 7)]
@@ -201,7 +201,7 @@ def test_a_claim_is_not_written_over(folder: Store) -> None:
         claim_columns(folder, "metrics", {"note": "string"})
 
 
-def test_a_store_with_both_is_compacted_named_and_mended(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_conflicts_are_compacted_and_mended(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     both_types(folder, monkeypatch)
     result = compact(folder, grace_s=0)
     assert result.damaged == (f"trials/sweep=s/{B}.parquet",) and result.commits == 2, "it does not refuse the others"
@@ -244,7 +244,7 @@ def columns(store: Store, table: str = "metrics") -> set[str]:
     return set(Results(store, NOW).sql(f"select * from {table}").columns)
 
 
-def test_a_store_has_the_columns_of_the_tasks_that_are_in_it(folder: Store) -> None:
+def test_columns_come_from_stored_tasks(folder: Store) -> None:
     write(folder, A, NOW, nc1=0.5)
     assert "nc1" in columns(folder) and not columns(folder) & FORMER["metrics"].keys()
     write(folder, B, NOW, nc1=0.5, tilt=0.25)  # a task that returns a former column without declaring it
@@ -252,9 +252,7 @@ def test_a_store_has_the_columns_of_the_tasks_that_are_in_it(folder: Store) -> N
     assert Results(folder, NOW).sql("select tilt from metrics order by trial_id").fetchall() == [(None,), (0.25,)]
 
 
-def test_files_of_before_show_all_that_they_hold_through_a_compaction(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_files_survive_compaction(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     write_in_former_version(folder, A, monkeypatch, nc1=0.5, tilt=0.25, tilts=[1.0, 2.0])
     write(folder, B, NOW, nc1=0.75)
     for _ in ("as written", "compacted"):
@@ -311,7 +309,7 @@ def test_trials_from_before_show_the_value_of_before(times):
     assert table == {name: values * times for name, values in expected.items()}
 
 
-def test_only_missing_parameters_of_the_same_task_and_version_are_filled_in():
+def test_defaults_fill_one_task_version():
     assert typed_columns(("law", 1, "a1", {})) == {"eps": [0.5], "sizes": [[1.0, 2.0]], "mode": ["a"]}
     assert typed_columns(("law", 1, "a1", {"depth": 2}), added={}) == {"depth": [2]}
     assert typed_columns(("law", 1, "a1", {"note": '"eps": 3, "mode":'}))["eps"] == [0.5], "a text is not a key"
@@ -327,7 +325,7 @@ def test_lists_without_a_number_are_lists_of_numbers(values):
 
 
 @pytest.mark.slow
-def test_pyarrow_leaves_pandas_alone_until_a_frame_is_asked_for() -> None:
+def test_pandas_is_imported_late() -> None:
     code = (
         "import sys\n"
         "import pyarrow as pa\n"

@@ -154,7 +154,7 @@ def declared(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | No
     return (0, 5), range(4 if row["trial_id"] == "t2" else 3)
 
 
-def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Store) -> None:
+def test_incomplete_trial_keeps_its_pack(store: Store) -> None:
     assert not verify(store, builtin_columns(), measured=declared).findings, "its digests are right"
     verification = verify(store, builtin_columns(), deep=True, measured=declared)
     (finding,) = verification.findings
@@ -169,7 +169,7 @@ def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Store) -> None
     assert labels.tolist() == [0, 1] and features.shape == (2, 3)
 
 
-def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readable_compacted_trials_are_kept(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.storage.files.parquet.ROWS_PER_GROUP", 12)
     trials = [f"t{number:02d}" for number in range(20)]
     for start in range(0, 20, 4):
@@ -189,7 +189,7 @@ def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Store, monkeyp
     assert rows == [(6 * (20 - len(lost)),)]
 
 
-def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> None:
+def test_corrupt_compaction_yields_to_originals(store: Store) -> None:
     compact(store)
     (path,) = [path for path in store.list("curves") if is_compacted(path)]
     store.write(path, b"")
@@ -201,7 +201,7 @@ def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> Non
     assert not verify(store, builtin_columns()).findings
 
 
-def test_a_changed_byte_in_the_trials_of_a_compaction_is_found(store: Store) -> None:
+def test_changed_compacted_trials_are_found(store: Store) -> None:
     compact(store, grace_s=0)
     (path,) = store.list("trials")
     content = bytearray(store.read(path))
@@ -213,7 +213,7 @@ def test_a_changed_byte_in_the_trials_of_a_compaction_is_found(store: Store) -> 
     assert not verify(store, builtin_columns()).findings
 
 
-def test_a_commit_that_no_longer_names_its_metrics_is_found(store: Store) -> None:
+def test_commit_without_metrics_is_found(store: Store) -> None:
     path = f"trials/sweep=s/{A}.parquet"
     table = pq.read_table(io.BytesIO(store.read(path)))
     metadata = json.loads(table.schema.metadata[METADATA_KEY])
@@ -264,7 +264,7 @@ def test_small_files_are_checked(store: Store) -> None:
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
 
 
-def test_a_manifest_that_is_gone_with_its_trials_is_named(store: Store) -> None:
+def test_missing_manifest_with_trials(store: Store) -> None:
     compact(store, grace_s=0)
     (manifest,) = store.list("manifest")
     store.delete(manifest)
@@ -281,7 +281,7 @@ def test_a_compaction_on_its_way_is_no_finding(store: Store) -> None:
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
 
 
-def test_a_commit_that_has_vanished_with_all_its_files_is_named(folder: Store) -> None:
+def test_vanished_commit_is_named(folder: Store) -> None:
     commit(folder, A, ["t1", "t2"])
     commit(folder, B, ["t3"])
     folder.delete_many([path for path in folder.list("") if A in path and not path.startswith("attempts/")])
@@ -300,7 +300,7 @@ def in_parts(store: Store, attempt_id: str, trial_ids: list[str]) -> None:
     store.write(path, json.dumps(json.loads(store.read(path)) | {"trial_ids": trial_ids}).encode())
 
 
-def test_a_commit_that_vanished_from_beside_its_data_is_said_to_have_been_there(folder: Store) -> None:
+def test_commit_vanished_beside_its_data(folder: Store) -> None:
     in_parts(folder, A, ["t1", "t2"])
     folder.delete(f"trials/sweep=s/{A}-0001.parquet")
     findings = verify(folder, builtin_columns()).findings
@@ -308,7 +308,7 @@ def test_a_commit_that_vanished_from_beside_its_data_is_said_to_have_been_there(
     assert len(gone) == len(findings) == 3
 
 
-def test_parts_that_users_removed_for_good_are_not_missed(folder: Store) -> None:
+def test_purged_parts_are_not_missed(folder: Store) -> None:
     in_parts(folder, A, ["t1", "t2"])
     in_parts(folder, B, ["t1", "t2", "t3"])  # resumed: its record also names the trials committed by the first
     folder.delete_many([p for p in folder.list("") if f"{B}-0000" in p or f"{B}-0001" in p])
@@ -320,7 +320,7 @@ def test_parts_that_users_removed_for_good_are_not_missed(folder: Store) -> None
     assert take_snapshot(folder).trial_ids() == {"t2", "t3"} and not verify(folder, builtin_columns()).findings
 
 
-def test_so_is_a_compaction_whose_manifest_and_trials_are_gone(folder: Store) -> None:
+def test_vanished_compaction_is_named(folder: Store) -> None:
     commit(folder, A, ["t1"])
     compact(folder, grace_s=0, at_least=1)
     compact(folder, grace_s=0)

@@ -38,7 +38,7 @@ STEADY = OWN_TASKS.with_name("steady_task.py")
 
 
 @pytest.mark.slow
-def test_an_error_of_the_code_is_reported_at_once(folder: Store) -> None:
+def test_code_error_is_reported_at_once(folder: Store) -> None:
     outcome = drive_task(folder, "misspelt", grid={"depth": [2, 3, 4]})
     (failure,) = outcome.failures
     assert failure.error.startswith("AttributeError:") and states(folder).count("failed") == 1
@@ -54,20 +54,20 @@ def test_halving_spares_what_is_committed(folder: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_returns_no_table_is_not_retried(folder: Store) -> None:
+def test_missing_table_is_not_retried(folder: Store) -> None:
     outcome = drive_task(folder, "wrong", params={"depth": 2})
     assert "task returned list for a trial, expected a mapping" in outcome.failures[0].error
     assert states(folder) == ["failed"]
 
 
 @pytest.mark.slow
-def test_the_same_error_from_many_packs_stops_the_launch(folder: Store) -> None:
+def test_equal_errors_stop_the_launch(folder: Store) -> None:
     outcome = drive_task(folder, "wrong", grid={"depth": list(range(1, 40))}, workers=1)
     assert outcome.stopped_early and 3 <= len(outcome.failures) < 10
 
 
 @pytest.mark.slow
-def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
+def test_live_peers_keep_their_packs(folder: Store) -> None:
     trial_ids = [trial.trial_id for trial in plan_of(folder, grid={"depth": [2, 3]}).checked.trials]
     other = attempt_of("other", trial_ids=trial_ids, host="elsewhere")
     other.heartbeat_at = time.time() - 57  # three seconds from counting as dead
@@ -79,7 +79,7 @@ def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
 
 
 @pytest.mark.slow
-def test_two_launches_at_the_same_moment_share_the_work(folder: Store, tmp_path: Path) -> None:
+def test_concurrent_launches_share_work(folder: Store, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     spec = {"params": {"trace": str(trace), "steps": 5}, "grid": {"depth": [2, 3, 5, 8, 13, 21]}}
     both = threading.Barrier(2)
@@ -119,7 +119,7 @@ def test_many_small_trials_are_committed_in_few_files(folder: Store) -> None:
     assert len(folder.list("trials")) < 50, "some 12, more the busier this machine is"
 
 
-def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> None:
+def test_traceless_worker_blames_the_store(folder: Store) -> None:
     """Each retry is delayed, and the message names the possible causes."""
     executor, clock = IdleExecutor(), Clock(step_s=0.5)
     outcome = drive(plan_of_depths(folder, 1), folder, executor, clock=clock)
@@ -161,7 +161,7 @@ def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool
     assert not plan_of_depths(folder, 1).packs
 
 
-def test_after_a_cancellation_nothing_is_submitted_and_what_runs_goes_on(folder: Store) -> None:
+def test_cancellation_submits_nothing_more(folder: Store) -> None:
     class Cancelled(IdleExecutor):
         capacity = 2
 
@@ -182,7 +182,7 @@ def test_after_a_cancellation_nothing_is_submitted_and_what_runs_goes_on(folder:
     assert states(folder) == ["done"], "a pack that was not started is no attempt"
 
 
-def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detached_launch_waits_for_overflow(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(IdleExecutor):
         capacity = 10
 
@@ -198,7 +198,7 @@ def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, mon
     assert len(executor.submitted_ids) == 4 == detached.submitted and not detached.not_submitted
 
 
-def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> None:
+def test_unplanned_ends_are_ignored(folder: Store) -> None:
     """A scheduler still has jobs of an earlier launch whose packs are committed or were submitted again."""
 
     class Talkative(IdleExecutor):

@@ -59,7 +59,7 @@ def estimates_of(store: Store, device: str = "cpu") -> tuple[Estimates, list[flo
     return estimates, reckoned, [estimates(pack) or 0.0 for pack in plan.packs]
 
 
-def test_processor_seconds_of_measured_packs_correct_it_and_wall_time_does_not(tmp_path: Path) -> None:
+def test_processor_time_corrects_wall_time(tmp_path: Path) -> None:
     slow, reckoned, corrected = estimates_of(store_with(str(tmp_path / "a"), cpu_s=PACK_S / 4))
     quick, _, of_quick = estimates_of(store_with(str(tmp_path / "b"), cpu_s=PACK_S / 8))
     assert len(slow.measured) == len(quick.measured) == 2
@@ -70,7 +70,7 @@ def test_processor_seconds_of_measured_packs_correct_it_and_wall_time_does_not(t
     assert corrected == pytest.approx([factor * estimated for estimated in reckoned])
 
 
-def test_packs_without_processor_seconds_or_on_another_device_say_nothing(tmp_path: Path) -> None:
+def test_incomparable_packs_are_ignored(tmp_path: Path) -> None:
     store = store_with(str(tmp_path / "a"), cpu_s=None)
     estimates, reckoned, same = estimates_of(store)
     overhead_s = PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * 2  # what is left of a pack
@@ -105,7 +105,7 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
     assert f" {float(f'{estimated[0]:.2g}'):g}" in output
 
 
-def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) -> None:
+def test_batched_packs_are_measured_separately(tmp_path: Path) -> None:
     store, checked = Store(str(tmp_path)), check_sweep(sweep_of(2))
     attempt, task = "20260101T000000_00000000000a", checked.task
     rows = [
@@ -123,7 +123,7 @@ def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) 
     assert corrected == pytest.approx([3 * estimated for estimated in reckoned])
 
 
-def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_path: Path) -> None:
+def test_estimate_follows_the_engine(tmp_path: Path) -> None:
     store = store_with(str(tmp_path), cpu_s=PACK_S / 4)
     plan = make_plan(check_sweep(sweep_of(4)), store)
     pack, task = plan.packs[0], plan.checked.task

@@ -38,7 +38,7 @@ class Follower:
         return self.lines[before:]
 
 
-def test_events_of_a_kind_are_one_line_with_their_number_and_nodes(folder: Store) -> None:
+def test_equal_events_share_a_line(folder: Store) -> None:
     follower = Follower(folder)
     with follower.log:
         for job, node in (("17_0", "n1"), ("17_4", "n1"), ("18_1", "n2")):
@@ -57,7 +57,7 @@ def test_events_of_a_kind_are_one_line_with_their_number_and_nodes(folder: Store
         assert follower.after(EVENT_REPEAT_INTERVAL_S) == []
 
 
-def test_an_error_is_one_line_whatever_becomes_of_its_packs(folder: Store) -> None:
+def test_errors_share_a_line(folder: Store) -> None:
     follower = Follower(folder)
     with follower.log:
         for node, outcome in (("n1", "retried"), ("n2", "retried"), ("n2", "given up")):
@@ -96,7 +96,7 @@ def test_what_is_so_is_told_when_it_changes(folder: Store) -> None:
     assert lines == [["8 jobs waiting: PartitionDown"], [], [], ["7 jobs waiting: PartitionDown"]]
 
 
-def test_warnings_are_events_too_and_what_is_left_is_told_at_the_end(
+def test_warnings_and_failures_end_the_launch(
     folder: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
@@ -117,7 +117,7 @@ def test_warnings_are_events_too_and_what_is_left_is_told_at_the_end(
     assert read_last_launch(folder, "s") == launch, "a damaged file is passed over"
 
 
-def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Path) -> None:
+def test_equal_errors_are_listed_once(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "s.yaml").write_text(f"name: s\ntask: {tmp_path}/broken.py:broken\ngrid: {{depth: [1, 2]}}\n")
     runner, store = CliRunner(), str(tmp_path / "store")

@@ -95,7 +95,7 @@ def drive_cluster(folder: Store, fails: Any, num_trials: int = 24, tick_s: float
 
 
 @pytest.mark.parametrize("error", ["it is broken here", ECC])
-def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, error: str) -> None:
+def test_unhealthy_node_costs_three_attempts(folder: Store, error: str) -> None:
     outcome, cluster = drive_cluster(folder, lambda job, node: error if node == "n2" else None)
     assert not outcome.failures and not outcome.stopped_early
     failed = Counter(node for _, node, has_failed in cluster.ran if has_failed)
@@ -104,7 +104,7 @@ def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, error: str
     assert len(done) == 24 and set(done.values()) == {1}
 
 
-def test_a_bug_that_every_node_has_shown_is_not_tried_again(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_universal_bug_is_not_retried(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="depthrate")
     outcome, cluster = drive_cluster(folder, lambda job, node: "it is broken everywhere")
     assert outcome.stopped_early and len(cluster.ran) == len(outcome.failures) == 4
@@ -131,7 +131,7 @@ def test_hardware_that_fails_everywhere_ends_too(folder: Store) -> None:
     assert outcome.stopped_early and len(cluster.ran) < 24 * 9
 
 
-def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
+def test_lost_attempt_counts_for_its_node(folder: Store) -> None:
     """The record also has the job's id, although the driver writes it."""
 
     class Lost(Cluster):

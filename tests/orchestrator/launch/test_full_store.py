@@ -77,18 +77,14 @@ def test_finished_rows_are_kept_until_there_is_room(
     assert record is not None and record["state"] == "done"
 
 
-def test_who_is_told_to_end_meanwhile_ends_without_a_failure(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_termination_meanwhile_is_no_failure(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     SmallDisk(monkeypatch, "/trials/", 10**9)
     stop = StopFlag()
     monkeypatch.setattr(attempt_runner.time, "sleep", lambda seconds: stop.set("time is up"))
     assert run_job(job_of(folder, tmp_path, [2]), stop).state == "interrupted"
 
 
-def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_is_held_on_the_node(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context.tempfile, "gettempdir", lambda: str(tmp_path))
     SmallDisk(monkeypatch, "store/checkpoints/" if "store" in folder.root else f"{folder.root}/checkpoints/", 1)
     job = job_of(folder, tmp_path, [2])
@@ -111,9 +107,7 @@ def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
     assert opened().load_checkpoint() is None, "far larger than the saved checkpoint"
 
 
-def test_an_error_names_the_file_what_is_free_and_what_is_needed(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_names_file_and_space(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     SmallDisk(monkeypatch, "/fits/", 1)
     with pytest.raises(StoreFullError) as caught:
         folder.write("fits/a.json", b"x" * 1500)

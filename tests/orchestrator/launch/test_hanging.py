@@ -70,7 +70,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 @pytest.mark.slow
-def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) -> None:
+def test_hung_worker_is_killed(lab: Lab) -> None:
     driver = lab.start()
     pid = lab.await_hang()
     driver.kill()
@@ -105,7 +105,7 @@ def test_force_ends_a_launch_whose_worker_hears_nothing(lab: Lab) -> None:
     await_that(lambda: not Path(f"/proc/{pid}").exists(), 30)
 
 
-def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
+def test_stalled_pack_is_retried(lab: Lab) -> None:
     driver = lab.start("--stall-minutes", "0.1")
     output = driver.communicate(timeout=200)[0]
     assert driver.returncode == 0, output
@@ -118,7 +118,7 @@ def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_stopped_is_ended_by_its_driver(lab: Lab) -> None:
+def test_stopped_worker_is_killed(lab: Lab) -> None:
     """The worker cannot terminate itself. A peer launch that waits for its trial continues too."""
     driver = lab.start("--stall-minutes", "0.2")
     pid = lab.await_hang()
@@ -145,7 +145,7 @@ def test_status_names_what_comes_no_further(lab: Lab) -> None:
     assert stalled["pid"] == 4711 and 1190 < stalled["stalled_s"] < 1300
 
 
-def test_the_mark_says_who_is_to_end_at_once(folder: Store) -> None:
+def test_mark_ends_a_worker(folder: Store) -> None:
     write_cancel_mark(folder, "s")
     assert forced_attempts(read_cancel_mark(folder, "s")) == set() == forced_attempts(None)
     write_cancel_mark(folder, "s", ["a", "b"])
@@ -154,7 +154,7 @@ def test_the_mark_says_who_is_to_end_at_once(folder: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stall_s", [None, 2.0])
-def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
+def test_missing_features_stall_nothing(
     folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stall_s: float | None
 ) -> None:
     """Meanwhile the previous trial waits for its commit."""

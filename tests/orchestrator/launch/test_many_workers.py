@@ -59,7 +59,7 @@ def test_what_has_not_changed_is_not_read_again() -> None:
     assert len(reader.refresh(lambda path: True)) == 2
 
 
-def test_a_beat_says_how_a_running_attempt_is_and_nothing_of_one_that_has_ended(folder: Store) -> None:
+def test_heartbeats_describe_running_attempts(folder: Store) -> None:
     attempt_of("a").write(folder)
     attempt_of("b", state=AttemptState.FAILED, step=3).write(folder)
     later = time.time() + 10
@@ -78,7 +78,7 @@ def test_what_is_no_beat_is_left_out(folder: Store, content: bytes) -> None:
     assert record["step"] == 0 and NodeHeartbeats(folder, "s").poll() == {}
 
 
-def test_a_nodes_clock_that_is_wrong_is_set_right_by_the_stores(folder: Store) -> None:
+def test_wrong_node_clock_is_corrected(folder: Store) -> None:
     wrong = time.time() - 7200
     beat = {"at": wrong, "attempts": {"a": {"heartbeat_at": wrong - 3, "step": 1}}}
     folder.write(heartbeat_path("s", "n"), json.dumps(beat).encode())
@@ -100,7 +100,7 @@ def _beat_once(store: str, name: str, ready: Any, go_on: Any) -> None:
     go_on.wait(20)
 
 
-def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store, here: Path) -> None:
+def test_node_reporter_is_replaced(folder: Store, here: Path) -> None:
     context = multiprocessing.get_context("fork")
     ready, go_on = context.Event(), context.Event()
     first = context.Process(target=_beat_once, args=(folder.root, "a", ready, go_on))
@@ -127,7 +127,7 @@ def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_full_at_first", [True, False])
-def test_who_tells_is_heard_though_its_machine_has_no_room(
+def test_reporter_on_a_full_disk(
     folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch, is_full_at_first: bool
 ) -> None:
     node = NodeHeartbeat(folder, attempt_of("a"), 0.1)
@@ -168,7 +168,7 @@ def test_old_beats_are_taken_away(folder: Store) -> None:
     assert list(folder.list("beats")) == [heartbeat_path("s", "alive")]
 
 
-def test_a_watch_shares_one_answer_of_the_controller_and_backs_off(folder: Store) -> None:
+def test_watchers_share_one_answer(folder: Store) -> None:
     clock, poll_times, waiting = Clock(), [], [5]
 
     def ask(store: Store, sweep: str) -> dict[str, SchedulerAnswer | None]:

@@ -24,7 +24,7 @@ def fragile(*, depth: int, seed: int = 0, context):
 
 
 @pytest.mark.slow
-def test_a_command_is_told_of_the_first_failure_and_of_the_end(tmp_path: Path) -> None:
+def test_command_gets_failure_and_end(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(TASK)
     (tmp_path / "s.yaml").write_text("name: s\ntask: ./own.py:fragile\ngrid: {depth: [2, 3]}\n")
     heard = tmp_path / "heard"
@@ -37,7 +37,7 @@ def test_a_command_is_told_of_the_first_failure_and_of_the_end(tmp_path: Path) -
     assert last == "end s s ended incomplete: some trials are not committed"
 
 
-def test_a_webhook_gets_json_and_silence_is_no_error() -> None:
+def test_webhook_gets_json() -> None:
     got: list[dict[str, str]] = []
 
     class Listener(http.server.BaseHTTPRequestHandler):

@@ -75,13 +75,13 @@ def test_what_is_wasted(fields: dict[str, Any], kind: str | None) -> None:
     }
 
 
-def test_a_share_of_a_gpu_is_that_part_of_its_hours() -> None:
+def test_gpu_share_scales_hours() -> None:
     records = [record(name, "done", 0, 2, device="cuda", gpu_share=0.5) for name in "ab"]
     hours = compute_cost(records, [row("a", 2), row("b", 1)], NOW).devices["cuda"]
     assert (hours.used, hours.committed, hours.idle, hours.efficiency) == (2, 1.5, 0, 0.75)
 
 
-def test_slots_of_a_job_are_idle_while_others_of_it_run() -> None:
+def test_slots_idle_beside_others() -> None:
     long, short, later = record("a", "done", 0, 4), record("b", "done", 0, 1), record("c", "done", 2, 3)
     assert idle_hours([long, short, later], NOW) == {"cpu": 2.0}
     assert idle_hours([long, short, later | {"job_id": "2"}], NOW) == {"cpu": 3.0}
@@ -114,7 +114,7 @@ def test_words_fit_into_80_columns() -> None:
     records = [record(str(kind), "lost", 0, 1234.5, error_kind=kind) for kind in list(FailureKind)[:4]]
     lines = cost_lines("a_long_name", compute_cost([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9))
     assert max(map(len, lines)) <= 80, lines
-    assert lines[0] == "a_sweep_with_a_name: 45001 core-hours allocated, 20% useful"
+    assert lines[0] == "a_long_name: 45001 core-hours allocated, 20% useful"
 
 
 def test_the_textfile_is_as_prometheus_reads_it() -> None:

@@ -117,7 +117,7 @@ def test_the_stored_words_are_what_they_were(folder: Store) -> None:
     assert [*TrialState] == ["ok", "diverged", "running", "failed", "pending"]
 
 
-def test_a_status_of_a_later_version_is_done_all_the_same(folder: Store) -> None:
+def test_newer_state_is_done(folder: Store) -> None:
     commit(folder, "20260101T000000_000000000001", ["t1"])
     snapshot = take_snapshot(folder)
     column = snapshot.trials.column_names.index("status")
