@@ -389,11 +389,7 @@ def relaunched(folder: Store) -> Store:
 
 def held(store: Store) -> set[str]:
     snapshot = take_snapshot(store)
-    return {
-        t
-        for source in (*snapshot.sources, *snapshot.superseded_commits)
-        for t in source.all_trials["trial_id"].to_pylist()
-    }
+    return {t for s in (*snapshot.sources, *snapshot.superseded_commits) for t in s.all_trials["trial_id"].to_pylist()}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -70,9 +70,5 @@ def test_durable_writes_survive_hinted_folders(tmp_path: Path) -> None:
     with on_folder(tmp_path, deadline=trace):
         store.write("a/b/hint", b"")
         store.write("a/b/kept", b"kept", durable=True)
-    at_last = [
-        disk
-        for count, disk in disks_after_power_cuts({}, trace.steps, random.Random(0), DRAWS)
-        if count == len(trace.steps)
-    ]
+    at_last = [d for n, d in disks_after_power_cuts({}, trace.steps, random.Random(0), DRAWS) if n == len(trace.steps)]
     assert at_last and all(disk.get("store/a/b/kept") == b"kept" for disk in at_last)

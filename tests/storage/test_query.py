@@ -459,9 +459,7 @@ def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) ->
         ("select count(*) from metrics where is_last is null", ["None"]),
     ],
 )
-def test_last_layer_flag_filters_scans(
-    store: Store, query: str, passed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_layer_flag_scans(store: Store, query: str, passed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     commit(store, A, ["t1", "t2"])
     filters, scanner = list[str](), TableDataset.scanner
 

@@ -143,3 +143,10 @@ def assert_native_pack(task, trials):
         list(task.run(trials, first))
     assert_same(run(trials, checkpoint=first.checkpoint, engine=Engine.AUTO)[0], whole)
     return whole
+
+
+def random_parameters(network, trials, seed=0):
+    """Return normally distributed float64 parameters of so many trials."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {spec.name: spec.shape for spec in network.parameter_specs()}
+    return {n: torch.randn(trials, *shape, generator=generator, dtype=torch.float64) for n, shape in shapes.items()}

@@ -74,9 +74,7 @@ def stubborn(*, depth: int, seconds: float = 600.0, context: Any) -> Any:
 
 
 @depthrate.task(version=1)
-def looks_around(
-    *, depth: int, trace: str, seconds: float = 2.0, file: str = "", company: int = 1, context: Any
-) -> Any:
+def looks_around(*, depth: int, trace: str, seconds: float = 2, file: str = "", company: int = 1, context: Any) -> Any:
     """Note what a job gives its processes, and read a file of the data folder.
 
     With company it stays until so many have begun on its GPU: a busy machine starts one long before the next.

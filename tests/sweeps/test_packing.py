@@ -126,9 +126,7 @@ def test_a_pack_is_named_by_its_trials():
 def test_distinct_equal_shapes_stay_apart():
     """1, 1.0 and True are equal in Python; a list is a shape by what it holds, not by which object it is."""
     shapes = [1, 1.0, True, 1, [1], [1], [1.0], "1", None]
-    packs = pack_trials(
-        [trial(number, depth) for number, depth in enumerate(shapes)], task_of(9, estimate_s=lambda params: None)
-    )
+    packs = pack_trials([*map(trial, range(9), shapes)], task_of(9, estimate_s=lambda params: None))
     together = sorted([int(trial_id, 16) for trial_id in pack.trial_ids] for pack in packs)
     assert together == [[0, 3], [1], [2], [4, 5], [6], [7], [8]]
 

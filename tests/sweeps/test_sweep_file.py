@@ -172,9 +172,7 @@ def test_missing_function_lists_alternatives(tmp_path: Path) -> None:
 def test_misplaced_task_key(tmp_path):
     text = "import depthrate\n\n@depthrate.task(version=1)\ndef power(*, depth: int, context):\n    return {}\n"
     (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(
-        SweepError, match="'power' is a task, not a sweep. Name it in a sweep file: task: ./mine.py:power"
-    ):
+    with pytest.raises(SweepError, match="'power' is a task, not a sweep. Name it in a sweep file: task: ./mine"):
         load_sweep(f"{tmp_path}/mine.py:power")
 
 

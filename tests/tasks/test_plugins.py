@@ -64,9 +64,7 @@ def test_registered_function_of_a_package(install: Install) -> None:
     [("raise RuntimeError('half installed')", "outside:TASK"), ("TASK = 1", "outside:TASK"), ("", "outside:TASK")],
     ids=["fails", "no task", "nothing there"],
 )
-def test_faulty_plugin_is_named_on_request(
-    install: Install, caplog: pytest.LogCaptureFixture, code: str, value: str
-) -> None:
+def test_faulty_plugin_is_named(install: Install, caplog: pytest.LogCaptureFixture, code: str, value: str) -> None:
     install(code, pendulum=value)
     with pytest.raises(PluginError, match=r"depthrate\.tasks 'pendulum'"):
         registered_task("pendulum")

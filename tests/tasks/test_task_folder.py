@@ -50,9 +50,7 @@ def test_equal_module_names_stay_apart(tmp_path: Path) -> None:
     assert [measured(path) for path in (first, second, first, second)] == [1, 2, 1, 2]
     assert [measured(path, "late") for path in (first, second, first)] == [10, 20, 10], "imported while it runs"
     assert (tmp_path / "first" / "model.py.log").read_text() == "x", "executed once"
-    assert not {str(tmp_path / "first"), str(tmp_path / "second")} & set(sys.path), (
-        "what was read is imported, not the folder"
-    )
+    assert not {str(tmp_path / "first"), str(tmp_path / "second")} & set(sys.path), "what was read is imported"
 
 
 def test_neighbours_follow_the_standard_library(tmp_path: Path) -> None:

@@ -256,9 +256,7 @@ def test_replicates_of_other_parameters(folder: Store) -> None:
     assert texts == {"2 seeds, each with its own data_seed", "2 seeds, at the 2 values of data_seed used", "2 seeds"}
     assert interval_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", "each trial is one draw"
     chain = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
-    assert interval_text(FitRequest("nc1"), chain, []) == "1 seed", (
-        "in a chain each depth starts where the previous one ended"
-    )
+    assert interval_text(FitRequest("nc1"), chain, []) == "1 seed", "in a chain each depth continues the last one"
 
 
 def test_last_layer_theorem_excludes_other_layers(folder: Store) -> None:

@@ -109,11 +109,7 @@ def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: P
     victim = next((store / "metrics" / "sweep=tiny").glob("*.parquet"))
     victim.write_bytes(victim.read_bytes()[:50])
     (store / "trials" / "sweep=tiny" / "foreign.parquet").write_bytes(b"PAR1 nonsense")
-    for arguments in (
-        ["status", "tiny"],
-        ["query", "select count(*) from results where sweep = 'tiny'"],
-        ["fit", "tiny"],
-    ):
+    for arguments in (["status", "tiny"], ["query", "select 1 from results where sweep = 'tiny'"], ["fit", "tiny"]):
         code, output = invoke(*arguments, "--store", str(store))
         assert code == 0 and victim.name in output and "foreign.parquet" in output, arguments
     state = json.loads(CliRunner().invoke(app, ["status", "tiny", "--store", str(store), "--json"]).stdout)[0]

@@ -66,9 +66,7 @@ def test_errors_share_a_line(folder: Store) -> None:
         log_event("pack", "RuntimeError: a bug", where="n3", outcome="given up")
         log_event("pack", "RuntimeError: another", where="n3", outcome="retried")
         log_event("pack", "RuntimeError: a third", where="n3", outcome="given up")
-    assert follower.lines[1:] == ["1 pack on n3 retried: RuntimeError: another"], (
-        "the summary at the end lists the packs given up"
-    )
+    assert follower.lines[1:] == ["1 pack on n3 retried: RuntimeError: another"], "the summary lists the others"
     launch = read_last_launch(folder, "s")
     assert launch is not None
     assert [event["text"] for event in launch["events"]][1] == "1 pack on n3 given up: RuntimeError: a bug"

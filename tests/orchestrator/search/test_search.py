@@ -224,10 +224,7 @@ def proposals(store: Store) -> dict[str, list[list[dict[str, Any]]]]:
     records = SearchRecords(store, "s")
     records.refresh()
     studies = sorted({batch.study_id for batch in records._batches.values()})
-    return {
-        study: [[dict(v) for b in round_batches for v in b.values] for round_batches in records.batches(study)]
-        for study in studies
-    }
+    return {study: [[dict(v) for b in part for v in b.values] for part in records.batches(study)] for study in studies}
 
 
 BOWL = {

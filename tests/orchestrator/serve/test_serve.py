@@ -226,9 +226,7 @@ def half_open(server: Server, source: str, sent: bytes) -> socket.socket:
     ],
     ids=["nothing", "headers", "body", "second request"],
 )
-def test_a_request_that_stays_incomplete_is_closed(
-    server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
+def test_incomplete_request_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 1.0)
     began = time.monotonic()
     with half_open(server, "127.0.0.1", sent) as connection:

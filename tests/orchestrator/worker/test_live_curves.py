@@ -214,9 +214,7 @@ def await_live(store: Path, launch: subprocess.Popen[str], not_of: str = "") -> 
 
 
 @pytest.mark.slow
-def test_unwritable_live_curves_still_commit(
-    folder: Store, soon: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unwritable_curves_commit(folder: Store, soon: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     task = load_task(str(tmp_path / "loop.py") + ":slow")
     folder.write("live", b"no folder can be here")

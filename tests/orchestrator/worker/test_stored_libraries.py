@@ -149,8 +149,6 @@ def test_nothing_is_left_where_others_may_write(store: Store, machine: Machine) 
     assert machine.cached("first") and not store.list("libraries")
 
 
-def test_missing_library_is_reported_after_waiting(
-    store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_is_reported(store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "SHARED_LIBRARY_TIMEOUT_S", 0.1)
     assert machine.refusal(store) == "no node with a compiler and this processor has put a library into the store"

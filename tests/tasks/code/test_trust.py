@@ -276,9 +276,7 @@ def test_group_umask_changes_nothing(folder: Path, tmp_path: Path, monkeypatch: 
     assert is_accepted(code.content_hash)
 
 
-def test_many_processes_unpack_the_same_code_at_once(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_processes_unpack_one_code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     code = code_of_file(folder / "law.py")
     written, write = threading.Barrier(8), Path.write_bytes

@@ -142,9 +142,7 @@ def committed(store: Store, values: Array) -> list[Trial]:
     return trials
 
 
-def test_a_model_from_outside_is_kept_and_printed(
-    added: Model, folder: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outside_model_is_kept_and_printed(added: Model, folder: Store, capsys: pytest.CaptureFixture[str]) -> None:
     trials = committed(folder, noisy(TRUE_CURVES[added.name][0], 0.01))
     curves = fit_curves(results_of(folder), [FitRequest("nc1")], trials)
     rows = [row for curve in curves for row in curve.table_rows("s")]

@@ -9,7 +9,7 @@ import torch
 from depthrate.tasks.networks.transformer import cut_into_patches
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import EVALUATION_ROWS, Hyperparameters
-from tests.support.native_trials import plan_of, transformer_of
+from tests.support.native_trials import plan_of, random_parameters, transformer_of
 
 PATCH, POSITIONS, VOCABULARY, WIDTH, CLASSES, SAMPLES, TRIALS = 3, 4, 11, 7, 3, 6, 3
 ARCHITECTURES = [(x, y, pre) for x in (1, 2) for y in (1, 2) for pre in (False, True)]
@@ -21,14 +21,6 @@ def network_of(attention_layers, mlp_layers, pre_norm, depth=2, is_text=False, l
     read = {"vocabulary": VOCABULARY} if is_text else {"patch": PATCH}
     shape = {"depth": depth, "width": WIDTH, "positions": POSITIONS, "classes": CLASSES, "last_bias": last_bias}
     return transformer_of(attention_layers, mlp_layers, pre_norm, **read, **shape)
-
-
-def random_parameters(network, trials=TRIALS):
-    generator = torch.Generator().manual_seed(0)
-    return {
-        spec.name: torch.randn(trials, *spec.shape, generator=generator, dtype=torch.float64)
-        for spec in network.parameter_specs()
-    }
 
 
 def inputs(is_text, trials=TRIALS):
@@ -100,7 +92,7 @@ def reference(theta, z, attention_layers, mlp_layers, pre_norm, depth):
 @every_architecture
 def test_output_and_every_layer_equal_the_definition(attention_layers, mlp_layers, pre_norm, depth, last_bias, is_text):
     network = network_of(attention_layers, mlp_layers, pre_norm, depth, is_text, last_bias)
-    parameters, x_TNI = random_parameters(network), inputs(is_text)
+    parameters, x_TNI = random_parameters(network, TRIALS), inputs(is_text)
     features = list(network.features(parameters, x_TNI))
     logits_TNK = network.logits(parameters, x_TNI)
     assert len(features) == depth + 1

@@ -435,9 +435,7 @@ def test_invalid_sequences_are_refused(folder):
     ):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **params))
-    with pytest.raises(
-        DatasetError, match="0 tokens come next at 300 or more of 200 measured positions of the split .train"
-    ):
+    with pytest.raises(DatasetError, match="0 tokens come next at 300 or more of 200 measured positions of the split"):
         trainer_of(folder, min_class_count=300)
     trials = [NEXT_TOKEN.schema.fill({**SMALL, "depth": 1, "min_class_count": count}) for count in (5, 300)]
     NEXT_TOKEN.check_contents(trials[:1], Folder("."))

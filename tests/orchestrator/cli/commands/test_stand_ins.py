@@ -20,11 +20,7 @@ BESIDE = {
     "accepted code": ["trust", "plan"],
 }
 """What a user keeps beside stores, and the commands that read it."""
-_PATHS = [
-    name
-    for name in vars(paths)
-    if name.endswith("_path") and not name.startswith("is_") and not name.endswith("_of_path")
-]
+_PATHS = [name for name in vars(paths) if name.endswith("_path") and not name.startswith("is_") and "_of_" not in name]
 
 
 @pytest.fixture(scope="module")

@@ -155,7 +155,4 @@ def test_fit_over_several_engines_warns(tmp_path):
     assert alone.exit_code == 0 and "engines" not in alone.output
     sweep.write_text(text + "grid: {depth: [2, 3, 4]}\n")
     both = invoke(tmp_path, "run", str(sweep), "--workers", "1", "--engine", "eager")
-    assert (
-        "warning: the trials of s were trained by 2 engines (2 native, 1 eager), which agree up to rounding."
-        in both.output
-    )
+    assert "warning: the trials of s were trained by 2 engines (2 native, 1 eager), which agree" in both.output

@@ -86,10 +86,7 @@ def test_evaluation_is_per_trial():
 def test_unsupported_evaluations_use_torch(monkeypatch):
     native, eager, _ = trainers(1, False)
     elsewhere = [trainer.on_samples(trainer.x_NI[:7], trainer.labels_N[:7]) for trainer in (native, eager)]
-    assert all(
-        torch.equal(one, other)
-        for one, other in zip(*(list(trainer.features(0)) for trainer in elsewhere), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(*(list(trainer.features(0)) for trainer in elsewhere), strict=True))
     assert torch.equal(elsewhere[0].evaluate().grad_norm, elsewhere[1].evaluate().grad_norm)
     monkeypatch.setattr(native_evaluation, "MAX_BUFFER_BYTES", 1000)
     assert all(torch.equal(a, b) for a, b in zip(list(native.features(0)), list(eager.features(0)), strict=True))
