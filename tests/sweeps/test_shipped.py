@@ -1,8 +1,7 @@
 """Every sweep that comes with depthrate is found by its name and expands into trials that can run."""
 
-from functools import partial
-
 import duckdb
+import pyarrow as pa
 import pytest
 
 from depthrate.orchestrator.analysis.replicates import interval_text
@@ -76,11 +75,19 @@ def test_residual_networks_fit_blocks_too(name):
     assert {request.x for request in load_sweep(name).fit} == {"depth", "depth - 1"}
 
 
-def passes(where, params):
-    """Whether a trial passes the condition of a fit over its parameters that are numbers or null."""
-    numbers = {name: value for name, value in params.items() if type(value) in (int, float, type(None))}
-    columns = ", ".join(f"{'null' if value is None else repr(value)} as {name}" for name, value in numbers.items())
-    return where is None or duckdb.connect().execute(f"select {where} from (select {columns})").fetchone()[0]
+def passing(where, trials):
+    """Return the trials that pass the condition of a fit over their parameters."""
+    rows = pa.Table.from_pylist(
+        [{name: value for name, value in params.items() if is_scalar(value)} for params in trials]
+    )
+    connection = duckdb.connect()
+    connection.register("rows", rows.append_column("trial", pa.array(range(len(trials)))))
+    chosen = connection.execute(f"select trial from rows where {where or 'true'} order by trial").fetchall()
+    return [trials[index] for (index,) in chosen]
+
+
+def is_scalar(value):
+    return isinstance(value, bool | int | float | str | None)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,7 +97,7 @@ def test_shipped_fits_average_no_parameter(name):
     trials = [trial.params for trial in expand(sweep)]
     for request in sweep.fit:
         groups = {}
-        for params in filter(partial(passes, request.where), trials):
+        for params in passing(request.where, trials):
             groups.setdefault(repr([params[by] for by in request.by]), []).append(params)
         texts = {interval_text(request, group, ["data_seed"]) for group in groups.values()}
         assert all("used" not in text or "of data_seed used" in text for text in texts), (request, texts)
