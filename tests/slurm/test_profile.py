@@ -163,7 +163,7 @@ def test_what_follows_from_a_cluster_file() -> None:
     assert pairs == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
 
 
-def test_packs_of_a_job_share_its_memory_and_have_a_gpu_each() -> None:
+def test_packs_share_memory_and_own_gpus() -> None:
     profile = make_profile({"mem_gb": 16, "gpus": 2, "cpus": 8, "gpu_mem_gb": 80}, "x.toml")
     assert (profile.worker_mem_gb("cpu"), profile.worker_mem_gb("cuda")) == (8.0, 80.0)
     assert make_profile({"cpus": 4}, "x.toml").worker_mem_gb("cpu") == 1.0
@@ -339,7 +339,7 @@ def test_bundles_fill_jobs_longest_first() -> None:
     assert all([costs[pack] for pack in job] == sorted((costs[pack] for pack in job), reverse=True) for job in jobs)
 
 
-def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
+def test_few_jobs_use_every_node() -> None:
     profile = Profile(job_min=30, array_parallelism=8)
     assert [len(job) for job in bundle(range(200), [0.1] * 200, profile)] == [25] * 8
     assert len(bundle(range(3), [0.1] * 3, profile)) == 3
@@ -358,7 +358,7 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
         (["f() { false; true; }", "f", "g() { return 4; }", "g"], 113, "a setup line ended with code 4: return 4"),
     ],
 )
-def test_the_first_setup_line_that_fails_ends_the_job(
+def test_failing_setup_line_ends_the_job(
     tmp_path: Path, lines: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "ends_well.sh").write_text("false\ntrue\n")
@@ -387,7 +387,7 @@ def test_the_first_setup_line_that_fails_ends_the_job(
         ((), 143, 0, False),
     ],
 )
-def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
+def test_failing_job_holds_its_node(
     programs: Any, tmp_path: Path, setup: tuple[str, ...], code: int, seconds: int, pauses: bool
 ) -> None:
     """The cause is a setup line, Python or a missing file system, not a job that receives SIGTERM."""
@@ -450,7 +450,7 @@ def test_only_a_scratch_folder_of_ours_is_removed(
     assert precious.is_dir() and not list(tmp_path.glob("scratch/*"))
 
 
-def test_every_slot_of_a_job_is_filled_before_another_is_asked_for() -> None:
+def test_slots_fill_before_new_jobs() -> None:
     profile = Profile(gpus=8, cpus=16, walltime_min=240)
     assert [len(job) for job in bundle(range(64), [600.0] * 64, profile)] == [8] * 8
     assert share_of_slots_used(range(64), [600.0] * 64, profile) == 1
@@ -461,7 +461,7 @@ def test_every_slot_of_a_job_is_filled_before_another_is_asked_for() -> None:
     assert share_of_slots_used([], [], profile) is None
 
 
-def test_a_long_pack_leaves_no_slot_beside_it_empty() -> None:
+def test_long_pack_leaves_no_empty_slot() -> None:
     profile = Profile(gpus=4, walltime_min=600, job_min=200, array_parallelism=2)
     costs = [9000.0, *[600.0] * 14]
     first, second = bundle(range(15), costs, profile)

@@ -48,14 +48,14 @@ def test_the_work_lies_ready_before_sbatch_is_called(programs: Programs, tmp_pat
         "echo hello",
     ],
 )
-def test_jobs_that_the_controller_has_are_ours_whatever_sbatch_said(
+def test_controller_outranks_sbatch(
     programs: Programs, tmp_path: Path, answer: str
 ) -> None:
     programs(sbatch=answer, squeue=known("78"))
     assert send(tmp_path) == ["78_0", "78_1", "78_2"]
 
 
-def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tmp_path: Path) -> None:
+def test_refusal_needs_an_empty_controller(programs: Programs, tmp_path: Path) -> None:
     programs(sbatch="echo one >&2; echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(
         SlurmError, match=r"sbatch refused the jobs: .*one / .*Invalid account.*\. The script is"
@@ -65,7 +65,7 @@ def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tm
 
 
 @pytest.mark.parametrize("cause", ["Requested node configuration is not available", "Invalid license specification"])
-def test_the_record_of_a_refused_job_is_no_job(programs: Programs, tmp_path: Path, cause: str) -> None:
+def test_refused_job_has_no_record(programs: Programs, tmp_path: Path, cause: str) -> None:
     programs(sbatch=f"echo 'sbatch: error: Batch job submission failed: {cause}' >&2; exit 1")
     programs(squeue=f"printf '%-200s%-24s%-24s%-24s\\n' {NAME} 78 FAILED ''")
     with pytest.raises(SlurmError, match=cause):
@@ -90,7 +90,7 @@ def test_accounts_are_tried_in_turn(programs: Programs, tmp_path: Path) -> None:
     assert submit_array(profile, NAME, tmp_path / "jobs", print, [["x"]]) == ["79"]
 
 
-def test_that_there_is_no_room_outweighs_that_an_account_is_refused(programs: Programs, tmp_path: Path) -> None:
+def test_full_queue_outranks_refused_account(programs: Programs, tmp_path: Path) -> None:
     full = "echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2"
     refused = "echo 'sbatch: error: Batch job submission failed: x' >&2; exit 1"
     programs(sbatch=f'grep -q account=second "$2" || {full}; {refused}')

@@ -34,7 +34,7 @@ KINDS = (
     pytest.param("ray_two_nodes", marks=pytest.mark.ray),
     pytest.param("slurm", marks=pytest.mark.slurm),
 )
-LOCAL_RAY = ("test_every_trial_is_committed_once", "test_a_search_in_a_grid_gives_the_same_numbers_everywhere")
+LOCAL_RAY = ("test_every_trial_is_committed_once", "test_grid_search_is_executor_independent")
 """What a Ray of one node has to pass too: it differs from one of two nodes in how it begins and ends."""
 pytestmark = [
     pytest.mark.timeout(300),
@@ -227,7 +227,7 @@ def test_a_task_imports_what_lies_beside_its_file(machines: ComputeTarget, folde
 
 
 @pytest.mark.slow
-def test_an_exception_is_tried_on_two_nodes_at_most_and_spares_its_pack(machines: ComputeTarget, folder: Store) -> None:
+def test_exception_runs_on_two_nodes(machines: ComputeTarget, folder: Store) -> None:
     outcome = drive(machines, folder, "fails", grid={"depth": [2, 3, 4]})
     assert [depth for depth, _ in committed(folder)] == [2, 4] and raw_rows(folder) == 2
     (failure,) = outcome.failures
@@ -256,7 +256,7 @@ def test_a_killed_worker_resumes_from_its_checkpoint(machines: ComputeTarget, fo
 
 
 @pytest.mark.slow
-def test_what_is_killed_in_the_middle_costs_nothing_but_time(
+def test_kills_cost_only_time(
     machines: ComputeTarget, folder: Store, tmp_path: Path
 ) -> None:
     """A worker, or of two nodes one, goes away while two packs run."""
@@ -288,7 +288,7 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(
 
 
 @pytest.mark.slow
-def test_after_a_launch_that_was_stopped_the_next_goes_on(
+def test_launch_resumes_a_stopped_one(
     machines: ComputeTarget, folder: Store, tmp_path: Path
 ) -> None:
     def stop_when_one_runs(driver: Driver, progress: Any) -> None:
@@ -334,7 +334,7 @@ def run_search(options: Sequence[str], folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_search_in_a_grid_gives_the_same_numbers_everywhere(
+def test_grid_search_is_executor_independent(
     machines: ComputeTarget, reference: str, tmp_path: Path
 ) -> None:
     """Proposals, measurements and training curves, bit for bit, through the command line."""

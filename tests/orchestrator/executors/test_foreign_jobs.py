@@ -53,7 +53,7 @@ def shared(folder: Store) -> Store:
     return folder
 
 
-def test_cancel_ends_the_jobs_of_the_sweep_and_no_others(
+def test_cancel_spares_foreign_jobs(
     shared: Store, queue: Callable[..., None], tmp_path: Path
 ) -> None:
     queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
@@ -77,7 +77,7 @@ def test_a_launch_watches_only_them(shared: Store, queue: Callable[..., None]) -
     }
 
 
-def test_a_record_that_claims_a_job_of_another_record_does_not_get_it(
+def test_record_cannot_claim_anothers_job(
     shared: Store, queue: Callable[..., None]
 ) -> None:
     packs = [[SubmittedPack("20260101T000000_000000000009", "p9", ["t9"])]]

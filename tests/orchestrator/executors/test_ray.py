@@ -110,7 +110,7 @@ def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
     assert not ray.is_initialized()
 
 
-def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, tmp_path: Path) -> None:
+def test_asha_compares_concurrent_packs(folder: Store, tmp_path: Path) -> None:
     """All trials are proposed in one batch, so every threshold comes from trials that run at the same time."""
     spec = {
         "name": "s",

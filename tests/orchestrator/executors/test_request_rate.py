@@ -85,7 +85,7 @@ def test_no_minute_has_more_looks_than_six(poll_s: float | None, is_news_due: bo
     assert busiest_minute(looks) <= most and len(looks) >= 300 / (poll_s or 15) - 1
 
 
-def test_what_is_to_be_expected_is_looked_for_at_once() -> None:
+def test_expected_changes_are_polled_at_once() -> None:
     clock = Clock()
     budget = RequestBudget(clock)
     assert len(looks_in(budget, clock, 110)) == 8
@@ -113,7 +113,7 @@ def test_a_count_of_jobs_is_a_question_too() -> None:
 
 
 @pytest.mark.parametrize("how", [{"has_answered": False}, {"took_s": 6.0}])
-def test_a_controller_that_fails_or_is_slow_is_asked_ever_more_seldom(how: dict[str, Any]) -> None:
+def test_failing_controller_is_polled_less(how: dict[str, Any]) -> None:
     clock = Clock()
     budget = RequestBudget(clock)
     looks = looks_in(budget, clock, 600, **how)
@@ -167,7 +167,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("estimated_s", [None, 5.0])
-def test_two_hundred_short_packs_where_six_jobs_are_taken(
+def test_two_hundred_packs_in_six_jobs(
     folder: Store, monkeypatch: pytest.MonkeyPatch, estimated_s: float | None
 ) -> None:
     """A launch that submits whenever it may, as the driver does: at most 6 squeue and 2 sbatch a minute."""

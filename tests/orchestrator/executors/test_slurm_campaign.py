@@ -28,7 +28,7 @@ def limited(bench: Bench) -> Iterator[Bench]:
         bench.lab.resume_node(node)
 
 
-def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Bench) -> None:
+def test_detached_sweep_survives_everything(limited: Bench) -> None:
     bench = limited
     bad, begun = bench.folder / "bad", time.monotonic()
     bench.profile |= {"array_parallelism": 50, "grace_s": 10}  # packs of one trial; the limit holds all the same
