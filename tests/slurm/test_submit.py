@@ -48,9 +48,7 @@ def test_the_work_lies_ready_before_sbatch_is_called(programs: Programs, tmp_pat
         "echo hello",
     ],
 )
-def test_controller_outranks_sbatch(
-    programs: Programs, tmp_path: Path, answer: str
-) -> None:
+def test_controller_outranks_sbatch(programs: Programs, tmp_path: Path, answer: str) -> None:
     programs(sbatch=answer, squeue=known("78"))
     assert send(tmp_path) == ["78_0", "78_1", "78_2"]
 

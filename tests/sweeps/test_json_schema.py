@@ -111,10 +111,7 @@ def test_what_names_something_of_the_users_is_accepted(content: dict[str, Any]) 
         (BUILTIN | {"search": {"params": {"rl": [1]}, "objective": "nc1"}}, "'rl'"),
         (BUILTIN | {"search": {"params": {"lr": 3}, "objective": "nc1"}}, "3 is not valid"),
         (BUILTIN | {"search": {"params": {"lr": [1]}}}, "'objective' is a required property"),
-        (
-            BUILTIN | {"search": {"params": {"lr": [1]}, "objective": "nc1", "prune": {}}},
-            "'metric' is a required property",
-        ),
+        (BUILTIN | {"search": {"params": {"lr": [1]}, "objective": "nc1", "prune": {}}}, "'metric' is a required"),
         (BUILTIN | {"fit": [{"metric": "nc1", "weight": "equal"}]}, "'weight'"),
         (BUILTIN | {"figures": [{"kind": "share", "condition": "rank < 3", "x": "lr", "lines": {}}]}, "not valid"),
         (BUILTIN | {"task": "colapse"}, "colapse"),

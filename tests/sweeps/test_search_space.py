@@ -98,10 +98,7 @@ def test_conditions_follow_the_values_so_far() -> None:
         ({"params": {"lr": {"low": 1}}, "objective": "nc1"}, "expected low and high"),
         ({"params": {"lr": {"low": 1, "high": 1}}, "objective": "nc1"}, "expected low < high"),
         ({"params": {"lr": {"low": -1, "high": 1}}, "objective": "nc1"}, "'lr' is -1, expected a number > 0"),
-        (
-            {"params": {"weight_decay": {"low": 0, "high": 1, "log": True}}, "objective": "nc1"},
-            "low of a log range is 0",
-        ),
+        ({"params": {"weight_decay": {"low": 0, "high": 1, "log": True}}, "objective": "nc1"}, "low of a log .* is 0"),
         ({"params": {"optimizer": {"low": 0, "high": 1}}, "objective": "nc1"}, "Give a list of values"),
         ({"params": {"optimizer": ["sgd", "sgd"]}, "objective": "nc1"}, "has a value twice"),
         ({"params": {"width": {"low": 2, "high": 9, "step": 0.5}}, "objective": "nc1"}, "expected an int up to 7"),

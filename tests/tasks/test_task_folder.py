@@ -98,10 +98,7 @@ def test_existing_path_entry_stays(tmp_path: Path) -> None:
             ["line 1: `from profile import MLP`", "'profile' is a standard library module"],
         ),
         ({"my_task": "import model\n", "model": "\n1 / 0\n"}, ["model.py, line 2: `1 / 0`: ZeroDivisionError"]),
-        (
-            {"my_task": "import model\n", "model": "def f(:"},
-            ["line 1: `import model`: SyntaxError", "(model.py, line 1)"],
-        ),
+        ({"my_task": "import model\n", "model": "def f(:"}, ["1: `import model`: SyntaxError", "(model.py, line 1)"]),
     ],
 )
 def test_import_errors_name_line_and_fix(files: dict[str, str], parts: list[str], tmp_path: Path) -> None:

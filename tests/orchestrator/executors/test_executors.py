@@ -256,9 +256,7 @@ def test_a_killed_worker_resumes_from_its_checkpoint(machines: ComputeTarget, fo
 
 
 @pytest.mark.slow
-def test_kills_cost_only_time(
-    machines: ComputeTarget, folder: Store, tmp_path: Path
-) -> None:
+def test_kills_cost_only_time(machines: ComputeTarget, folder: Store, tmp_path: Path) -> None:
     """A worker, or of two nodes one, goes away while two packs run."""
     gate = tmp_path / "gate"
     killed: list[float] = []
@@ -288,9 +286,7 @@ def test_kills_cost_only_time(
 
 
 @pytest.mark.slow
-def test_launch_resumes_a_stopped_one(
-    machines: ComputeTarget, folder: Store, tmp_path: Path
-) -> None:
+def test_launch_resumes_a_stopped_one(machines: ComputeTarget, folder: Store, tmp_path: Path) -> None:
     def stop_when_one_runs(driver: Driver, progress: Any) -> None:
         if any(state.get("step") for _, state in progress.packs_running):
             driver.stop()
@@ -334,9 +330,7 @@ def run_search(options: Sequence[str], folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_grid_search_is_executor_independent(
-    machines: ComputeTarget, reference: str, tmp_path: Path
-) -> None:
+def test_grid_search_is_executor_independent(machines: ComputeTarget, reference: str, tmp_path: Path) -> None:
     """Proposals, measurements and training curves, bit for bit, through the command line."""
     pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
     store = run_search(machines.options, tmp_path)

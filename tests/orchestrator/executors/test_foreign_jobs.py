@@ -53,9 +53,7 @@ def shared(folder: Store) -> Store:
     return folder
 
 
-def test_cancel_spares_foreign_jobs(
-    shared: Store, queue: Callable[..., None], tmp_path: Path
-) -> None:
+def test_cancel_spares_foreign_jobs(shared: Store, queue: Callable[..., None], tmp_path: Path) -> None:
     queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
     assert "1 job of s cancelled" in printed("cancel", "s", "--store", shared.root)
     assert (tmp_path / "cancelled").read_text().split() == ["--quiet", "7"]
@@ -77,9 +75,7 @@ def test_a_launch_watches_only_them(shared: Store, queue: Callable[..., None]) -
     }
 
 
-def test_record_cannot_claim_anothers_job(
-    shared: Store, queue: Callable[..., None]
-) -> None:
+def test_record_cannot_claim_anothers_job(shared: Store, queue: Callable[..., None]) -> None:
     packs = [[SubmittedPack("20260101T000000_000000000009", "p9", ["t9"])]]
     Submission(LIE, "s", "lab", f"{shared.root}/slurm/s/{LIE}", packs, ["7"]).write(shared)
     queue(("7", "RUNNING", OURS))

@@ -70,9 +70,7 @@ def test_the_visible_ones_are_meant(two_gpus: None, monkeypatch: pytest.MonkeyPa
     assert machine.visible_gpus() == {}
 
 
-def test_mig_instances_by_uuid(
-    two_gpus: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mig_instances_by_uuid(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 0, stdout=WITH_MIG if "-L" in command else MEBIBYTES, stderr="")
 
@@ -85,9 +83,7 @@ def test_mig_instances_by_uuid(
 
 
 @pytest.mark.parametrize("has_mps", [True, False])
-def test_mps_shares_a_gpu(
-    has_mps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mps_shares_a_gpu(has_mps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     if has_mps:

@@ -26,9 +26,7 @@ def test_plan_shows_peaks_and_limit(tiny_sweep: Path, tmp_path: Path, memory: No
 
 
 @pytest.mark.parametrize("verb", ["plan", "run"])
-def test_oversized_trial_is_refused(
-    verb: str, tiny_sweep: Path, tmp_path: Path, memory: None
-) -> None:
+def test_oversized_trial_is_refused(verb: str, tiny_sweep: Path, tmp_path: Path, memory: None) -> None:
     arguments = [verb, str(tiny_sweep), "--store", str(tmp_path / "store"), "--workers", "2", "--set", "width=9000"]
     code, output = invoke(*arguments)
     assert code == 2 and not (tmp_path / "store").exists()

@@ -115,9 +115,7 @@ def test_unreachable_address_is_refused() -> None:
     assert time.monotonic() - began < 20
 
 
-def test_workers_follow_joining_and_dying_nodes(
-    folder: Store, nodes: Nodes, tmp_path: Path
-) -> None:
+def test_workers_follow_joining_and_dying_nodes(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
     nodes.start(1)
     run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3, 4, 5, 6]}, params={"seconds": 12.0})
 

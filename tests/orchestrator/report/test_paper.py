@@ -102,10 +102,7 @@ def test_legend_inside_or_below() -> None:
             ReportOptions(figures=Path("f"), width=PaperWidth.text),
             "--width text is for figures in paper style",
         ),
-        (
-            ReportOptions(figures=Path("f"), style=StyleName.paper, dark=True),
-            "--style paper and --dark are mutually exclusive",
-        ),
+        (ReportOptions(Path("f"), style=StyleName.paper, dark=True), "--style paper and --dark are mutually exclusive"),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(options: ReportOptions, message: str) -> None:

@@ -34,10 +34,7 @@ NO_CLASSES = {
     "none": (np.array([None, *"ab" * 5, "a"], dtype=object), "the label of sample 0 is None"),
     "missing integer": (pd.Series([0, 1, 2] * 3 + [0, 1, None], dtype="Int64"), "the label of sample 11 is"),
     "missing text": (pd.Series(["a", "b"] * 5 + ["a", None], dtype="string"), "the label of sample 11 is <NA>"),
-    "no date": (
-        pd.to_datetime(["2020-01-01", "2021-01-01"] * 5 + ["2020-01-01", None]),
-        "the label of sample 11 is NaT",
-    ),
+    "no date": (pd.to_datetime(["2020-01-01", "2021-01-01"] * 5 + ["2020-01-01", None]), "label of sample 11 is NaT"),
     "nan among texts": (["a", "b"] * 5 + ["a", float("nan")], r"several types \(int, str\)"),
     "mixed": ([0, "a"] * 6, r"several types \(int, str\)"),
     "bool and int": ([True, 0, 2] * 4, r"several types \(bool, int\)"),

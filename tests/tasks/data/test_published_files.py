@@ -181,10 +181,7 @@ WHOLE = tar({f"cifar-10-batches-bin/{file}": cifar_binary() for file in CIFAR_FI
         (WHOLE[:-9] + b"\xff" * 9, "is corrupt|lacks"),
         (gzip.compress(gzip.decompress(WHOLE)[: 512 * 3]), "is corrupt|lacks"),
         (tar({"something/else.bin": b"1"}), r"lacks cifar-10-batches-bin/data_batch_1\.bin"),
-        (
-            tar({f"cifar-10-batches-bin/{CIFAR_FILES[0]}": cifar_binary()}),
-            r"lacks cifar-10-batches-bin/data_batch_2\.bin",
-        ),
+        (tar({f"cifar-10-batches-bin/{CIFAR_FILES[0]}": cifar_binary()}), r"lacks cifar-10-.*/data_batch_2\.bin"),
     ],
     ids=["half", "header", "empty", "a web page", "tail", "tar cut", "another archive", "one batch only"],
 )

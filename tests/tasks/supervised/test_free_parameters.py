@@ -98,10 +98,7 @@ def test_decayed_embeddings_and_biases_cost_what_they_are():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"train_embedding": False, "weight_decay_embedding": 0.1},
-            "train_embedding is false, but weight_decay_embedding is 0.1",
-        ),
+        ({"train_embedding": False, "weight_decay_embedding": 0.1}, "is false, but weight_decay_embedding is 0.1"),
         ({"embedding_seed": 1}, "embedding_seed is 1, but train_embedding is true"),
         ({"arch": "resnet20_mlp", "train_embedding": False}, "train_embedding is False, but 'resnet20_mlp'"),
         ({"arch": "resnet_dense", "weight_decay_biases": 0.1}, "weight_decay_biases is 0.1, but 'resnet_dense'"),

@@ -196,11 +196,7 @@ def test_invalid_targets_are_refused(folder):
 @pytest.mark.parametrize(
     ("task", "arch", "words"),
     [
-        (
-            REGRESSION,
-            "rn1",
-            "targets are numbers, (and kernels support only .* class per sample|which compiled steps do)",
-        ),
+        (REGRESSION, "rn1", "targets are numbers, (and kernels support only .* class per sample|which compiled steps)"),
         (NEXT_TOKEN, "t11", "each token has a label"),
     ],
 )
