@@ -1,6 +1,7 @@
 """What tests in several folders use: a small sweep, the command line, a free port, whether permissions bind, waits."""
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -34,6 +35,20 @@ def printed(*words: object, code: int = 0) -> str:
     return output
 
 
+def answer(*words: object) -> Any:
+    """Call the command line in this process with --json, and return what it answers."""
+    result = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refused(*words: object) -> str:
+    """Call the command line in this process, check that it refuses its input, and return its message."""
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 2 and not result.stdout, result.output
+    return result.stderr
+
+
 def is_root() -> bool:
     """Return whether permissions do not bind this process."""
     return os.geteuid() == 0
@@ -55,10 +70,3 @@ def await_that(is_so: Callable[[], object], longest_s: float) -> None:
                 return
         time.sleep(0.1)
     raise AssertionError(f"not so within {longest_s} s")
-
-
-def refused(*words: object) -> str:
-    """Call the command line in this process, check that it refuses its input, and return its message."""
-    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert result.exit_code == 2 and not result.stdout, result.output
-    return result.stderr

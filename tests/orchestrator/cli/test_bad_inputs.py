@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
 from tests.support.bad_inputs import Row, bad_arguments, bad_sweeps
-from tests.support.here import TINY
+from tests.support.here import TINY, refused
 from tests.support.tests_rows import commit
 
 STORE = "there"
@@ -211,6 +211,5 @@ def test_unmeasurable_data_are_refused(
     spec = f"name: few\ntask: {task}\nparams: {{arch: {arch}, dataset: './few.py:{data}', width: 8, steps: 2}}\n"
     Path("few.yaml").write_text(spec + "grid: {depth: [2]}\n")
     for command in ("plan", "run"):
-        refused = CliRunner().invoke(app, [command, "few.yaml", *more])
-        assert refused.exit_code == 2 and said in refused.output, refused.output
+        assert said in refused(command, "few.yaml", *more)
     assert not Path("results").exists()

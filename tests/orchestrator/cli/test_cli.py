@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
-from tests.support.here import TINY, invoke, printed, refused
+from tests.support.here import TINY, answer, invoke, printed, refused
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +110,11 @@ def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: P
     for arguments in (["status", "tiny"], ["query", "select 1 from results where sweep = 'tiny'"], ["fit", "tiny"]):
         code, output = invoke(*arguments, "--store", str(store))
         assert code == 0 and victim.name in output and "foreign.parquet" in output, arguments
-    state = json.loads(CliRunner().invoke(app, ["status", "tiny", "--store", str(store), "--json"]).stdout)[0]
+    (state,) = answer("status", "tiny", "--store", store)
     assert (state["ok"], state["pending"]) == (2, 2), "trials whose rows are damaged do not count as done"
     code, output = invoke("run", str(done[0]), "--store", str(store))
     assert code == 0 and "4 trials, 2 done, 2 to run" in output
-    state = json.loads(CliRunner().invoke(app, ["status", "tiny", "--store", str(store), "--json"]).stdout)[0]
-    assert state["ok"] == 4, "running again redoes them"
+    assert answer("status", "tiny", "--store", store)[0]["ok"] == 4, "running again redoes them"
 
 
 SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "scipy", "pandas"}

@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
-from tests.support.here import refused
+from tests.support.here import printed, refused
 
 TASK = """
 import depthrate
@@ -86,15 +84,15 @@ def test_guesses_are_near(arguments: tuple[str, ...], guess: str | None) -> None
 
 
 def test_a_folder_with_control_characters_is_shown_escaped(here: Path) -> None:
-    result = CliRunner().invoke(app, ["init", str(here / "\x1b[31mred")])
-    assert result.exit_code == 0 and "\x1b" not in result.output and "\\x1b[31mred" in result.output
+    output = printed("init", here / "\x1b[31mred")
+    assert "\x1b" not in output and "\\x1b[31mred" in output
 
 
 def test_a_node_in_a_store_without_write_permission(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from depthrate.orchestrator.cli.commands import nodes
 
     Path("s.yaml").write_text("name: s\ntask: ./t.py:law\ngrid: {depth: [2]}\n")
-    assert CliRunner().invoke(app, ["run", "s.yaml", "--store", folder.url, "--workers", "1"]).exit_code == 0
+    printed("run", "s.yaml", "--store", folder.url, "--workers", "1")
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")

@@ -1,17 +1,15 @@
 """Events of a launch: one counted line per kind, in `run`, in the store and in `status`."""
 
-import json
 import logging
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, log_event, read_last_launch
 from depthrate.storage.files.store import Store
 from tests.support.clock import Clock
+from tests.support.here import answer, printed
 
 log = logging.getLogger("depthrate")
 BROKEN = """
@@ -118,12 +116,10 @@ def test_warnings_and_failures_end_the_launch(
 def test_equal_errors_are_listed_once(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "s.yaml").write_text(f"name: s\ntask: {tmp_path}/broken.py:broken\ngrid: {{depth: [1, 2]}}\n")
-    runner, store = CliRunner(), str(tmp_path / "store")
-    ran = runner.invoke(app, ["run", str(tmp_path / "s.yaml"), "--store", store, "--workers", "1"])
-    assert ran.exit_code == 1 and "2 trials in 2 packs" in ran.output, ran.output
-    assert ran.output.count("See: depthrate logs") == 1
-    assert "1 packs" not in ran.output and ran.output.count("ValueError: no such depth") <= 2, "and at the end"
-    (state,) = json.loads(runner.invoke(app, ["status", "--store", store, "--json"]).output)
+    said = printed("run", tmp_path / "s.yaml", "--store", tmp_path / "store", "--workers", "1", code=1)
+    assert "2 trials in 2 packs" in said and said.count("See: depthrate logs") == 1
+    assert "1 packs" not in said and said.count("ValueError: no such depth") <= 2, "and at the end"
+    (state,) = answer("status", "--store", tmp_path / "store")
     text = " ".join(event["text"] for event in state["events"])
     assert "ValueError: no such depth" in text and "given up" in text
     assert state["scheduler_calls"] == {}

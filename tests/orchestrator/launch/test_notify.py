@@ -6,11 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import RunState
+from tests.support.here import printed
 
 TASK = """
 import depthrate
@@ -30,8 +29,7 @@ def test_command_gets_failure_and_end(tmp_path: Path) -> None:
     heard = tmp_path / "heard"
     command = f'echo "$DEPTHRATE_EVENT $DEPTHRATE_SWEEP $DEPTHRATE_MESSAGE" >> {heard}'
     arguments = ["run", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"), "--workers", "1"]
-    result = CliRunner().invoke(app, [*arguments, "--notify", command])
-    assert result.exit_code == 1
+    printed(*arguments, "--notify", command, code=1)
     first, last = heard.read_text().splitlines()
     assert first.startswith("failure s 1 trial of s failed:") and "too deep" in first
     assert last == "end s s ended incomplete: some trials are not committed"

@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost, cost_lines, idle_hours, span_s, wait_s
 from depthrate.orchestrator.monitor.prometheus import textfile
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
+from tests.support.here import answer, printed
 
 HOUR = 3600.0
 NOW = 100 * HOUR
@@ -140,24 +139,23 @@ def test_nothing_has_cost_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
-    store, runner = str(tmp_path / "store"), CliRunner()
-    assert runner.invoke(app, ["run", str(tiny_sweep), "--store", store, "--workers", "1"]).exit_code == 0
+    store = str(tmp_path / "store")
+    printed("run", tiny_sweep, "--store", store, "--workers", "1")
     broken = {"attempt_id": "20260101T000000_000000000000", "sweep": "tiny", "pack_id": "p", "trial_ids": ["x"]}
     broken |= {"state": "failed", "error_kind": "task", "error": "RuntimeError: no", "host": "bad", "device": "cpu"}
     broken |= {"started_at": 1767225600.0, "heartbeat_at": 1767229200.0, "ended_at": 1767229200.0}
     Store(store).write(f"attempts/sweep=tiny/{broken['attempt_id']}.json", json.dumps(broken).encode())
     prom = tmp_path / "depthrate.prom"
-    result = runner.invoke(app, ["status", "tiny", "--store", store, "--prometheus", str(prom)])
-    assert result.exit_code == 0, result.output
-    assert "core-hours allocated" in result.output and "failures: task 1 (1 h)" in result.output
+    said = printed("status", "tiny", "--store", store, "--prometheus", prom)
+    assert "core-hours allocated" in said and "failures: task 1 (1 h)" in said
     assert 'depthrate_failed_attempts{kind="task",node="bad",sweep="tiny"} 1.0' in prom.read_text()
-    cost = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
+    cost = answer("status", "tiny", "--store", store)[0]["cost"]
     hours = cost["hours"]["cpu"]
     assert hours["failed"] == 1.0 and 0 < hours["committed"] < hours["used"] - 1 and cost["cpu_share"] > 0
-    nodes = runner.invoke(app, ["nodes", "tiny", "--store", store])
-    assert nodes.exit_code == 0 and "task 1" in nodes.output and "RuntimeError: no" in nodes.output
-    first, second = json.loads(runner.invoke(app, ["nodes", "tiny", "--store", store, "--json"]).output)
+    nodes = printed("nodes", "tiny", "--store", store)
+    assert "task 1" in nodes and "RuntimeError: no" in nodes
+    first, second = answer("nodes", "tiny", "--store", store)
     assert first["node"] == "bad" and second["done"] > 0
-    assert runner.invoke(app, ["compact", "--store", store, "--retain-hours", "0"]).exit_code == 0
-    again = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
+    printed("compact", "--store", store, "--retain-hours", "0")
+    again = answer("status", "tiny", "--store", store)[0]["cost"]
     assert again["hours"]["cpu"]["used"] == pytest.approx(hours["used"]), "also for compacted records"

@@ -24,19 +24,17 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.api import status as status_command
 from depthrate.orchestrator.api.find_sweep import planned_trials
-from depthrate.orchestrator.cli.app import app
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from tests.support.browser import Browser, browser
 from tests.support.clock import Clock
 from tests.support.counted_files import CountedFileSystem
-from tests.support.here import TINY, await_that
+from tests.support.here import TINY, await_that, printed, refused
 from tests.support.tests_rows import commit
 
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
@@ -492,8 +490,7 @@ def test_commits_are_read_once(folder: Store) -> None:
         found = server.ask("/sweep/a/trials.json").json()
         place = found["columns"].index("nc1")
         assert {row[0]: row[place] for row in found["rows"]}["t3"] == pytest.approx(12.2)
-        done = CliRunner().invoke(app, ["trials", "rm", "t1", "--yes", "--store", folder.url])
-        assert done.exit_code == 0, done.output
+        printed("trials", "rm", "t1", "--yes", "--store", folder.url)
         assert until(lambda: states(server, "a"), lambda found: found["t1"] == "pending")["t2"] == "ok"
         write_spec(folder, "later", "l1", {"name": "later", **SPEC}, ["t9"])
         names = until(
@@ -545,14 +542,11 @@ def test_a_sweep_launched_a_moment_ago_is_there(folder: Store) -> None:
 
 
 def test_the_command_says_what_it_needs(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = CliRunner().invoke(app, ["serve", "--store", str(folder.root) + "-not"])
-    assert missing.exit_code == 2 and "no store at" in missing.output
+    assert "no store at" in refused("serve", "--store", f"{folder.root}-not")
     fill(folder)
-    taken = CliRunner().invoke(app, ["serve", "--store", folder.url, "--host", "256.0.0.1"])
-    assert taken.exit_code == 2 and "cannot listen at 256.0.0.1" in taken.output
+    assert "cannot listen at 256.0.0.1" in refused("serve", "--store", folder.url, "--host", "256.0.0.1")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    bare = CliRunner().invoke(app, ["serve", "--store", folder.url])
-    assert bare.exit_code == 2 and "pip install 'depthrate[serve]'" in bare.output
+    assert "pip install 'depthrate[serve]'" in refused("serve", "--store", folder.url)
 
 
 def test_notebook_continues_while_serving(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -764,8 +758,7 @@ def test_texts_are_escaped_on_every_page(window: Browser, tmp_path: Path) -> Non
     grid = {"depth": [2, 3, 4, 5], "text": list(HOSTILE_TEXTS)}
     (tmp_path / "hostile.yaml").write_text(yaml.safe_dump(sweep | {"grid": grid}))
     store = Store(str(tmp_path / "<img src=x onerror=alert(9)>"))
-    launch = ["run", str(tmp_path / "hostile.yaml"), "--store", store.url, "--device", "cpu"]
-    assert (done := CliRunner().invoke(app, launch)).exit_code == 1, done.output
+    printed("run", tmp_path / "hostile.yaml", "--store", store.url, "--device", "cpu", code=1)
     (
         tmp_path / "<img src=x onerror=alert(9)>" / "metrics/sweep=hostile" / "<svg onload=alert(10)>.parquet"
     ).write_bytes(b"x")
@@ -845,7 +838,7 @@ def seen(window: Browser) -> dict[str, Any]:
 def test_tiny_sweep_has_figures_and_report(tmp_path: Path) -> None:
     (sweep := tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     store = Store(str(tmp_path / "store"))
-    assert CliRunner().invoke(app, ["run", str(sweep), "--store", store.url, "--device", "cpu"]).exit_code == 0
+    printed("run", sweep, "--store", store.url, "--device", "cpu")
     with served(store) as server:
         last = until(lambda: figures_of(server, "tiny"), lambda found: found["drawn"])
         assert not last["said"]
@@ -890,8 +883,7 @@ def test_renderer_may_die_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     sweep = {"name": "killed", "task": f"{tmp_path / 'killer.py'}:falls", "grid": {"depth": [2, 3, 4]}}
     (tmp_path / "killed.yaml").write_text(yaml.safe_dump(sweep | {"fit": [{"metric": "nc1"}]}))
     store = Store(str(tmp_path / "store"))
-    launched = CliRunner().invoke(app, ["run", str(tmp_path / "killed.yaml"), "--store", store.url, "--device", "cpu"])
-    assert launched.exit_code == 0, launched.output
+    printed("run", tmp_path / "killed.yaml", "--store", store.url, "--device", "cpu")
     (tmp_path / "how").write_text(how)
     with served(store, every_s=0.1) as server:
         failed = until(lambda: figures_of(server, "killed"), lambda found: found["said"])

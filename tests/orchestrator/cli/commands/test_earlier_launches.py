@@ -66,8 +66,7 @@ def test_sweep_is_what_its_newest_launch_requests(store: str) -> None:
 )
 def test_commands_accept_the_name_of_earlier_results(store: str, command: str, tmp_path: Path) -> None:
     options = {"report": ["-o", str(tmp_path / "r.html")], "export": [str(tmp_path / "events")]}.get(command, [])
-    result = CliRunner().invoke(app, [*command.split(), "v@0", *options, "--store", store], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    printed(*command.split(), "v@0", *options, "--store", store)
 
 
 def test_fit_of_earlier_results_is_separate(store: str) -> None:

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.catalog.code import store_code
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import load_sweep
 from depthrate.tasks.code import load
+from tests.support.here import invoke
 from tests.support.tests_rows import commit
 
 LAW = """
@@ -59,10 +58,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [*arguments, "--store", "store"])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+    return invoke(*arguments, "--store", "store")
 
 
 def strangers_module(lab: Path) -> None:
@@ -169,8 +165,7 @@ def test_shared_module_is_not_imported(launched: Path, monkeypatch: pytest.Monke
 
 
 def accept(content_hash: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["trust", content_hash])
-    return result.exit_code, result.output
+    return invoke("trust", content_hash)
 
 
 def test_status_executes_nothing(launched: Path) -> None:

@@ -10,17 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
-from tests.support.here import printed, refused
+from tests.support.here import invoke, printed, refused
 
 SWEEP = "name: s\ntask: collapse\nparams: {arch: rn1, dataset: digits, width: 8, steps: 5}\n"
 
 
 def plan(folder: Path, *arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["plan", str(folder / "s.yaml"), "--store", str(folder / "store"), *arguments])
-    return result.exit_code, result.output
+    return invoke("plan", folder / "s.yaml", "--store", folder / "store", *arguments)
 
 
 @pytest.mark.parametrize("closed", ["", "store/trials"])

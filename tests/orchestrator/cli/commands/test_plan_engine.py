@@ -3,15 +3,12 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
+from tests.support.here import answer, printed
 
 
 def planned(tmp_path, *arguments):
-    result = CliRunner().invoke(app, ["plan", "quickstart", "--store", str(tmp_path / "store"), *arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
+    return printed("plan", "quickstart", "--store", tmp_path / "store", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +37,6 @@ def test_a_task_without_the_choice_has_no_engine(tmp_path):
         "import depthrate\n@depthrate.task()\ndef law(*, depth: int):\n    return {'metrics': [{'layer': depth, 'nc1': 1.0}]}\n"
     )
     (tmp_path / "s.yaml").write_text(f"name: s\ntask: {tmp_path}/law.py:law\nparams: {{depth: 2}}\n")
-    arguments = ["plan", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store")]
-    output = CliRunner().invoke(app, [*arguments, "--json"]).output
-    assert [pack["engine"] for pack in json.loads(output)["packs"]] == [None]
-    assert "eagerly" not in CliRunner().invoke(app, arguments).output
+    arguments = ["plan", tmp_path / "s.yaml", "--store", tmp_path / "store"]
+    assert [pack["engine"] for pack in answer(*arguments)["packs"]] == [None]
+    assert "eagerly" not in printed(*arguments)
