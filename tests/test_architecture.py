@@ -19,13 +19,8 @@ from depthrate.tasks.registry import registered_tasks
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("orchestrator", "sweeps", "tasks", "storage", "slurm")
-MAY_IMPORT = {
-    "orchestrator": {"sweeps", "tasks", "storage", "slurm"},
-    "sweeps": {"tasks"},
-    "tasks": set(),
-    "storage": set(),
-    "slurm": set(),
-}
+MAY_IMPORT = {"orchestrator": {"sweeps", "tasks", "storage", "slurm"}, "sweeps": {"tasks"}}
+MAY_IMPORT |= {name: set() for name in ("tasks", "storage", "slurm")}
 HOMES = {
     "torch": "tasks",
     "fsspec": "storage",

@@ -170,11 +170,8 @@ def test_the_pages_are_those_of_the_store(pages):
 
 def numbers(path: Path) -> list[float]:
     """The coordinates of all that a picture draws."""
-    return [
-        float(number)
-        for line in re.findall(r' d="([^"]*)"', path.read_text())
-        for number in re.findall(r"-?\d+\.?\d*", line)
-    ]
+    paths = re.findall(r' d="([^"]*)"', path.read_text())
+    return [float(number) for line in paths for number in re.findall(r"-?\d+\.?\d*", line)]
 
 
 @pytest.mark.slow

@@ -20,11 +20,8 @@ from tests.support.here import printed
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(
-    page
-    for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks/README.md")
-    if page.parent.name != "generated"
-)
+SOURCES = (*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks/README.md")
+PAGES = sorted(page for page in SOURCES if page.parent.name != "generated")
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -80,9 +80,8 @@ def test_pip_installs_it(tmp_path: Path) -> None:
     write_package(source)
     (source / "pyproject.toml").write_text(PROJECT)
     options = ["-q", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(site)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, str(source)], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "pip", "install", *options, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     call = caller(site, tmp_path)
     assert "pendulum" in call("tasks")

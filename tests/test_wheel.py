@@ -34,12 +34,8 @@ def test_wheel_holds_one_name_and_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"depthrate"}, tops
-    wanted = [
-        path
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".yaml", ".toml", ".gz", ".js", ".css")
-    ]
+    kinds = (".py", ".yaml", ".toml", ".gz", ".js", ".css")
+    wanted = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
     assert len(wanted) > 100
     assert {f"depthrate/{path.relative_to(ROOT)}" for path in wanted} <= names
 

@@ -353,9 +353,8 @@ def test_renamed_column_and_views(folder: Store) -> None:
     commit(folder, B, ["t2"], params={"depth": 2, "steps": 60})
     with pytest.raises(QueryError, match="Parameter steps is column param_steps here"):
         counted(folder, "select steps from results")
-    assert [row[0] for row in counted(folder, "show tables")] == [
-        *("trials", "metrics", "curves", "features", "live", "attempts", "fits", "results")
-    ]
+    views = [row[0] for row in counted(folder, "show tables")]
+    assert views == ["trials", "metrics", "curves", "features", "live", "attempts", "fits", "results"]
 
 
 LIST, SPEC = "sweeps/c/t1.trials", "sweeps/c/t1.json"

@@ -261,9 +261,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("ahead_s", [2 * HOUR, -2 * HOUR])
-def test_wrong_clock_blocks_maintenance(
-    folder: Store, tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
-) -> None:
+def test_wrong_clock_blocks(folder: Store, tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
     for name, attempt, trial in (("a", A, "t1"), ("gone", B, "t2")):
         write_spec(folder, name, "1", {"name": name, "task": "t"}, [trial])
         commit(folder, attempt, [trial], sweep=name)
@@ -298,9 +296,7 @@ def test_cancellation_despite_a_wrong_clock(
     assert "7200 s" in caplog.text and A in folder.read("sweeps/s/cancel").decode()
 
 
-def test_small_clock_offset_is_subtracted(
-    folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clock_is_corrected(folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     require_clock(folder)
     assert folder.clock_ahead_s == 0.0 and not caplog.records
     folder.write("x", b"")

@@ -178,9 +178,8 @@ def test_unknown_column_suggests_a_name(store: Store) -> None:
 
 def test_parameters_join_layers(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"], params={"depth": 2})
-    with pytest.raises(
-        QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Binder"
-    ):
+    message = r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Binder"
+    with pytest.raises(QueryError, match=message):
         results_of(store).sql("select depth, avg(nc1) from metrics group by depth")
     page = (Path(__file__).parents[2] / "docs/how-to/analyse.md").read_text()
     (documented,) = re.findall(r"```sql\n(select.*?)```", page, re.DOTALL)
@@ -667,11 +666,8 @@ def test_mixed_vector_lengths_are_refused(tmp_path, monkeypatch):
 
 
 def test_rows_keep_order_after_refusals(tmp_path, monkeypatch):
-    parts, store, file = (
-        [part(trial, layer, 5000) for trial in "xyz" for layer in range(2)],
-        Store(str(tmp_path)),
-        FeatureFile(),
-    )
+    parts = [part(trial, layer, 5000) for trial in "xyz" for layer in range(2)]
+    store, file = Store(str(tmp_path)), FeatureFile()
     for number, pieces in enumerate((parts[:2], parts[2:4], parts[4:])):
         for piece in pieces:
             file.add(piece)

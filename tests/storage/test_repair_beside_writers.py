@@ -52,9 +52,7 @@ def test_verify_and_repair_beside_running_writers(
     assert not list(faults_in(rows, committed))
 
 
-def test_a_commit_between_two_listings_is_no_leftover(
-    folder: Store, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_between_listings_stays(folder: Store, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commits are listed, then an attempt commits and ends, then its data are listed."""
     commit(folder, A, ["t1"])
     plain, remaining = Store.list, [1]

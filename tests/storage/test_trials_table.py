@@ -44,9 +44,7 @@ CASES: dict[str, list[Params]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("num_loose", [0, 1])
-def test_values_and_types_are_those_of_loose_commits(
-    store: Store, case: str, num_loose: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_and_types_are_kept(store: Store, case: str, num_loose: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, (attempt, params) in enumerate(zip((A, B, C), CASES[case], strict=True)):
         commit(store, attempt, [f"t{number}a", f"t{number}b"], hour=number, params=params, sweep=f"s{number % 2}")
         if number < 2:

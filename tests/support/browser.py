@@ -55,10 +55,8 @@ class Browser:
 
     def open(self, page: Path, width: int, *, is_dark: bool = False) -> None:
         """Load a page as wide as that, and wait until its figures are drawn."""
-        self._devtools(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._devtools("Emulation.setDeviceMetricsOverride", size)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
         self._devtools("Emulation.setEmulatedMedia", {"features": scheme})
         self._post("/url", {"url": page.as_uri()})

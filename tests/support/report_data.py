@@ -92,11 +92,8 @@ def _attempt(trial_ids: list[str]) -> dict[str, Any]:
 def _geometry(trial: dict[str, Any]) -> dict[str, Any]:
     """Four classes that lie almost as a simplex does, the nearer the deeper the network."""
     means = np.eye(4) + 0.5 + np.diag([0.3, 0, 0, 0]) / trial["depth"]
-    return {
-        "trial_id": trial["trial_id"],
-        "singular_values": np.linalg.svd(means, compute_uv=False),
-        "class_gram": (means.T @ means).ravel(),
-    }
+    values = np.linalg.svd(means, compute_uv=False)
+    return {"trial_id": trial["trial_id"], "singular_values": values, "class_gram": (means.T @ means).ravel()}
 
 
 @functools.cache
@@ -140,9 +137,7 @@ def _results(metrics: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCurve:
     for column, value in by.items():
         results = results[results[column] == value]
-    points = pd.DataFrame(
-        {"x": results["depth"], "y": results[metric], "seed": results["seed"], "trial_id": results["trial_id"]}
-    )
+    points = results[["depth", metric, "seed", "trial_id"]].rename(columns={"depth": "x", metric: "y"})
     fits = fit_rates(points["x"], points["y"], num_resamples=50)
     return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {}, measurement=MEASUREMENTS[metric])
 

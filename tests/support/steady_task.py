@@ -12,9 +12,7 @@ LONGEST_WAIT_S = 60.0
 
 
 @depthrate.task(version=1)
-def steady(
-    *, depth: int, trace: str, steps: int = 20, step_s: float = 0.1, hold: str = "", seed: int = 0, context: Any
-) -> Any:
+def steady(*, depth: int, trace: str, steps: int = 20, step_s: float = 0.1, hold: str = "", seed: int = 0, context):
     """Sleep through the steps, saving a checkpoint when asked or due; do not end while the file `hold` is there."""
     for step in range(int(context.load_checkpoint() or b"0"), steps):
         if context.should_stop() or context.checkpoint_due():

@@ -365,9 +365,7 @@ def report(chaos: Chaos) -> dict[str, Any]:
     }
 
 
-def run_chaos(
-    store: str, seconds: float, seed: int, environment: dict[str, str], pause_s: float = 1.0
-) -> dict[str, Any]:
+def run_chaos(store: str, seconds: float, seed: int, environment: dict[str, str], pause_s: float = 1.0) -> Any:
     """Run the crowd on an empty store and return the counts."""
     with tempfile.TemporaryDirectory() as folder:
         chaos = Chaos(store, Path(folder), seed, environment)

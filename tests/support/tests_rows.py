@@ -20,15 +20,10 @@ A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 """Attempts, in the order of their names."""
 
 
-def tables_of(
-    trial_id: str, attempt_id: str, value: float = 1.0, width: int = 3, dtype: type = np.float32
-) -> dict[str, Any]:
+def tables_of(trial_id: str, attempt_id: str, value: float = 1.0, width: int = 3, dtype: type = np.float32) -> Any:
     """One trial's tables: two steps, three layers, two samples of features at layers 1 and 2."""
-    metrics = [
-        {"step": s, "layer": k, "nc1": value + 0.1 * k + s, "singular_values": [2.0, 1.0]}
-        for s in (0, 5)
-        for k in range(3)
-    ]
+    places = [(s, k) for s in (0, 5) for k in range(3)]
+    metrics = [{"step": s, "layer": k, "nc1": value + 0.1 * k + s, "singular_values": [2.0, 1.0]} for s, k in places]
     curves = {"step": [0, 5], "loss": [2.0, float("nan")], "lr": [0.1, 0.0]}
     features = {
         "step": [5] * 4,

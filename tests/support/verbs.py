@@ -165,11 +165,8 @@ def counting_trials(store: Store) -> set[str]:
 
 def state(store: Store) -> dict[str, Any]:
     """Return what a store says, without the names that are made anew each time."""
-    specs = {
-        path: json.loads(store.read(path))["spec"]
-        for path in store.list("sweeps")
-        if path.endswith(".json") and "x1" not in path
-    }
+    paths = [path for path in store.list("sweeps") if path.endswith(".json") and "x1" not in path]
+    specs = {path: json.loads(store.read(path))["spec"] for path in paths}
     lists = {path: store.read(path) for path in store.list("sweeps") if path.endswith(".trials")}
     findings = sorted(str(finding) for finding in verify(store, builtin_columns(), deep=True).findings)
     store.read_format()

@@ -116,9 +116,8 @@ def test_more_is_allowed_where_it_is_asked_for(tmp_path):
 
 def test_aliases_of_ordinary_size_are_understood(tmp_path):
     path = tmp_path / "alias.yaml"
-    path.write_text(
-        "name: x\ntask: collapse\ngrids:\n  - {params: &p {arch: rn1, depth: 2}}\n  - {params: {<<: *p, width: 8}}\n"
-    )
+    text = "name: x\ntask: collapse\ngrids:\n  - {params: &p {arch: rn1, depth: 2}}\n  - {params: {<<: *p, width: 8}}\n"
+    path.write_text(text)
     assert [trial.params["width"] for trial in expand(load_sweep(str(path)))] == [64, 8]
 
 

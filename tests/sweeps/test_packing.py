@@ -146,10 +146,8 @@ def predicting(task, base=100.0):
 
 def test_gpu_memory_cuts_packs():
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": 4, "width": 16, "samples_per_class": 10, "batch_size": 32})
-    trials = [
-        dataclasses.replace(trial, params={**params, "seed": seed})
-        for seed, trial in enumerate(trials_of([(2, 8)] * 1000))
-    ]
+    shaped = enumerate(trials_of([(2, 8)] * 1000))
+    trials = [dataclasses.replace(trial, params={**params, "seed": seed}) for seed, trial in shaped]
     room = COLLAPSE.memory_bytes(params, 500, "cuda")
     for memory_bytes, sizes in ((1e12, {1000}), (room, {500}), (room - 1, {333, 334}), (None, {125})):
         packs = pack_trials(trials, COLLAPSE, device="cuda", memory_bytes=memory_bytes)

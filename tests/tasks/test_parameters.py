@@ -166,9 +166,8 @@ def test_many_fills_check_once(monkeypatch):
 
 
 def test_an_unknown_parameter_gets_the_nearest_name():
-    with pytest.raises(
-        ParameterError, match=r"unknown parameter 'dept' in params .did you mean 'depth'\?.*Known: depth, lr, steps"
-    ):
+    message = r"unknown parameter 'dept' in params .did you mean 'depth'\?.*Known: depth, lr, steps"
+    with pytest.raises(ParameterError, match=message):
         SCHEMA.fill({"depth": 1, "dept": 2})
 
 

@@ -111,11 +111,6 @@ def test_source_copy_names_missing_metadata(tmp_path: Path) -> None:
 
 
 def _run(site: Path, code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(site), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    alone = {"PYTHONPATH": str(site), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=alone, capture_output=True, text=True, check=False)
     return done.stderr

@@ -63,11 +63,8 @@ def test_python_says_what_the_command_says() -> None:
     assert 0.45 < row["first_exponent"] < 0.55 < 0.9 < row["second_exponent"]
     assert (row["first_exponent"], row["second_ci_low"]) == (fit["first"]["exponent"], fit["second"]["ci_low"])
     assert row["p_equal"] == fit["p_equal"] < 1e-3
-    assert (
-        found.parameters.frame.values.tolist()
-        == [["exponent", [0.5], [1.0]]]
-        == [["exponent", *printed["parameters"]["exponent"]]]
-    )
+    rows = found.parameters.frame.values.tolist()
+    assert rows == [["exponent", [0.5], [1.0]]] == [["exponent", *printed["parameters"]["exponent"]]]
     assert "half (12 trials) and one (12 trials). 0 trials are in both" in repr(found)
     assert found._repr_html_().count("<table") == 2
     same = depthrate.compare("one", "one")

@@ -208,10 +208,8 @@ def test_other_hosts_code_is_refused(lab: Lab) -> None:
 @pytest.mark.slow
 def test_checkpoint_of_other_code_is_ignored(tmp_path: Path) -> None:
     lab = Lab(tmp_path, [2])
-    source = LAW.replace(
-        "seed: int = 0):",
-        "seed: int = 0, context):\n    if (kept := context.load_checkpoint()): raise SystemError(kept)",
-    )
+    kept = "if (kept := context.load_checkpoint()): raise SystemError(kept)"
+    source = LAW.replace("seed: int = 0):", f"seed: int = 0, context):\n    {kept}")
     stops = source.replace("    return", "    context.save_checkpoint(b'old')\n    raise KeyError\n    return")
     (tmp_path / "law.py").write_text(stops)
     assert lab.run()[0] == 1
@@ -283,9 +281,7 @@ def test_diff_shows_parameters_and_code(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("overrides", [{}, {"depth": [5]}])
-def test_a_stored_sweep_executes_the_checked_code(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, object]
-) -> None:
+def test_stored_sweeps_run_as_checked(lab: Lab, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, object]) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(lab.folder / "state"))  # nothing is accepted
     monkeypatch.setenv(STRICT_MODES, "off")
     (lab.folder / "law.py").write_text(LAW.replace("-1.0", "-2.0"))

@@ -35,11 +35,8 @@ KINDS = (
 )
 LOCAL_RAY = ("test_every_trial_is_committed_once", "test_grid_search_is_executor_independent")
 """What a Ray of one node has to pass too: it differs from one of two nodes in how it begins and ends."""
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+ignored = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("FutureWarning", "ResourceWarning")]
+pytestmark = [pytest.mark.timeout(300), *ignored]
 
 
 class ComputeTarget:

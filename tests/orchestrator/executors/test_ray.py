@@ -47,9 +47,7 @@ def drive_on_ray(store: Store, session: Session, task: str, *, gpu_share: float 
     return drive(plan_of(store, task, workers=2, **spec), store, RayExecutor(session, workers=2, gpu_share=gpu_share))
 
 
-def test_workers_import_nothing_from_the_drivers_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_import_nothing_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     session = Session(address=None, workers=1).connect()
     try:
@@ -111,12 +109,8 @@ def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
 
 def test_asha_compares_concurrent_packs(folder: Store, tmp_path: Path) -> None:
     """All trials are proposed in one batch, so every threshold comes from trials that run at the same time."""
-    spec = {
-        "name": "s",
-        "task": f"{SUPPORT}/search_tasks.py:climbs",
-        "params": {"log": str(tmp_path / "log")},
-        "search": ASHA_SEARCH,
-    }
+    climbs = f"{SUPPORT}/search_tasks.py:climbs"
+    spec = {"name": "s", "task": climbs, "params": {"log": str(tmp_path / "log")}, "search": ASHA_SEARCH}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
     command = ["run", tmp_path / "s.yaml", "--store", folder.root]
     assert "asha needs --executor ray" in refused(*command)

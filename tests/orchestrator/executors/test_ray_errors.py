@@ -38,12 +38,8 @@ def failed(folder: Path, *errors: object) -> Any:
 
 
 def in_worker(text: str) -> RayTaskError:
-    return RayTaskError(
-        "Worker.train",
-        f"Traceback (most recent call last):\n  File x\n{text}\n",
-        ValueError(text),
-        proctitle="ray::Worker",
-    )
+    shown = f"Traceback (most recent call last):\n  File x\n{text}\n"
+    return RayTaskError("Worker.train", shown, ValueError(text), proctitle="ray::Worker")
 
 
 def test_errors_load_no_pickle(tmp_path: Path) -> None:
@@ -103,9 +99,7 @@ def test_out_of_memory_is_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("lacks", ["method", "class", "module"])
-def test_foreign_ray_internals_are_untouched(
-    lacks: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_foreign_internals_stay(lacks: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="depthrate")
     if lacks == "method":
         monkeypatch.delattr(actor_manager.RayActorManager, "_actor_task_failed")

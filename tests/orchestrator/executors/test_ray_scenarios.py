@@ -18,12 +18,8 @@ from tests.support.here import await_that
 from tests.support.ray_nodes import OWN_TASKS, Nodes, launch, ray_nodes
 from tests.support.search_tasks import ASHA_SEARCH
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.alone,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark += [pytest.mark.filterwarnings("ignore::ResourceWarning")]
 SUPPORT = OWN_TASKS.parent
 
 

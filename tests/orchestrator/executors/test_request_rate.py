@@ -50,9 +50,7 @@ def busiest_minute(poll_times: list[float]) -> int:
 
 
 @pytest.mark.parametrize("searched", [0, 2])
-def test_following_ray_asks_six_times_per_minute(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searched: int
-) -> None:
+def test_ray_costs_few_requests(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searched: int) -> None:
     """`send_launch` may have searched for an earlier job, with queries of the same minute."""
     clock, calls = Clock(), [0.0] * searched
     monkeypatch.setitem(CALLS, "squeue", searched)
@@ -135,9 +133,7 @@ class Cluster:
         self.packs: dict[str, float] = {}
         """Attempt -> time of its end, for attempts that have not ended."""
 
-    def submit(
-        self, profile: Any, name: str, folder: Path, function: Any, arguments: list[list[str]], exclude: Any
-    ) -> list[str]:
+    def submit(self, profile: Any, name: str, folder: Path, function: Any, arguments: Any, exclude: Any) -> list[str]:
         self.sbatches += 1
         if sum(end > self.clock() for end in self.ends.values()) + len(arguments) > 6:
             raise SubmitLimitError("AssocMaxSubmitJobLimit")
@@ -167,9 +163,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("estimated_s", [None, 5.0])
-def test_two_hundred_packs_in_six_jobs(
-    folder: Store, monkeypatch: pytest.MonkeyPatch, estimated_s: float | None
-) -> None:
+def test_200_packs_in_six_jobs(folder: Store, monkeypatch: pytest.MonkeyPatch, estimated_s: float | None) -> None:
     """A launch that submits whenever it may, as the driver does: at most 6 squeue and 2 sbatch a minute."""
     clock = Clock()
     cluster = Cluster(clock, folder)

@@ -75,10 +75,8 @@ def test_feature_widths_have_their_own_files(folder: Store, unhurried: None) -> 
     job = job_of(folder, short_plan(folder, "widens", grid={"depth": [2, 3, 4]}))
     assert run_job(job, StopFlag()).state == "done"
     results = results_of(folder)
-    widths = [
-        len(results.features(pack_spec.trial_ids[0], layer=depth)[1][0])
-        for depth, pack_spec in zip((2, 3, 4), job.packs(), strict=True)
-    ]
+    packs = zip((2, 3, 4), job.packs(), strict=True)
+    widths = [len(results.features(pack.trial_ids[0], layer=depth)[1][0]) for depth, pack in packs]
     assert widths == [2, 3, 2] and len(folder.list("features")) == len(folder.list("trials")) == 3
 
 

@@ -52,9 +52,8 @@ def test_the_summary_names_peers_and_reasons() -> None:
     pack: Any = SimpleNamespace(pack_id="p", trials=[])
     watcher._seconds_left = lambda *_: None  # type: ignore[method-assign] - it needs a task
     reasons = {"JobHeldUser": 2, "ReqNodeNotAvail, UnavailableNodes:n2": 1}
-    text = watcher.summary(
-        progress(packs_submitted=[pack] * 3, waiting_reasons=reasons, blocking_launches=["the launch on n2, pid 7"])
-    )
+    state = progress(packs_submitted=[pack] * 3, waiting_reasons=reasons, blocking_launches=["the launch on n2, pid 7"])
+    text = watcher.summary(state)
     assert "3 submitted, 3 jobs waiting (JobHeldUser 2, ReqNodeNotAvail 1)" in text
     assert text.endswith("1 pack waiting for the launch on n2, pid 7")
 

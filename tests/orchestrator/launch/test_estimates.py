@@ -96,9 +96,8 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
     call = ["plan", str(tmp_path / "measured.yaml"), "--store", str(tmp_path / "store")]
     plan_json = json.loads(printed(*call, "--json"))
     estimated = [pack["estimated_core_s"] for pack in plan_json["packs"]]
-    assert plan_json["estimated_core_hours"] == pytest.approx(
-        (sum(estimated) + WORKER_START_S * min(plan_json["workers"], len(estimated))) / 3600
-    )
+    hours = (sum(estimated) + WORKER_START_S * min(plan_json["workers"], len(estimated))) / 3600
+    assert plan_json["estimated_core_hours"] == pytest.approx(hours)
     assert plan_json["estimate_rests_on_packs"] == 2
     output = printed(*call)
     assert "based on the last 2 measured packs of task collapse" in " ".join(output.split())

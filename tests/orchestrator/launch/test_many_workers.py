@@ -127,9 +127,7 @@ def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_full_at_first", [True, False])
-def test_reporter_on_a_full_disk(
-    folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch, is_full_at_first: bool
-) -> None:
+def test_reporter_disk_full(folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch, is_full_at_first: bool) -> None:
     node = NodeHeartbeat(folder, attempt_of("a"), 0.1)
     if not is_full_at_first:
         node.beat()

@@ -49,10 +49,8 @@ def test_webhook_gets_json() -> None:
 
     with http.server.HTTPServer(("127.0.0.1", 0), Listener) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
-        assert (
-            Notifier(f"http://127.0.0.1:{server.server_port}/hook", "s").notify_end(lambda: RunState.COMPLETE)
-            is RunState.COMPLETE
-        )
+        hook = f"http://127.0.0.1:{server.server_port}/hook"
+        assert Notifier(hook, "s").notify_end(lambda: RunState.COMPLETE) is RunState.COMPLETE
     payload = {"event": "end", "sweep": "s", "message": "s is complete", "text": "s is complete"}
     assert got == [payload]
     assert Notifier("http://127.0.0.1:9/nobody", "s").notify_end(lambda: RunState.COMPLETE) is RunState.COMPLETE

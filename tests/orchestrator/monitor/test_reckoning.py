@@ -69,9 +69,8 @@ def test_what_is_wasted(fields: dict[str, Any], kind: str | None) -> None:
     state = fields.pop("state")
     records = [record("x", state, 0, 1, **fields), record("other", "done", 1, 2)]
     hours = compute_cost(records, [row("other", 1)], NOW).devices["cpu"]
-    assert {name: getattr(hours, name) for name in ("failed", "repeated")} == {
-        name: 1.0 if name == kind else 0.0 for name in ("failed", "repeated")
-    }
+    found = {name: getattr(hours, name) for name in ("failed", "repeated")}
+    assert found == {name: float(name == kind) for name in found}
 
 
 def test_gpu_share_scales_hours() -> None:

@@ -231,9 +231,8 @@ def test_infinite_last_loss_means_diverged(tmp_path: Path) -> None:
         code, said = cli(tmp_path, "run", f"{name}.yaml", "--workers", "1")
         assert code == 0 and "2 of them diverged" in said, said
     trials = depthrate.open(tmp_path / "results").sql("select task, kind, status from trials").fetchall()
-    assert {row[:2] for row in trials if row[2] == "diverged"} == {
-        (f"mine:{task}", kind) for task in ("loop", "returned") for kind in ("nan", "inf")
-    }
+    ended = {row[:2] for row in trials if row[2] == "diverged"}
+    assert ended == {(f"mine:{task}", kind) for task in ("loop", "returned") for kind in ("nan", "inf")}
     assert {row[2] for row in trials} == {"ok", "diverged"} and len(trials) == 8
     logged = depthrate.open(tmp_path / "results").sql(
         "select count(*) from curves c join trials t using (trial_id) where t.task = 'mine:loop' and t.status = 'diverged'"

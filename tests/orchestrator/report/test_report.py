@@ -709,11 +709,8 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, tmp_path: Path
     figures_seen = 0
     for sheet in text.stdout.split("\f"):
         captions = [line for line in sheet.splitlines() if re.match(r"\s*Figure \d+\.", line)]
-        ticks = [
-            line
-            for line in sheet.splitlines()
-            if re.fullmatch(r"\s{15,}(depth|Step|Layer / depth|Index|Other class)\s*", line)
-        ]
+        axis = r"\s{15,}(depth|Step|Layer / depth|Index|Other class)\s*"
+        ticks = [line for line in sheet.splitlines() if re.fullmatch(axis, line)]
         assert len(captions) == len(ticks), sheet
         figures_seen += len(captions)
     assert figures_seen == len(figures(plain_page()))

@@ -105,13 +105,8 @@ def test_a_distribution_counts_what_lies_below_a_line():
 
 
 def test_a_spectrum_has_a_line_a_layer():
-    rows = pd.DataFrame(
-        [
-            {"trial_id": t, "layer": layer, "value": [4.0 / layer, 1e-3], "height": 0}
-            for t in ("t110", "t111")
-            for layer in (1, 2)
-        ]
-    )
+    made = [(t, layer) for t in ("t110", "t111") for layer in (1, 2)]
+    rows = pd.DataFrame([{"trial_id": t, "layer": n, "value": [4.0 / n, 1e-3], "height": 0} for t, n in made])
     request = figure_request({"kind": "spectrum", "metric": "singular_values"})
     (plot,) = requested_plots(replace(EMPTY, figures=[FigureContent(request, rows)]))
     assert [(trace["name"], trace["y"]) for trace in plot.traces] == [("1", [4, 1e-3]), ("2", [2, 1e-3])]

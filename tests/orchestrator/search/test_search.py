@@ -66,9 +66,7 @@ def make_sampler(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Stud
     return make
 
 
-def drive(
-    sampler: StudySampler, sizes: list[int], outcome: Callable[[dict[str, Any]], ProposalOutcome]
-) -> list[list[Any]]:
+def drive(sampler: StudySampler, sizes: list[int], outcome: Callable[..., ProposalOutcome]) -> list[list[Any]]:
     """Run a study to its end in this process, batch by batch."""
     batches: list[list[Any]] = []
     for size in sizes:
@@ -261,10 +259,8 @@ def test_best_per_depth_is_measured(bowl: tuple[Path, Store, str]) -> None:
     assert all(abs(math.log(x * depth)) < 1.2 for depth, x in best.items()), best
     again = run(path, folder).output
     assert "to run" not in again
-    assert (
-        results_of(folder).sql("select count(*) from attempts").fetchall()
-        == results.sql("select count(*) from attempts").fetchall()
-    )
+    count = "select count(*) from attempts"
+    assert results_of(folder).sql(count).fetchall() == results.sql(count).fetchall()
     assert '"num_trials": 56' in invoke("status", "--store", folder.root, "--json").output
     assert '"num_done": 56' in invoke("plan", path, "--store", folder.root, "--json").output
 
@@ -307,11 +303,8 @@ def test_divergence_is_passed_and_failure_skipped(folder: Store, tmp_path: Path)
 
 @pytest.mark.slow
 def test_undefined_objectives(folder: Store, tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        task="bowl",
-        search={"params": {"x": [1.0, 6.0, 7.0]}, "objective": "nc1", "trials": 9, "sampler": "grid"},
-    )
+    search = {"params": {"x": [1.0, 6.0, 7.0]}, "objective": "nc1", "trials": 9, "sampler": "grid"}
+    path = write(tmp_path, task="bowl", search=search)
     output = run(path, folder).output
     assert "3 proposed: 1 complete, 2 undefined" in output
 
@@ -452,9 +445,8 @@ def test_impossible_objective_is_refused(folder: Store, tmp_path: Path) -> None:
         ("loss", "last_loss"),
     ):
         search = {"params": {"lr": [0.1, 0.2]}, "objective": objective}
-        path.write_text(
-            yaml.safe_dump({"name": "s", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "search": search})
-        )
+        spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "search": search}
+        path.write_text(yaml.safe_dump(spec))
         result = invoke("run", path, "--store", folder.root)
         assert result.exit_code == 2 and message in result.output, result.output
     assert not Path(folder.root).exists()

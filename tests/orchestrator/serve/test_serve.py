@@ -165,11 +165,7 @@ def test_pages_show_the_store(server: Server) -> None:
 
 
 def test_what_is_not_there_is_said(server: Server) -> None:
-    for path, said in (
-        ("/sweep/c/", "no sweep 'c'"),
-        ("/sweep/a/trial/t4", "no trial 't4'"),
-        ("/sweep/c/report", "'c'"),
-    ):
+    for path, said in (("/sweep/c/", "sweep 'c'"), ("/sweep/a/trial/t4", "no trial 't4'"), ("/sweep/c/report", "'c'")):
         assert (found := server.ask(path)).status == 404 and said in found.text
     assert server.ask("/../../etc/passwd").status == 404
     hostile = server.ask("/sweep/%3Cimg%20src=x%20onerror=alert(1)%3E/", Accept="text/html")
@@ -327,10 +323,8 @@ def test_sql_limits_spare_others(folder: Store, query: str) -> None:
         for thread in asking:
             thread.join(30)
         assert [answer.status for answer in answers] == [400, 400]
-        assert all(
-            re.search("took longer than 1 s|timed out after 1 s|memory limit|more memory", answer.text)
-            for answer in answers
-        ), answers
+        ends = "took longer than 1 s|timed out after 1 s|memory limit|more memory"
+        assert all(re.search(ends, answer.text) for answer in answers), answers
         assert server.sql("select 1 as one").json()["rows"] == [[1]]
 
 
@@ -493,10 +487,7 @@ def test_commits_are_read_once(folder: Store) -> None:
         printed("trials", "rm", "t1", "--yes", "--store", folder.url)
         assert until(lambda: states(server, "a"), lambda found: found["t1"] == "pending")["t2"] == "ok"
         write_spec(folder, "later", "l1", {"name": "later", **SPEC}, ["t9"])
-        names = until(
-            lambda: [item["name"] for item in server.ask("/state.json").json()["sweeps"]],
-            lambda names: "later" in names,
-        )
+        names = until(lambda: [s["name"] for s in server.ask("/state.json").json()["sweeps"]], lambda n: "later" in n)
         assert len(names) == 3
 
 
@@ -608,12 +599,8 @@ def window() -> Iterator[Browser]:
 def command(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command of ours beside the test."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "depthrate", *words],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        options: Any = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+        process = subprocess.Popen([sys.executable, "-m", "depthrate", *words], **options)
         try:
             yield process
         finally:
@@ -660,10 +647,8 @@ def test_page_survives_worker_and_store_loss(window: Browser, tmp_path: Path) ->
 
             pids = {json.loads(path.read_text())["pid"] for path in store.glob("attempts/**/*.json")}
             os.kill(min(pids), signal.SIGKILL)
-            until(
-                lambda: window.run("return document.getElementById('summary').textContent"),
-                lambda text: "worker was killed" in text,
-            )
+            read = "return document.getElementById('summary').textContent"
+            until(lambda: window.run(read), lambda text: "worker was killed" in text)
             until(lambda: seen(window), lambda found: found["states"].get("running") == 2)
 
             link.unlink()
@@ -682,10 +667,8 @@ def test_page_survives_worker_and_store_loss(window: Browser, tmp_path: Path) ->
             depths = "[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[2].textContent)"
             assert window.run(f"return {depths}") == ["5", "4"]
             window.run("document.querySelector('#table tbody a').click()")
-            until(
-                lambda: window.run("return document.getElementById('text')?.textContent ?? ''"),
-                lambda text: "attempt" in text,
-            )
+            shown = "return document.getElementById('text')?.textContent ?? ''"
+            until(lambda: window.run(shown), lambda text: "attempt" in text)
             assert window.run("return document.querySelectorAll('#lines .scatterlayer .trace').length") == 1
             assert "Traceback" not in (tmp_path / "serve.log").read_text()
 
@@ -827,11 +810,8 @@ def seen(window: Browser) -> dict[str, Any]:
     lines = "document.querySelectorAll('#lines .scatterlayer .trace').length"
     said = "document.getElementById('said').textContent"
     found = window.run(f"return {{rows: {rows}, lines: {lines}, said: {said}}}")
-    return {
-        "states": {state: found["rows"].count(state) for state in found["rows"]},
-        "lines": found["lines"],
-        "said": found["said"],
-    }
+    counts = {state: found["rows"].count(state) for state in found["rows"]}
+    return {"states": counts, "lines": found["lines"], "said": found["said"]}
 
 
 @pytest.mark.slow

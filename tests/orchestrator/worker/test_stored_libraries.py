@@ -122,10 +122,8 @@ def test_a_library_that_was_changed_is_not_loaded(store: Store, left: Path, mach
     content = left.read_bytes()
     for changed in (content[:-1] + b"?", content[:5000], b""):
         left.write_bytes(changed)
-        assert (
-            machine.refusal(store)
-            == f"{left.name} in the store does not match its checksum and was not loaded. Delete it."
-        )
+        said = f"{left.name} in the store does not match its checksum and was not loaded. Delete it."
+        assert machine.refusal(store) == said
 
 
 @pytest.mark.parametrize("part", ["store", "library"])

@@ -61,24 +61,15 @@ def test_code_is_file_and_imports(source: str, found: list[str], tmp_path: Path)
 
 
 def test_an_installed_package_has_itself_alone(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        {
-            "mine/__init__.py": "",
-            "mine/laws.py": "import other\nfrom mine import more",
-            "mine/more.py": "",
-            "other.py": "",
-        },
-    )
+    files = {"mine/__init__.py": "", "mine/more.py": "", "other.py": ""}
+    write(tmp_path, files | {"mine/laws.py": "import other\nfrom mine import more"})
     code = collect_code(tmp_path / "mine/laws.py", tmp_path, siblings=False)
     assert sorted(code.contents) == ["mine/__init__.py", "mine/laws.py", "mine/more.py"]
 
 
 def test_computed_names_collect_nothing(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        {f"m{index}.py": "" for index in range(1100)} | {"my_task.py": "import importlib\nimportlib.import_module(x)"},
-    )
+    many = {f"m{index}.py": "" for index in range(1100)}
+    write(tmp_path, many | {"my_task.py": "import importlib\nimportlib.import_module(x)"})
     with pytest.raises(TooManyFilesError, match="more than 1000 files .* separate folder"):
         collect_code(tmp_path / "my_task.py", tmp_path)
 
@@ -145,10 +136,8 @@ def test_unforeseen_module_is_refused(tmp_path: Path) -> None:
 def test_module_task_collects_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     source = TASK.replace("from model", "from mine.model").replace("from helpers", "from mine.helpers")
-    write(
-        tmp_path,
-        {f"mine/{path}": content for path, content in PARTS.items()} | {"mine/__init__.py": "", "late.py": "PART = 3"},
-    )
+    mine = {f"mine/{path}": content for path, content in PARTS.items()}
+    write(tmp_path, mine | {"mine/__init__.py": "", "late.py": "PART = 3"})
     (tmp_path / "mine/my_task.py").write_text(source)
     task = load_task("mine.my_task:law")
     assert task.name == "my_task:law" and task.code.main == "mine/my_task.py"

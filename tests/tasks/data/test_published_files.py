@@ -249,14 +249,8 @@ def test_reviews_become_their_last_tokens_numbered_by_frequency(tmp_path):
         "ve",
     ]
     found = reviews_loaded(tmp_path, REVIEWS)
-    assert words(found.x_NI) == [
-        "- bad bad film",
-        "it isn't a film",
-        "- na ve bad",
-        "- - - fine",
-        "film great it's great",
-        "- - a film",
-    ]
+    expected = ["- bad bad film", "it isn't a film", "- na ve bad", "- - - fine", "film great it's great", "- - a film"]
+    assert words(found.x_NI) == expected
     assert found.labels_N.tolist() == [0, 0, 0, 1, 1, 1] and found.class_counts_K.tolist() == [3, 3]
     small = reviews_loaded(tmp_path, REVIEWS, size=4).x_NI
     assert np.array_equal(small, np.where(found.x_NI < 4, found.x_NI, 1)), "a smaller vocabulary is a prefix"
@@ -313,11 +307,8 @@ def test_damaged_review_archives_are_refused(tmp_path, change, message):
 
 
 def test_archive_escapes_are_ignored(tmp_path):
-    strangers = {
-        "../../aclImdb/train/pos/9_9.txt": b"evil",
-        "/aclImdb/train/pos/8_9.txt": b"evil",
-        "aclImdb/train/pos/x/7_9.txt": b"evil",
-    }
+    at = "aclImdb/train/pos"
+    strangers = {f"../../{at}/9_9.txt": b"evil", f"/{at}/8_9.txt": b"evil", f"{at}/x/7_9.txt": b"evil"}
     found = reviews_loaded(tmp_path, {**strangers, **REVIEWS})
     assert np.array_equal(found.x_NI, reviews_loaded(tmp_path, REVIEWS).x_NI)
     assert not [path for path in tmp_path.rglob("*9.txt")]  # nothing is ever unpacked

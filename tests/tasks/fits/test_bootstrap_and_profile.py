@@ -173,10 +173,8 @@ def test_lines_equal_statsmodels(model, transform, scale):
         means = [np.log(values)[x == at].mean() for at in np.unique(x)]
         fitted = [np.log(fit.prefactor) - fit.exponent * transform(at) for at in np.unique(x)]
         weights = np.unique(x, return_counts=True)[1]
-        left, whole = (
-            np.average((np.array(means) - at) ** 2, weights=weights)
-            for at in (fitted, np.average(means, weights=weights))
-        )
+        mean = np.average(means, weights=weights)
+        left, whole = (np.average((np.array(means) - at) ** 2, weights=weights) for at in (fitted, mean))
         assert fit.r2 == pytest.approx(1 - left / whole), "R^2 of the means"
         if model == "power":
             assert fit.p_half == pytest.approx(float(theirs.t_test("x1 = 0.5").pvalue), rel=1e-7)

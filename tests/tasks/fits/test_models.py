@@ -132,10 +132,8 @@ def test_outside_model_is_fitted_everywhere(added: Model) -> None:
 
 def committed(store: Store, values: Array) -> list[Trial]:
     """A trial a value, as a sweep would leave them."""
-    trials = [
-        Trial(f"t{n}", "task", 1, {"depth": depth, "seed": n % 4, "y": value})
-        for n, (depth, value) in enumerate(zip(X, values, strict=True))
-    ]
+    pairs = enumerate(zip(X, values, strict=True))
+    trials = [Trial(f"t{n}", "task", 1, {"depth": depth, "seed": n % 4, "y": value}) for n, (depth, value) in pairs]
     contents = {t.trial_id: {"metrics": [{"layer": t.params["depth"], "nc1": t.params["y"]}]} for t in trials}
     params = {t.trial_id: {"params": json.dumps(t.params)} for t in trials}
     commit_rows(store, ATTEMPT, contents, fields=params.__getitem__)

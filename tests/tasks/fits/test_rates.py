@@ -67,10 +67,8 @@ def test_recovers_noise_free_curves(model, num_seeds):
 def test_nonlinear_models_equal_scipy_curve_fit_on_logs(model, seed):
     curve, exponent, prefactor, floor = TRUE_CURVES[model]
     x, y = noisy(curve, DEPTHS, 4, 0.03, seed=seed)
-    functions = {
-        "power_floor": lambda x, c, a, f: np.log(c * x**-a + f),
-        "log_linear": lambda x, c, a: np.log(c * (1 - a * np.log(x))),
-    }
+    functions = {"power_floor": lambda x, c, a, f: np.log(c * x**-a + f)}
+    functions["log_linear"] = lambda x, c, a: np.log(c * (1 - a * np.log(x)))
     start = [value for value in (prefactor, exponent, floor) if value is not None]
     best, covariance = optimize.curve_fit(functions[model], x, np.log(y), p0=start, xtol=1e-14, ftol=1e-14)
     fit = one(x, y, model, num_resamples=10)

@@ -21,10 +21,8 @@ def noise(kind, num_curves, num_seeds, seed=1):
     if kind == "independent":
         return 0.1 * own_CSG
     log_x = np.log(DEPTHS) - np.log(DEPTHS).mean()
-    return (
-        0.03 * own_CSG
-        + of_seed_CS1 * {"shift": 0.2 + 0 * log_x, "slope": 0.05 * log_x, "bend": 0.1 * np.sin(3 * log_x)}[kind]
-    )
+    shape = {"shift": 0.2 + 0 * log_x, "slope": 0.05 * log_x, "bend": 0.1 * np.sin(3 * log_x)}[kind]
+    return 0.03 * own_CSG + of_seed_CS1 * shape
 
 
 def simulated(curve, kind, num_curves=200, num_seeds=5):
@@ -180,9 +178,8 @@ def test_restarts_of_one_seed_count_once():
     once, thrice = fit_rates(x, y, seeds=seeds), fit_rates(np.tile(x, 3), restarts, seeds=seeds * 3)
     for alone, repeated in zip(once, thrice, strict=True):
         assert repeated.n_points == 25
-        assert (repeated.exponent, repeated.aicc, repeated.ci_low) == pytest.approx(
-            (alone.exponent, alone.aicc, alone.ci_low), rel=1e-6
-        )
+        found = repeated.exponent, repeated.aicc, repeated.ci_low
+        assert found == pytest.approx((alone.exponent, alone.aicc, alone.ci_low), rel=1e-6)
 
 
 @pytest.mark.parametrize("correction", [0.0, 1.0, 3.0])

@@ -18,9 +18,8 @@ LABELS = np.repeat(np.arange(3), COUNTS)
 
 def helmert(size):
     """Orthonormal rows [size - 1, size] whose coordinates sum to zero: row i has i equal entries and then -i."""
-    return np.array([[1.0] * i + [-i] + [0.0] * (size - i - 1) for i in range(1, size)]) / np.sqrt(
-        [[i * (i + 1)] for i in range(1, size)]
-    )
+    rows = [[1.0] * i + [-i] + [0.0] * (size - i - 1) for i in range(1, size)]
+    return np.array(rows) / np.sqrt([[i * (i + 1)] for i in range(1, size)])
 
 
 def optimum(width, row_norm, is_simplex, rotation=None):
@@ -93,9 +92,8 @@ def test_invariant_to_rotations_and_class_order():
     turned = basis.T @ ortho_group.rvs(width - 1, random_state=1) @ basis + 1 / width
     assert distance(weight @ turned, h @ turned, 0.7, True) == pytest.approx(reference, rel=1e-12)
     order = [2, 0, 1]
-    assert distance(weight[order], h.reshape(3, 4, width)[order].reshape(12, width), 0.7, True) == pytest.approx(
-        reference, rel=1e-12
-    )
+    permuted = h.reshape(3, 4, width)[order].reshape(12, width)
+    assert distance(weight[order], permuted, 0.7, True) == pytest.approx(reference, rel=1e-12)
     # a rotation that moves the vector of ones leaves the features of LayerNorm
     weight, h = (x @ ortho_group.rvs(width, random_state=2) for x in optimum(width, 0.7, True))
     assert distance(weight, h, 0.7, True) > 1

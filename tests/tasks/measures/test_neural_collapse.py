@@ -93,9 +93,8 @@ def test_every_column_equals_its_definition(counts, dim):
     metrics = measured(h_ND, counts, w_KD)
     assert metrics.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(
-            metrics[name], value, rtol=1e-12 if name != "nc2a" and name != "nc2b" else 1e-8, atol=1e-12, err_msg=name
-        )
+        rtol = 1e-8 if name in ("nc2a", "nc2b") else 1e-12
+        np.testing.assert_allclose(metrics[name], value, rtol=rtol, atol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("counts", [[5] * 4, [2, 40, 8, 8, 60]])
@@ -117,11 +116,8 @@ def test_orthogonal_weights_are_a_basis_not_a_simplex():
 def test_geometry_ignores_rotation_shift_and_scale(counts, change):
     h_ND, w_KD = random_layer(counts)
     rng = np.random.default_rng(3)
-    changed_ND = {
-        "rotation": h_ND @ np.linalg.qr(rng.normal(size=(6, 6)))[0],
-        "shift": h_ND + 10 * rng.normal(size=6),
-        "scale": 0.01 * h_ND,
-    }[change]
+    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    changed_ND = {"rotation": h_ND @ rotation, "shift": h_ND + 10 * rng.normal(size=6), "scale": 0.01 * h_ND}[change]
     before, after = measured(h_ND, counts, w_KD), measured(changed_ND, counts, w_KD)
     assert [after[name] for name in FEATURES_ONLY] == pytest.approx([before[name] for name in FEATURES_ONLY], rel=1e-9)
 

@@ -185,11 +185,7 @@ def test_cache_is_private_under_any_umask(empty_cache, umask):
 def test_foreign_writable_library_is_rebuilt(empty_cache):
     made = small()
     first = made.stat().st_ino
-    for spoil in (
-        lambda: made.chmod(0o777),
-        lambda: os.link(made, empty_cache / "other"),
-        lambda: os.chown(made, 12345, -1),
-    ):
+    for spoil in (lambda: made.chmod(0o777), lambda: os.link(made, empty_cache / "x"), lambda: os.chown(made, 99, -1)):
         spoil()
         with contextlib.suppress(FileNotFoundError):
             (empty_cache.parent / "kept").unlink()

@@ -82,9 +82,8 @@ class PlainConv(nn.Module):
         pairs = zip(widths, widths[1:], strides, strict=False)
         self.leads = nn.ModuleList(nn.Conv2d(a, b, 3, stride, 1, bias=False) for a, b, stride in pairs)
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in channels)
-        self.stages = nn.ModuleList(
-            nn.ModuleList(ConvBlock(width) for _ in range(count)) for width, count in zip(channels, blocks, strict=True)
-        )
+        stages = zip(channels, blocks, strict=True)
+        self.stages = nn.ModuleList(nn.ModuleList(ConvBlock(width) for _ in range(count)) for width, count in stages)
         self.shape, self.last, self.head = shape, nn.Linear(channels[-1], classes), []
 
     def pairs(self):
@@ -103,10 +102,8 @@ class PlainConv(nn.Module):
 class PaddedBlock(nn.Module):
     def __init__(self, inputs, outputs, stride):
         super().__init__()
-        self.one, self.two = (
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-        )
+        self.one = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.two = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm_one, self.norm_two, self.missing = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs), outputs - inputs
 
     def forward(self, x):
@@ -268,9 +265,8 @@ def test_it_resumes_and_is_independent_of_its_pack(params):
 
 
 def test_epochs_set_measurement_and_decay():
-    params = COLLAPSE.schema.fill(
-        {**DENSE, "epochs": 350, "batch_size": 128, "schedule": "step", "milestones": [117, 233], "measure_epochs": 50}
-    )
+    epochs = {"epochs": 350, "batch_size": 128, "schedule": "step", "milestones": [117, 233], "measure_epochs": 50}
+    params = COLLAPSE.schema.fill({**DENSE, **epochs})
     COLLAPSE.check_trial(params)
     per_epoch = 60_000 // 128
     steps = milestone_steps(COLLAPSE.read(params), 60_000)

@@ -138,9 +138,8 @@ def test_module_resumes_bitwise(arguments):
 
 
 def test_layers_are_found_numbered_and_pooled():
-    assert [layer.name for layer in network(Mixer, depth=2, width=8).measured_layers()] == [
-        *("input", "blocks.0", "blocks.1", "head input")
-    ]
+    names = [layer.name for layer in network(Mixer, depth=2, width=8).measured_layers()]
+    assert names == ["input", "blocks.0", "blocks.1", "head input"]
     assert [(layer.name, layer.shape) for layer in network(ResNet, maps="flatten").layers()] == [
         *(("layers.0", (4, 8, 8)), ("layers.1", (4, 8, 8)), ("head input", (4,)))
     ]
@@ -278,10 +277,8 @@ class Looping(nn.Module):
 
 def test_timing_keeps_module_state() -> None:
     data = DataShape(num_samples=100, sample_shape=(64,), num_classes=10)
-    networks = [
-        ModuleNetwork(make=Looping, name="Looping", arguments={"times": times}, data=data, patterns=("norm",))
-        for times in (1, 400)
-    ]
+    shape = {"make": Looping, "name": "Looping", "data": data, "patterns": ("norm",)}
+    networks = [ModuleNetwork(arguments={"times": times}, **shape) for times in (1, 400)]
     short_s, long_s = (network.step_s(32) for network in networks)
     assert 0 < 5 * short_s < long_s, "the work that hooks do not see counts"
     assert networks[0].step_cost().products == networks[1].step_cost().products

@@ -148,10 +148,7 @@ def test_depth_counts_blocks_of_attention_and_mlp(attention_layers, mlp_layers, 
 
 def trainer_of(network, seeds, is_text, dtype=torch.float64, optimizer="sgd", num_samples=SAMPLES):
     plan = plan_of(optimizer=optimizer, schedule="constant", num_steps=20, dtype=dtype)
-    trials = [
-        Hyperparameters(seed=s, lr=0.01 * (s + 1), momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7})
-        for s in seeds
-    ]
+    trials = [Hyperparameters(s, 0.01 * (s + 1), 0.9, {"hidden": 0.3 * s, "last": 0.7}) for s in seeds]
     x_NI = inputs(is_text, trials=-(-num_samples // SAMPLES)).flatten(0, 1)[:num_samples]
     return FusedTrainer(network, plan, trials, x_NI if is_text else x_NI.to(dtype), torch.arange(num_samples) % CLASSES)
 

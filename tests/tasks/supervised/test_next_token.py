@@ -111,9 +111,8 @@ def make(wrong: str = ""):
 
 def sweep_in(folder, grid=None, **params):
     given = {key: value for key, value in {**SMALL, **params}.items() if value != "none"}
-    return sweep_of_spec(
-        {"name": "s", "task": "next_token", "params": given, "grid": grid or {"depth": [2]}, "seeds": 2}, folder
-    )
+    spec = {"name": "s", "task": "next_token", "params": given, "grid": grid or {"depth": [2]}, "seeds": 2}
+    return sweep_of_spec(spec, folder)
 
 
 def pack_of(sweep):
@@ -199,10 +198,8 @@ def test_position_equals_its_prefix_s_last(pre_norm):
 
     generator = torch.Generator().manual_seed(0)
     whole, x_TNS = network(4, True), torch.randint(5, (2, 3, 4), generator=generator)
-    parameters = {
-        spec.name: torch.randn(2, *spec.shape, generator=generator, dtype=torch.float64)
-        for spec in whole.parameter_specs()
-    }
+    specs = whole.parameter_specs()
+    parameters = {s.name: torch.randn(2, *s.shape, generator=generator, dtype=torch.float64) for s in specs}
     logits, features = whole.logits(parameters, x_TNS), list(whole.features(parameters, x_TNS))
     assert logits.shape == (2, 3, 4, 5) and [layer.shape for layer in whole.layers()] == [(4, 6)] * 3
     for place in range(4):
@@ -214,9 +211,8 @@ def test_position_equals_its_prefix_s_last(pre_norm):
 
 
 def test_steps_are_those_of_torch(folder):
-    _, trainer = trainer_of(
-        folder, arch="./model.py:Net", dtype="float64", batch_size=8, weight_decay=0.01, steps=3, layers="blocks.*"
-    )
+    given = {"arch": "./model.py:Net", "dtype": "float64", "batch_size": 8, "weight_decay": 0.01, "steps": 3}
+    _, trainer = trainer_of(folder, **given, layers="blocks.*")
     namespace = {}
     exec(NET, namespace)
     module = namespace["Net"](2, 8, 7).double()
@@ -281,9 +277,8 @@ def test_metrics_equal_those_of_frequent_classes(folder, arch, positions, monkey
     monkeypatch.setattr("depthrate.tasks.training.training_plan.EVALUATION_ROWS", 35)
     monkeypatch.setattr("depthrate.tasks.measures.token_classes.PAIRS_PER_BLOCK", 20)
     given = {} if arch != "./model.py:Net" else {"layers": "blocks.*"}
-    training, trainer = trainer_of(
-        folder, arch=arch, positions=positions, width=6, vocabulary_size=12, samples=150, min_class_count=7, **given
-    )
+    given |= {"width": 6, "vocabulary_size": 12, "samples": 150, "min_class_count": 7}
+    training, trainer = trainer_of(folder, arch=arch, positions=positions, **given)
     assert trainer.samples_per_evaluation() == 7
     for _ in range(3):
         trainer.step()
@@ -383,10 +378,7 @@ def test_streamed_sequences_train_as_held_ones(folder):
         assert task.data_shape(task.read(pack[0])).labels_tokens
         assert {row["split"] for row in results[0].tables["metrics"]} == {"train", "test"}
     assert_same(*found)
-    for wrong, words in (
-        ("y", r"shape \[\d+, 7\], expected the next tokens, int 0 to 5"),
-        ("size", "Add vocabulary_size"),
-    ):
+    for wrong, words in (("y", r"shape \[\d+, 7\], expected the next tokens, int 0 to 5"), ("size", "Add vocabulary")):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **own, stream=True, wrong=wrong))
 
@@ -471,9 +463,8 @@ def test_reviews_are_cut_into_stretches(tmp_path, monkeypatch):
 def test_a_language_model_of_reviews_learns(tmp_path):
     params = {"arch": "t11", "dataset": "imdb", "width": 32, "context_length": 16, "vocabulary_size": 200}
     training = {"optimizer": "adam", "lr": 0.005, "steps": 200, "batch_size": 64, "samples": 1000}
-    sweep = sweep_of_spec(
-        {"name": "s", "task": "next_token", "params": {**params, **training, "depth": 2}, "seeds": 1}, tmp_path
-    )
+    spec = {"name": "s", "task": "next_token", "params": {**params, **training, "depth": 2}, "seeds": 1}
+    sweep = sweep_of_spec(spec, tmp_path)
     task, pack = pack_of(sweep)
     (result,) = task.run(pack, Context(ids_of(pack), data=Folder(os.environ["DEPTHRATE_DATA"])))
     first, *_, last = result.tables["curves"]

@@ -121,12 +121,8 @@ def test_kept_features_reproduce_what_was_measured():
 def test_kept_samples_are_rows_of_all():
     some, _ = features_of("sample:2")
     everything, _ = features_of("all")
-    rows = {
-        (layer, index): row
-        for layer, index, row in zip(
-            everything["layer"], everything["sample_index"], everything["feature"], strict=True
-        )
-    }
+    columns = (everything[name] for name in ("layer", "sample_index", "feature"))
+    rows = {(layer, index): row for layer, index, row in zip(*columns, strict=True)}
     for layer, index, row in zip(some["layer"], some["sample_index"], some["feature"], strict=True):
         assert np.array_equal(rows[layer, index], row)
     assert np.unique(some["label"], return_counts=True)[1].tolist() == [6] * 10

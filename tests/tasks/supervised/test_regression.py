@@ -152,10 +152,8 @@ def test_published_images_have_a_teachers_outputs():
     assert again.content_hash == three.content_hash != other.content_hash
     raw = dataset(samples=100, targets=3, standardize=False)
     assert abs(np.corrcoef(raw.labels_N[:, 0], three.labels_N[:, 0])[0, 1]) == pytest.approx(1, abs=1e-5)
-    assert (
-        len(dataset().x_NI)
-        == REGRESSION.data_shape(REGRESSION.read(REGRESSION.schema.fill({"arch": "mlp", "depth": 1}))).num_samples
-    )
+    shape = REGRESSION.data_shape(REGRESSION.read(REGRESSION.schema.fill({"arch": "mlp", "depth": 1})))
+    assert len(dataset().x_NI) == shape.num_samples
 
 
 def test_tables_and_columns_of_numbers_are_targets(folder):
@@ -219,9 +217,8 @@ def test_probe_measures_a_trained_module_against_targets():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).double()
     x = torch.as_tensor(X).double()
-    rows, layers = depthrate.probe(
-        model, [(x[:30], Y[:30]), (x[30:], Y[30:])], layers="0", regression=True, measure="linear_probe", features=True
-    )
+    batches = [(x[:30], Y[:30]), (x[30:], Y[30:])]
+    rows, layers = depthrate.probe(model, batches, layers="0", regression=True, measure="linear_probe", features=True)
     assert [row["name"] for row in rows] == ["input", "0", "head input"] and not NC & set().union(*rows)
     expected = depthrate.regression_collapse(layers["head input"], Y, model[2].weight)
     assert {name: rows[-1][name] for name in expected} == pytest.approx(expected)

@@ -51,21 +51,16 @@ def lowest_objective(loss, num_classes, width, weight_decay, last_bias, starts=2
         theta = torch.tensor(flat, requires_grad=True)
         h, w, b = (p.view(s) for p, s in zip(theta.split(sizes), shapes, strict=True))
         logits = F.layer_norm(h, (width,), eps=0.0) @ w.T + (b if last_bias else 0)
-        data = (
-            -F.log_softmax(logits, 1).diagonal().mean()
-            if loss == "ce"
-            else (logits - identity).square().sum() / (2 * num_classes)
-        )
+        entropy, squares = -F.log_softmax(logits, 1).diagonal().mean(), (logits - identity).square().sum()
+        data = entropy if loss == "ce" else squares / (2 * num_classes)
         objective = data + weight_decay / 2 * w.square().sum()
         objective.backward()
         return objective.item(), theta.grad.numpy()
 
     rng = np.random.default_rng(0)
     options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-16, "gtol": 1e-12}
-    runs = [
-        minimize(value_and_slope, rng.normal(size=sum(sizes)), jac=True, options=options, method="L-BFGS-B")
-        for _ in range(starts)
-    ]
+    how = {"jac": True, "options": options, "method": "L-BFGS-B"}
+    runs = [minimize(value_and_slope, rng.normal(size=sum(sizes)), **how) for _ in range(starts)]
     return min(run.fun for run in runs)
 
 

@@ -80,9 +80,8 @@ def test_fused_is_alone_and_resumed():
     resumed, _ = run_resumed(task.run, trials, 7)
     assert_same(resumed, together)
     steps, layers = task.measured(trials[0], 15)
-    assert [(row["step"], row["layer"]) for row in together[0].tables["metrics"]] == [
-        (step, layer) for step in steps for layer in layers
-    ]
+    places = [(row["step"], row["layer"]) for row in together[0].tables["metrics"]]
+    assert places == [(step, layer) for step in steps for layer in layers]
 
 
 SMALL = {"num_classes": 3, "samples_per_class": 4}

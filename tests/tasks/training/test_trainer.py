@@ -29,12 +29,8 @@ network_of = functools.partial(native_trials.network_of, 19, inputs=INPUTS, clas
 
 def trial(seed, **changes):
     """Hyper-parameters that differ in everything that may differ."""
-    base = Hyperparameters(
-        seed=seed,
-        lr=0.02 / (1 + seed),
-        momentum=0.9 - 0.1 * seed,
-        weight_decays={"hidden": 0.005 * (1 + seed), "last": 0.01},
-    )
+    decays = {"hidden": 0.005 * (1 + seed), "last": 0.01}
+    base = Hyperparameters(seed, 0.02 / (1 + seed), 0.9 - 0.1 * seed, decays)
     return dataclasses.replace(base, **changes)
 
 
@@ -215,10 +211,8 @@ def test_full_batch_keeps_order(batch_size):
 @pytest.mark.slow
 def test_clipping_bounds_the_gradient_of_each_trial_alone():
     """One step of plain gradient descent at lr 1 moves by the gradient."""
-    trials = [
-        trial(s, lr=1.0, momentum=0.0, weight_decays={"hidden": decay, "last": 0.01})
-        for s, decay in ((0, 50.0), (1, 0.005), (2, 0.0))
-    ]
+    decays = [{"hidden": decay, "last": 0.01} for decay in (50.0, 0.005, 0.0)]
+    trials = [trial(s, lr=1.0, momentum=0.0, weight_decays=decay) for s, decay in enumerate(decays)]
 
     def moved(clip_norm):
         trainer = trainer_of(plan_of(clip_norm=clip_norm, dtype=torch.float64), trials)

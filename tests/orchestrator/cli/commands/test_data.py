@@ -90,9 +90,7 @@ def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "cifar100", "stl10"])
-def test_another_file_than_the_published_one_is_named(
-    data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_unpublished_file_is_named(data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(PUBLISHED, name, dataclasses.replace(PUBLISHED[name], files_url=publisher))
     url, sha256, path = downloads_of(name)[0]
     (data.parent / "publisher" / url.rpartition("/")[2]).write_bytes(b"another file")
@@ -117,9 +115,8 @@ def test_unknown_data_set(data: Path) -> None:
 def test_every_file_based_set_is_fetchable() -> None:
     downloads = [download for name, info in PUBLISHED.items() if info.layouts for download in downloads_of(name)]
     assert all(len(sha256) == 64 and url.startswith("https://") for url, sha256, _ in downloads)
-    assert ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "aclImdb_v1.tar.gz") in {
-        (url, path) for url, _, path in downloads
-    }
+    files = {(url, path) for url, _, path in downloads}
+    assert ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "aclImdb_v1.tar.gz") in files
     ossci = "https://ossci-datasets.s3.amazonaws.com/mnist/train-labels-idx1-ubyte.gz"
     assert (ossci, "mnist/train-labels-idx1-ubyte.gz") in {(url, path) for url, _, path in downloads}
 

@@ -40,11 +40,7 @@ def ask(store: str, sql: str, *options: str) -> list[dict[str, object]]:
 
 def test_each_sweep_is_asked_for_itself(store: str) -> None:
     counts = ask(store, "select sweep, count(*) as n, min(depth) as low from results group by sweep order by sweep")
-    assert counts == [
-        {"sweep": "high", "n": 9, "low": 5},
-        {"sweep": "low", "n": 9, "low": 2},
-        {"sweep": "low.exponent-1.0", "n": 9, "low": 2},
-    ]
+    assert [[*c.values()] for c in counts] == [["high", 9, 5], ["low", 9, 2], ["low.exponent-1.0", 9, 2]]
     assert ask(store, "select count(*) as n, min(depth) as low from results", "--sweep", "high") == [{"n": 9, "low": 5}]
     assert ask(store, "select count(*) as n from results where sweep = 'high'") == [{"n": 9}]
     assert "low, low.exponent-1.0" in refused("query", "select 1 from results", "--sweep", "hi", "--store", store)

@@ -88,13 +88,8 @@ def test_blocks_share_the_proximity(blocks):
 
     found = optimum(problem(x, classes, decay, proximity / blocks))
     start = np.concatenate([found.weight_KD.ravel() + 0.1, *[x.ravel()] * blocks])
-    joint = minimize(
-        multilayer,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        options={"ftol": 0, "gtol": 1e-11, "maxiter": 20000, "maxfun": 40000},
-    )
+    options = {"ftol": 0, "gtol": 1e-11, "maxiter": 20000, "maxfun": 40000}
+    joint = minimize(multilayer, start, jac=True, method="L-BFGS-B", options=options)
     assert joint.fun == pytest.approx(found.objective, rel=1e-8)
     layers = joint.x[12:].reshape(blocks, *x.shape)
     line = [x + (layer + 1) / blocks * (found.h_ND - x) for layer in range(blocks)]

@@ -41,12 +41,8 @@ def noisy(count, noise, seed):
 def verdict(words, blocks, layer_norm=False):
     if layer_norm:
         words = torch.nn.functional.layer_norm(words, (WIDTH,), eps=1e-12)
-    found = geometry.scores(
-        geometry.words_of(words, CONCEPTS),
-        geometry.blocks_of(blocks, CONCEPTS_KL, CONCEPTS),
-        CONCEPTS,
-        layer_norm=layer_norm,
-    )
+    of_words, of_blocks = geometry.words_of(words, CONCEPTS), geometry.blocks_of(blocks, CONCEPTS_KL, CONCEPTS)
+    found = geometry.scores(of_words, of_blocks, CONCEPTS, layer_norm=layer_norm)
     return geometry.collapse_type(found), found
 
 

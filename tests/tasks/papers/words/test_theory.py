@@ -23,14 +23,8 @@ from depthrate.tasks.papers.words.theory import (
 
 def setting(zipf=0.0, **changes):
     """The paper's setting, changed."""
-    values = {
-        "concepts": 3,
-        "vocabulary_size": 1200,
-        "sentence_length": 15,
-        "sequences": 1000,
-        "weight_decay": 0.001,
-        "width": 100,
-    } | changes
+    values = {"concepts": 3, "vocabulary_size": 1200, "sentence_length": 15, "sequences": 1000}
+    values |= {"weight_decay": 0.001, "width": 100} | changes
     return Setting(**values, frequencies=frequencies(values["vocabulary_size"] // values["concepts"], zipf))
 
 
@@ -61,9 +55,8 @@ def test_mean_field_of_the_papers_zipf_setting():
 def test_uniform_mean_field_is_theorem_1():
     one, other = theorem_1(setting()), mean_field(setting())
     assert other.word_norms == pytest.approx(one.word_norms, rel=1e-5)
-    assert (other.linear_norm, other.loss, other.objective) == pytest.approx(
-        (one.linear_norm, one.loss, one.objective), rel=1e-5
-    )
+    found = other.linear_norm, other.loss, other.objective
+    assert found == pytest.approx((one.linear_norm, one.loss, one.objective), rel=1e-5)
 
 
 def equiangular(concepts, width):
@@ -151,14 +144,8 @@ def test_no_embedding_does_better_than_the_theorem(small, zipf):
     generator = torch.Generator().manual_seed(1)
     shapes = [(given.vocabulary_size, given.width), (given.sequences, given.sentence_length, given.width)]
     weights = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
-    solver = torch.optim.LBFGS(
-        weights,
-        max_iter=3000,
-        history_size=50,
-        tolerance_grad=1e-13,
-        tolerance_change=1e-16,
-        line_search_fn="strong_wolfe",
-    )
+    tight = {"tolerance_grad": 1e-13, "tolerance_change": 1e-16, "line_search_fn": "strong_wolfe"}
+    solver = torch.optim.LBFGS(weights, max_iter=3000, history_size=50, **tight)
 
     def closure():
         solver.zero_grad()

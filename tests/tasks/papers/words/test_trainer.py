@@ -45,15 +45,8 @@ def numbers(trainer, position):
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_a_step_is_that_of_plain_pytorch(layer_norm):
     """With weights, rates and decays at which every term counts: a decay left out would show."""
-    params = filled(
-        layer_norm=layer_norm,
-        dtype="float64",
-        init_scale=1.0,
-        weight_decay=0.05,
-        lr=0.5,
-        samples_per_sequence=4,
-        zipf=1.0,
-    )
+    shape = {"init_scale": 1.0, "weight_decay": 0.05, "lr": 0.5, "samples_per_sequence": 4, "zipf": 1.0}
+    params = filled(layer_norm=layer_norm, dtype="float64", **shape)
     words, linear = plain(params, 25)
     trainer = trainer_of(params)
     for _ in range(25):

@@ -11,11 +11,8 @@ from depthrate.tasks.training.engines import cuda_graph
 from depthrate.tasks.training.engines.eager import EagerSteps
 from tests.support.training_context import Context, ids_of, run_resumed
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use"),
-]
+has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), has_gpu]
 SHAPES = [
     {},
     {"batch_size": 64, "optimizer": "adam", "lr": 0.005},

@@ -76,10 +76,8 @@ def test_roots_and_fixed_embeddings_are_the_eager_ones(layers, pre_norm):
     trainer = trainer_of(network, plan_of(dtype=torch.float64), trials_of(4), 197)
     polish = polish_of(0, to_stationary=True)
     given = list(range(4)), trainer.theta_TP, [0.01, 0.1, 0.5, 2.0]
-    (value_T, gradient_TP), (exact_T, exact_TP) = (
-        objective(trainer, polish)(*given),
-        SmoothedObjective(trainer, polish)(*given),
-    )
+    ours, theirs = objective(trainer, polish), SmoothedObjective(trainer, polish)
+    (value_T, gradient_TP), (exact_T, exact_TP) = ours(*given), theirs(*given)
     assert error(value_T, exact_T) < 1e-13 and error(gradient_TP, exact_TP) < 1e-12
     fixed = 19 * 64 + 19
     assert not gradient_TP[:, :fixed].any() and not exact_TP[:, :fixed].any() and gradient_TP[:, fixed:].any()

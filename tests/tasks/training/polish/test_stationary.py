@@ -163,10 +163,8 @@ def test_double_budget_changes_nothing_stationary():
 @pytest.mark.slow
 def test_the_least_subgradient_falls_with_the_width():
     """The smoothed objective's stationary points go to the true one's as the width goes to 0."""
-    norms = [
-        run([params_of(polish_smoothing=[0.03, width])])[0].tables["curves"][-1]["subgradient_norm"]
-        for width in (0.01, 0.001)
-    ]
+    packs = ([params_of(polish_smoothing=[0.03, width])] for width in (0.01, 0.001))
+    norms = [run(pack)[0].tables["curves"][-1]["subgradient_norm"] for pack in packs]
     assert norms[1] < 0.3 * norms[0]
 
 
