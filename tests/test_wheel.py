@@ -47,12 +47,7 @@ def test_runs_beside_shadowing_folders(wheel: Path, tmp_path: Path) -> None:
     for name in ("storage.py", "tasks/__init__.py", "slurm.py"):
         (here / name).write_text("raise RuntimeError('the wrong one')\n")
     small = ["--set", "steps=20", "--set", "depth=[2]", "--set", "width=8", "--store", str(tmp_path / "store")]
-    done = subprocess.run(
-        [sys.executable, "-m", "depthrate", "run", "quickstart", *small],
-        cwd=here,
-        env=os.environ | {"PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "depthrate", "run", "quickstart", *small]
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "all 3 trials are committed" in done.stdout, done.stdout + done.stderr

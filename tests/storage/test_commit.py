@@ -28,10 +28,8 @@ def test_committed_rows_are_read_back(store: Store) -> None:
     results = results_of(store)
     assert results.snapshot.trial_ids() == {"t1", "t2"} and not results.problems
     assert results.sql("select count(*) from metrics").fetchall() == [(12,)]
-    assert results.sql("select trial_id, depth, step, layer, nc1 from results order by 1").fetchall() == [
-        ("t1", 2, 5, 2, pytest.approx(6.2)),
-        ("t2", 3, 5, 2, pytest.approx(6.2)),
-    ]
+    rows = results.sql("select trial_id, depth, step, layer, nc1 from results order by 1").fetchall()
+    assert rows == [("t1", 2, 5, 2, pytest.approx(6.2)), ("t2", 3, 5, 2, pytest.approx(6.2))]
     assert results.sql("select count(*) from curves where loss is null").fetchall() == [(2,)], "NaN is null"
 
 

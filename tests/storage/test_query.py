@@ -624,13 +624,8 @@ def _resident_bytes() -> int:
 
 def part(trial, layer, num_rows, width=64, dtype=np.float32):
     rng = np.random.default_rng([layer, num_rows])
-    columns = {
-        "layer": np.full(num_rows, layer),
-        "kind": np.full(num_rows, "sample"),
-        "label": np.arange(num_rows) % 3,
-        "sample_index": np.arange(num_rows),
-        "feature": rng.normal(size=(num_rows, width)).astype(dtype),
-    }
+    columns = {"layer": np.full(num_rows, layer), "kind": np.full(num_rows, "sample"), "label": np.arange(num_rows) % 3}
+    columns |= {"sample_index": np.arange(num_rows), "feature": rng.normal(size=(num_rows, width)).astype(dtype)}
     return task_table("features", columns, None, trial_id=trial, attempt_id="a")
 
 

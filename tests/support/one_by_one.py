@@ -51,11 +51,7 @@ def open_one_by_one(request: ExecutorRequest) -> OneByOne:
     return OneByOne(request.options.executor_options["nice_level"])
 
 
-TOY = ExecutorEntry(
-    name="toy",
-    open=open_one_by_one,
-    options=(Option("nice_level", int, "How nice it is.", default=3, minimum=1),),
-    scheduler=Scheduler(
-        "TOY", lambda store, sweep: SchedulerAnswer(JobCounts(2, 1, {"Play": 2}), []), lambda store, sweep: None
-    ),
-)
+jobs = SchedulerAnswer(JobCounts(2, 1, {"Play": 2}), [])
+options = (Option("nice_level", int, "How nice it is.", default=3, minimum=1),)
+scheduler = Scheduler("TOY", lambda store, sweep: jobs, lambda store, sweep: None)
+TOY = ExecutorEntry(name="toy", open=open_one_by_one, options=options, scheduler=scheduler)

@@ -116,14 +116,8 @@ def _trial(trial_id: str, rng: np.random.Generator) -> dict[str, Any]:
 
 def _curve_row(left: float, gap: float, rng: np.random.Generator) -> dict[str, float]:
     loss = (0.05 + 2.3 * left) * np.exp(0.05 * rng.normal())
-    return {
-        "loss": loss,
-        "objective": loss + gap,
-        "objective_gap": gap + 2.3 * left,
-        "accuracy": 1 - 0.9 * left,
-        "grad_norm": 0.001 + left * np.exp(0.2 * rng.normal()),
-        "lr": 0.2,
-    }
+    row = {"loss": loss, "objective": loss + gap, "objective_gap": gap + 2.3 * left, "accuracy": 1 - 0.9 * left}
+    return row | {"grad_norm": 0.001 + left * np.exp(0.2 * rng.normal()), "lr": 0.2}
 
 
 def _results(metrics: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:

@@ -316,13 +316,8 @@ class Chaos:
 
     def has_worked(self) -> bool:
         """Whether there were commits, reads, a group of a compaction and a repair."""
-        return (
-            self._has_done("compaction")
-            and self._has_done("repair")
-            and len(self.journal("reader")) > 2
-            and len(journalled(self.folder)) > 20
-            and self.kills["writer"] > 2
-        )
+        has_worked = self._has_done("compaction") and self._has_done("repair") and len(self.journal("reader")) > 2
+        return has_worked and len(journalled(self.folder)) > 20 and self.kills["writer"] > 2
 
     def journal(self, kind: str) -> list[str]:
         """Return the lines of all journals of a role."""

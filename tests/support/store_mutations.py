@@ -39,13 +39,8 @@ from depthrate.sweeps.load import sweep_of_spec
 from tests.support.here import invoke
 from tests.support.tests_rows import commit
 
-SPEC = {
-    "name": "tiny",
-    "task": "collapse",
-    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
-    "grid": {"depth": [2, 3]},
-    "seeds": 2,
-}
+SPEC = {"name": "tiny", "task": "collapse", "grid": {"depth": [2, 3]}, "seeds": 2}
+SPEC |= {"params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16}}
 A, B, C, D = (f"20260101T000000_{letter * 12}" for letter in "abcd")
 OUTSIDE = ("keys.txt", "x/keys.txt", "tiny/notes/keys.txt")
 HINTS = ("attempts/", "jobs/", "checkpoints/", "searches/")
@@ -223,14 +218,9 @@ def fuzz(count: int, seed: int, place: Path) -> tuple[Counter[str], list[str]]:
     clean, before, at_first = place.with_name(f"{place.name}-clean"), outside(place), seen(store)
     shutil.copytree(store.root, clean)
     counts, faults = Counter[str](), list[str]()
-    commands = {
-        "status": ["status"],
-        "plan": ["plan", str(sweep)],
-        "query": ["query", "select trial_id, nc1, depth from results"],
-        "logs": ["logs", "t8"],
-        "compact": ["compact", "--retain-hours", "0"],
-        "repair": ["verify", "--repair"],
-    }
+    commands = {"status": ["status"], "plan": ["plan", str(sweep)], "logs": ["logs", "t8"]}
+    commands |= {"query": ["query", "select trial_id, nc1, depth from results"]}
+    commands |= {"compact": ["compact", "--retain-hours", "0"], "repair": ["verify", "--repair"]}
     for number in range(count):
         rng = random.Random(f"{seed} {number}")
         shutil.rmtree(store.root)

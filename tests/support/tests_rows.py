@@ -25,14 +25,9 @@ def tables_of(trial_id: str, attempt_id: str, value: float = 1.0, width: int = 3
     places = [(s, k) for s in (0, 5) for k in range(3)]
     metrics = [{"step": s, "layer": k, "nc1": value + 0.1 * k + s, "singular_values": [2.0, 1.0]} for s, k in places]
     curves = {"step": [0, 5], "loss": [2.0, float("nan")], "lr": [0.1, 0.0]}
-    features = {
-        "step": [5] * 4,
-        "layer": [1, 1, 2, 2],
-        "kind": ["sample"] * 4,
-        "label": [0, 1, 0, 1],
-        "sample_index": [0, 1, 0, 1],
-        "feature": (np.arange(4 * width).reshape(4, width) + value).astype(dtype),
-    }
+    features = {"step": [5] * 4, "layer": [1, 1, 2, 2], "kind": ["sample"] * 4, "label": [0, 1, 0, 1]}
+    vectors = (np.arange(4 * width).reshape(4, width) + value).astype(dtype)
+    features |= {"sample_index": [0, 1, 0, 1], "feature": vectors}
     contents = {"metrics": metrics, "curves": curves, "features": features}
     return {
         n: task_table(n, c, builtin_columns(), trial_id=trial_id, attempt_id=attempt_id) for n, c in contents.items()

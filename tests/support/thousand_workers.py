@@ -138,16 +138,9 @@ class SimulatedWorkers(Executor):
 
     def _start(self, worker: _Worker, job: AttemptSpec) -> None:
         worker.job = job
-        worker.attempt = Attempt(
-            attempt_id=job.attempt_id,
-            sweep=job.sweep,
-            pack_id=job.pack_id,
-            trial_ids=job.trial_ids,
-            device="cpu",
-            host=f"node{worker.node}",
-            pid=0,
-            beat_s=job.options.beat_s,
-        )
+        given = {name: getattr(job, name) for name in ("attempt_id", "sweep", "pack_id", "trial_ids")}
+        where = {"device": "cpu", "host": f"node{worker.node}", "pid": 0, "beat_s": job.options.beat_s}
+        worker.attempt = Attempt(**given, **where)
         self._busy[job.attempt_id] = worker
         with self._clock.standing_still(), self._store.fs.acting("workers"):
             worker.attempt.beat(self._store)

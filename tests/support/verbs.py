@@ -70,14 +70,8 @@ def invoke(*words: str, codes: tuple[int, ...] = (0,)) -> Callable[[Place], None
 
 
 def run(place: Place, *, accept: bool = False) -> None:
-    options = LaunchOptions(
-        sweep=str(place.folder / "tiny.yaml"),
-        store=place.store.address,
-        executor="toy",
-        executor_options={"nice_level": 3},
-        device="cpu",
-        keep_results=accept,
-    )
+    toy = {"executor": "toy", "executor_options": {"nice_level": 3}, "device": "cpu", "keep_results": accept}
+    options = LaunchOptions(sweep=str(place.folder / "tiny.yaml"), store=place.store.address, **toy)
     assert run_sweep(options) is RunState.COMPLETE
 
 

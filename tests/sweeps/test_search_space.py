@@ -58,14 +58,10 @@ def test_a_measurement_is_at_other_seeds_and_parameters() -> None:
 
 
 def test_conditions_follow_the_values_so_far() -> None:
-    search = {
-        "params": {
-            "optimizer": ["sgd", "adam"],
-            "momentum": {"low": 0.0, "high": 0.9, "when": {"optimizer": "sgd"}},
-            "clip_norm": {"low": 1, "high": 2, "when": {"depth": [3]}},
-        },
-        "objective": "nc1",
-    }
+    momentum = {"low": 0.0, "high": 0.9, "when": {"optimizer": "sgd"}}
+    clip_norm = {"low": 1, "high": 2, "when": {"depth": [3]}}
+    params = {"optimizer": ["sgd", "adam"], "momentum": momentum, "clip_norm": clip_norm}
+    search = {"params": params, "objective": "nc1"}
     shallow, deep = studies(search)
     _, momentum, clip = shallow.dimensions
     schema = shallow.task.schema
@@ -144,13 +140,8 @@ def test_invalid_values_are_refused(key: str, value: Any, message: str) -> None:
 
 
 def test_search_survives_spec_and_overrides(tmp_path: Any) -> None:
-    written = SweepSpec(
-        name="s",
-        task="collapse",
-        params={"arch": "rn1"},
-        grid={"depth": [2]},
-        search=Search(LR, objective=("nc1",), measure=FinalRuns({"steps": 9}, seeds=[3])),
-    )
+    search = Search(LR, objective=("nc1",), measure=FinalRuns({"steps": 9}, seeds=[3]))
+    written = SweepSpec(name="s", task="collapse", params={"arch": "rn1"}, grid={"depth": [2]}, search=search)
     again = sweep_of_spec(written.spec())
     assert again == written and again.spec_hash() == written.spec_hash()
     path = tmp_path / "s.yaml"

@@ -39,11 +39,8 @@ def test_parameters_named_like_columns_group_and_order(folder: Store) -> None:
     grid = [{"depth": d, "steps": s, "loss": "ce"} for d in (2, 4, 8) for s in (5, 6, 8)]
     trials = stored(folder, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
     curves = fit_curves(results_of(folder), [FitRequest("nc1", by=("steps", "loss"))], trials)
-    assert [(c.by, round(c.power.exponent, 6), round(c.power.prefactor, 6)) for c in curves if c.power] == [
-        ({"steps": 5, "loss": "ce"}, 0.5, 5.0),
-        ({"steps": 6, "loss": "ce"}, 0.5, 6.0),
-        ({"steps": 8, "loss": "ce"}, 0.5, 8.0),
-    ]
+    found = [(c.by, round(c.power.exponent, 6), round(c.power.prefactor, 6)) for c in curves if c.power]
+    assert found == [({"steps": steps, "loss": "ce"}, 0.5, float(steps)) for steps in (5, 6, 8)]
     (by_steps, *_) = fit_curves(results_of(folder), [FitRequest("nc1", x="steps", by=("depth",))], trials)
     assert by_steps.power is not None and by_steps.power.exponent == pytest.approx(-1)
 
@@ -94,12 +91,8 @@ def test_what_is_left_out_is_counted(folder: Store) -> None:
 
 
 def test_measured_curve_named_like_a_parameter(folder: Store) -> None:
-    trials = stored(
-        folder,
-        [{"depth": d, "loss": "ce"} for d in (2, 4, 8)],
-        lambda p: [{"layer": 1, "nc1": 1.0}],
-        curves=lambda p: [{"loss": 1 / p["depth"]}],
-    )
+    trials = [{"depth": d, "loss": "ce"} for d in (2, 4, 8)]
+    trials = stored(folder, trials, lambda p: [{"layer": 1, "nc1": 1.0}], curves=lambda p: [{"loss": 1 / p["depth"]}])
     results = results_of(folder)
     assert results.sql("select distinct loss from results").fetchall() == [("ce",)]
     (curve,) = fit_curves(results, [FitRequest("loss")], trials)
@@ -140,12 +133,12 @@ def test_zero_x_is_excluded_by_name(folder: Store) -> None:
 
 def with_curves(store: Store, heights: dict[int, list[float]]) -> list[Trial]:
     """Commit a trial a depth whose objective went through these heights at steps 25, 50, 75 and 100."""
-    return stored(
-        store,
-        [{"depth": d} for d in heights],
-        lambda p: [{"step": 100, "layer": 1, "nc1": 1 / p["depth"]}],
-        curves=lambda p: [{"step": 25 * (i + 1), "objective": height} for i, height in enumerate(heights[p["depth"]])],
-    )
+
+    def curves(p: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"step": 25 * (i + 1), "objective": height} for i, height in enumerate(heights[p["depth"]])]
+
+    rows = [{"depth": d} for d in heights]
+    return stored(store, rows, lambda p: [{"step": 100, "layer": 1, "nc1": 1 / p["depth"]}], curves=curves)
 
 
 def test_falling_objectives_are_counted_and_dropped(folder: Store) -> None:
@@ -229,11 +222,8 @@ def test_arithmetic_x_over_whole_seeds(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         return [{"layer": 1, "nc1": (params["depth"] - 1) ** -0.5 * (1 + 0.2 * params["seed"])}]
 
-    trials = stored(
-        folder,
-        [{"depth": d, "seed": s} for d in (1, 2, 4, 8) for s in (0, 1, 2)],
-        lambda p: metrics(p) if p["depth"] > 1 else [{"layer": 1, "nc1": 1.0}],
-    )
+    planned = [{"depth": d, "seed": s} for d in (1, 2, 4, 8) for s in (0, 1, 2)]
+    trials = stored(folder, planned, lambda p: metrics(p) if p["depth"] > 1 else [{"layer": 1, "nc1": 1.0}])
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x="depth - 1")], trials)
     assert curve.excluded == {"depth - 1 not positive": 3} and curve.draws == "3 seeds"
     assert curve.power is not None and curve.power.exponent == pytest.approx(0.5)

@@ -75,13 +75,9 @@ def test_trial_far_above_siblings_failed() -> None:
 
 def untrained(losses: dict[str, float], *, gap: float = 2.38, first: float = 2.6, **params: Any) -> set[str]:
     trials = [Trial(name, "collapse", 3, {"dataset": "digits", "loss": "ce", **params}) for name in losses]
+    steps, gaps = np.array([0.0, 100.0]), np.array([3.0, gap if gap else math.nan])
     curves = {
-        name: {
-            "step": np.array([0.0, 100.0]),
-            "height": np.array([first + 0.1, loss + 0.1]),
-            "gap": np.array([3.0, gap if gap else math.nan]),
-            "loss": np.array([first, loss]),
-        }
+        name: {"step": steps, "height": np.array([first, loss]) + 0.1, "gap": gaps, "loss": np.array([first, loss])}
         for name, loss in losses.items()
     }
     return _untrained(curves, trials, OBJECTIVE)

@@ -24,15 +24,8 @@ CPU_S, MEMORY_MB = 10.0, 300.0
 """What refusing may cost, on a slow and busy machine: reading a store or training would take more."""
 LETTERS = 700
 """That a message may have: it names all parameters or all shipped sweeps at most."""
-AS_PROCESSES = (
-    "derive '9**9**9'",
-    "search objective 'nc11'",
-    "file with a bomb",
-    "run --nonsense",
-    "run 's3://bucket//x'",
-    "query select * from read_csv('/etc/passwd')",
-    "report quickstart -o .",
-)
+AS_PROCESSES = ("derive '9**9**9'", "search objective 'nc11'", "file with a bomb", "run --nonsense")
+AS_PROCESSES += ("run 's3://bucket//x'", "query select * from read_csv('/etc/passwd')", "report quickstart -o .")
 """One for each place that refuses: what it takes to import and to read comes on top of what the tests above measure."""
 
 
@@ -125,15 +118,10 @@ def test_as_a_process_of_its_own(name: str, folder: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "DEPTHRATE_STORE"}
     root = str(Path(__file__).parents[3])
     # between it and us a small process: of a child of ours the kernel counts our own memory, from before it became another
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", MEASURED, sys.executable, "-m", "depthrate", *arguments],
-        cwd=folder,
-        env=environment | {"PYTHONPATH": root, "COLUMNS": "80"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-S", "-c", MEASURED, sys.executable, "-m", "depthrate", *arguments]
+    environment = environment | {"PYTHONPATH": root, "COLUMNS": "80"}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, **output)
     output, _, used = done.stdout.rpartition("used ")
     assert_refusal(done.returncode, output, row[2])
     assert everything(folder) == before, "something was written"

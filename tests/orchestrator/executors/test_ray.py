@@ -35,12 +35,8 @@ from depthrate.orchestrator.executors.ray.executor import RayExecutor  # noqa: E
 from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes, count_nodes  # noqa: E402
 
 SUPPORT = Path(__file__).parents[2] / "support"
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+ignored = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("FutureWarning", "ResourceWarning")]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300), *ignored]
 
 
 def drive_on_ray(store: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:

@@ -30,13 +30,8 @@ from depthrate.orchestrator.executors.ray.errors import RayError
 from depthrate.orchestrator.executors.ray.session import Session, count_nodes
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.alone,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+ignored = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("FutureWarning", "ResourceWarning")]
+pytestmark = [pytest.mark.ray, pytest.mark.alone, pytest.mark.timeout(600), *ignored]
 TOKEN = "a" * 64
 
 

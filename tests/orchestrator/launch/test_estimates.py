@@ -27,13 +27,8 @@ from tests.support.here import printed
 
 
 def sweep_of(seeds: int) -> SweepSpec:
-    return SweepSpec(
-        name="measured",
-        task="collapse",
-        params={"arch": "rn1", "depth": 34, "samples_per_class": 20, "steps": 100, "measure_steps": []},
-        grid={"width": [32, 64]},
-        seeds=seeds,
-    )
+    params = {"arch": "rn1", "depth": 34, "samples_per_class": 20, "steps": 100, "measure_steps": []}
+    return SweepSpec(name="measured", task="collapse", params=params, grid={"width": [32, 64]}, seeds=seeds)
 
 
 def store_with(url: str, cpu_s: float | None) -> Store:

@@ -36,13 +36,10 @@ def cpu(records: list[Record], rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def test_each_hour_is_counted_once() -> None:
-    records = [
-        record("a", "done", 0, 2),
-        record("b", "failed", 2, 3, error_kind=FailureKind.TASK),
-        record("c", "lost", 3, 9, heartbeat_at=4 * HOUR, error_kind=FailureKind.NODE_LOST),
-        record("d", "interrupted", 4, 5, checkpoints=2),
-        record("e", "done", 5, 6),
-    ]
+    lost = {"heartbeat_at": 4 * HOUR, "error_kind": FailureKind.NODE_LOST}
+    records = [record("a", "done", 0, 2), record("b", "failed", 2, 3, error_kind=FailureKind.TASK)]
+    records += [record("c", "lost", 3, 9, **lost), record("d", "interrupted", 4, 5, checkpoints=2)]
+    records += [record("e", "done", 5, 6)]
     rows = [row("a", 1.5), row("e", 1.75)]
     documented = compute_cost(records, rows, NOW).to_json()["hours"]["cpu"]
     parts = ("useful", "failed", "repeated", "overhead", "idle", "allocated")
@@ -96,11 +93,9 @@ def test_spans_and_waits() -> None:
 
 def test_nodes_and_kinds_of_failures() -> None:
     lost = {"error_kind": FailureKind.NODE_LOST, "host": "bad", "heartbeat_at": 3 * HOUR}
-    records = [
-        record("a", "done", 0, 1),
-        record("b", "lost", 1, 3, **lost, error="node bad is gone"),
-        record("c", "failed", 3, 4, host="bad", error_kind=FailureKind.TASK, error="RuntimeError: x"),
-    ]
+    failed = {"host": "bad", "error_kind": FailureKind.TASK, "error": "RuntimeError: x"}
+    records = [record("a", "done", 0, 1), record("b", "lost", 1, 3, **lost, error="node bad is gone")]
+    records += [record("c", "failed", 3, 4, **failed)]
     cost = compute_cost(records, [row("a", 1)], NOW)
     bad = cost.nodes["bad"]
     assert (bad.attempts, bad.done, bad.hours, bad.wasted_hours) == (2, 0, 3.0, 3.0)

@@ -45,11 +45,9 @@ def plots_of(request, **columns):
 
 
 def test_a_curve_is_means_points_and_theory():
-    (plot,) = plots_of(
-        {"kind": "curve", "metric": "nc1", "x": "width", "by": ["lr"], "lines": {"theory": "1"}},
-        value=TRIALS["width"] * TRIALS["lr"] + TRIALS["seed"],
-        line_0=3 * TRIALS["width"],
-    )
+    curve = {"kind": "curve", "metric": "nc1", "x": "width", "by": ["lr"], "lines": {"theory": "1"}}
+    value = TRIALS["width"] * TRIALS["lr"] + TRIALS["seed"]
+    (plot,) = plots_of(curve, value=value, line_0=3 * TRIALS["width"])
     named = {trace["name"]: trace for trace in plot.traces if trace["showlegend"]}
     assert named.keys() == {"0.1", "0.2", "theory"}
     assert named["0.1"]["x"] == [8, 16, 32] and named["0.1"]["y"] == pytest.approx([1.3, 2.1, 3.7])
@@ -117,12 +115,9 @@ def test_a_spectrum_has_a_line_a_layer():
 def test_matrix_has_two_orders():
     grams = [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 11 + [[4.0, 2, 0, 2, 4, 0, 0, 0, 4]]
     heights = [1.0] * 11 + [0.5]
-    in_class_order, in_other = plots_of(
-        {"kind": "matrix", "metric": "class_gram", "order": "class_order", "lowest": "objective"},
-        value=grams,
-        places=[[0.0, 1, 2]] * 11 + [[2.0, 0, 1]],
-        height=heights,
-    )
+    matrix = {"kind": "matrix", "metric": "class_gram", "order": "class_order", "lowest": "objective"}
+    places = [[0.0, 1, 2]] * 11 + [[2.0, 0, 1]]
+    in_class_order, in_other = plots_of(matrix, value=grams, places=places, height=heights)
     assert in_class_order.traces[0]["z"] == [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]] and "t421" in in_class_order.notes[0]
     assert in_other.traces[0]["z"] == [[1, 0, 0], [0, 1, 0.5], [0, 0.5, 1]]
     assert in_other.layout["xaxis"]["ticktext"] == ["2", "0", "1"]

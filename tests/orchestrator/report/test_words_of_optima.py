@@ -1,6 +1,7 @@
 """No output calls trials stationary, converged or optimal unless their solver reports it."""
 
 import io
+import itertools
 import re
 from dataclasses import replace
 
@@ -18,8 +19,7 @@ from depthrate.tasks.fits.rates import fit_many
 
 ROWS = [
     {"x": float(x), "y": 0.3 * x**-0.5 * (1 + 0.01 * seed), "seed": seed, "trial_id": f"{x}-{seed}", "draw": seed}
-    for x in (2, 3, 5, 8)
-    for seed in range(3)
+    for x, seed in itertools.product((2, 3, 5, 8), range(3))
 ]
 ALL = frozenset(str(row["trial_id"]) for row in ROWS)
 CLAIM = re.compile(

@@ -1,5 +1,6 @@
 """Searches: proposals, their dependence on results, and that no kill loses or doubles a proposal."""
 
+import functools
 import math
 import os
 import random
@@ -82,12 +83,10 @@ def complete(values: dict[str, Any]) -> ProposalOutcome:
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc"])
 def test_sequential_proposals_equal_optuna(sampler: str, make_sampler: Any) -> None:
-    plain_sampler = {
-        "tpe": lambda: optuna.samplers.TPESampler(seed=7),
-        "random": lambda: optuna.samplers.RandomSampler(seed=7),
-        "cmaes": lambda: optuna.samplers.CmaEsSampler(seed=7),
-        "qmc": lambda: optuna.samplers.QMCSampler(seed=7, scramble=True),
-    }[sampler]()
+    samplers = optuna.samplers
+    plain = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler, "cmaes": samplers.CmaEsSampler}
+    plain["qmc"] = functools.partial(samplers.QMCSampler, scramble=True)
+    plain_sampler = plain[sampler](seed=7)
     plain = optuna.create_study(sampler=plain_sampler)
 
     def objective(trial: Any) -> float:
@@ -225,17 +224,9 @@ def proposals(store: Store) -> dict[str, list[list[dict[str, Any]]]]:
     return {study: [[dict(v) for b in part for v in b.values] for part in records.batches(study)] for study in studies}
 
 
-BOWL = {
-    "task": "bowl",
-    "grid": {"depth": [1, 2, 4, 8]},
-    "search": {
-        "trials": 12,
-        "batch": 4,
-        "params": {"x": {"low": 0.01, "high": 10.0, "log": True}},
-        "objective": "nc1",
-        "measure": {"seeds": [5, 6]},
-    },
-}
+BOWL = {"task": "bowl", "grid": {"depth": [1, 2, 4, 8]}}
+BOUNDS = {"x": {"low": 0.01, "high": 10.0, "log": True}}
+BOWL |= {"search": {"trials": 12, "batch": 4, "params": BOUNDS, "objective": "nc1", "measure": {"seeds": [5, 6]}}}
 
 
 @pytest.fixture(scope="module")
@@ -281,18 +272,9 @@ def test_more_trials_go_on_with_the_study(folder: Store, tmp_path: Path) -> None
 def test_divergence_is_passed_and_failure_skipped(folder: Store, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.touch()
-    path = write(
-        tmp_path,
-        task="fragile",
-        params={"flag": str(flag)},
-        search={
-            "params": {"x": [0.1, 0.2, 0.6, 0.7, 0.8, 0.9]},
-            "objective": "nc1",
-            "trials": 6,
-            "batch": 2,
-            "sampler": "random",
-        },
-    )
+    search = {"params": {"x": [0.1, 0.2, 0.6, 0.7, 0.8, 0.9]}, "objective": "nc1", "sampler": "random"}
+    search |= {"trials": 6, "batch": 2}
+    path = write(tmp_path, task="fragile", params={"flag": str(flag)}, search=search)
     output = run(path, folder, code=1).output
     assert "2 trials are not done" in output and "4 complete, 2 failed" in output
     before = proposals(folder)
@@ -438,12 +420,8 @@ def test_export_to_an_optuna_storage(bowl: tuple[Path, Store, str], tmp_path: Pa
 
 def test_impossible_objective_is_refused(folder: Store, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
-    for objective, message in (
-        ("nc7", "nc7"),
-        ("nc1; drop table x", "not an SQL expression"),
-        ("nc1 +", "not an SQL expression"),
-        ("loss", "last_loss"),
-    ):
+    no_sql = "not an SQL expression"
+    for objective, message in (("nc7", "nc7"), ("nc1; drop table x", no_sql), ("nc1 +", no_sql), ("loss", "last_loss")):
         search = {"params": {"lr": [0.1, 0.2]}, "objective": objective}
         spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "search": search}
         path.write_text(yaml.safe_dump(spec))

@@ -269,8 +269,6 @@ def test_trials_of_several_sweeps():
     last = {"train": {"step": 3, "loss": 0.5}}
     inputs = [("a", {"depth": 2, "width": 8}), ("a", {"depth": 3, "width": 8}), ("b", {"width": 9, "epochs": 5})]
     trials = [RunningTrial(sweep, f"t{place}", params, 0.0, last) for place, (sweep, params) in enumerate(inputs)]
-    assert running_table(trials) == (
-        ["running", "sweep", "step", "loss", "depth"],
-        [["t0", "a", 3, 0.5, 2], ["t1", "a", 3, 0.5, 3], ["t2", "b", 3, 0.5, None]],
-    )
+    rows = [["t0", "a", 3, 0.5, 2], ["t1", "a", 3, 0.5, 3], ["t2", "b", 3, 0.5, None]]
+    assert running_table(trials) == (["running", "sweep", "step", "loss", "depth"], rows)
     assert running_table(trials[:2])[0] == ["running", "step", "loss", "depth"]

@@ -45,13 +45,8 @@ def test_closest_samples_and_duplicates(seed):
 def test_content_hash_covers_everything():
     x, labels_N = arrays()
     first = dataset_of(x, labels_N)
-    others = [
-        dataset_of(x + 1e-12, labels_N),
-        dataset_of(x.reshape(30, 32), labels_N),
-        dataset_of(x.astype(np.float32), labels_N),
-        dataclasses.replace(first, labels_N=first.labels_N[::-1]),
-        dataclasses.replace(first, test=first),
-    ]
+    others = [dataset_of(given, labels_N) for given in (x + 1e-12, x.reshape(30, 32), x.astype(np.float32))]
+    others += [dataclasses.replace(first, labels_N=first.labels_N[::-1]), dataclasses.replace(first, test=first)]
     assert len({first.content_hash, *(other.content_hash for other in others)}) == 6
     assert dataset_of(x.copy(), labels_N.copy()).content_hash == first.content_hash
 

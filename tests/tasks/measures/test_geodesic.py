@@ -126,11 +126,8 @@ def test_nc1_falls_with_nonnegative_mean_cosine(sign):
 
 
 def test_monotonicity_and_its_violations():
-    rows = [
-        {"nc1": 4.0, "pfc2": 0.5, "ncc_accuracy": 0.5},
-        {"nc1": 5.0, "pfc2": 0.4, "ncc_accuracy": 0.9},
-        {"nc1": 3.0, "pfc2": 0.4, "ncc_accuracy": 0.7},
-    ]
+    values = ((4.0, 0.5, 0.5), (5.0, 0.4, 0.9), (3.0, 0.4, 0.7))
+    rows = [dict(zip(("nc1", "pfc2", "ncc_accuracy"), row, strict=True)) for row in values]
     expected = {"nc1_rise": 0.25, "pfc2_rise": 0, "ncc_fall": 0.2, "monotone": 5}
     assert monotonicity(rows) == pytest.approx(expected)
     assert monotonicity(rows[:1]) == {"nc1_rise": 0, "pfc2_rise": 0, "ncc_fall": 0, "monotone": 0}

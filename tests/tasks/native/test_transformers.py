@@ -30,13 +30,9 @@ def case(family, seed):
     shape = {"depth": rng.choice([1, 2, 4]), "width": width, "positions": positions, "last_bias": rng.random() < 0.5}
     network = transformer_of(attention, mlp, pre_norm, patch=patch, vocabulary=None if patch else VOCABULARY, **shape)
     samples = rng.choice([2, 5, 33, 40])
-    plan = plan_of(
-        loss=rng.choice(["ce", "mse"]),
-        optimizer=rng.choice(["sgd", "adam"]),
-        clip_norm=rng.choice([None, None, 0.1]),
-        batch_size=rng.choice([None, max(1, samples // 3)]),
-        dtype=dtype,
-    )
+    drawn = {"loss": rng.choice(["ce", "mse"]), "optimizer": rng.choice(["sgd", "adam"])}
+    drawn |= {"clip_norm": rng.choice([None, None, 0.1]), "batch_size": rng.choice([None, max(1, samples // 3)])}
+    plan = plan_of(**drawn, dtype=dtype)
     return network, plan, samples
 
 

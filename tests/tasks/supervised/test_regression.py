@@ -181,12 +181,9 @@ def test_invalid_targets_are_refused(folder):
     np.savez(folder / "split.npz", x=X[:40], y=Y[:40], x_test=X[40:], y_test=Y[40:, 0])
     with pytest.raises(ValueError, match=r"targets have 2 numbers, but the test split has 1"):
         expand(sweep_in(folder, dataset="./split.npz"))
-    for params, words in (
-        ({"samples": 41}, "samples is 41, but 'mine.npz' has 40"),
-        ({"loss": "ce"}, "unknown parameter 'loss'"),
-        ({"targets": 2}, "unknown parameter 'targets'"),
-        ({"measure": "nc1"}, "measure has 'nc1'"),
-    ):
+    unknown = [({name: value}, f"unknown parameter '{name}'") for name, value in (("loss", "ce"), ("targets", 2))]
+    samples = ({"samples": 41}, "samples is 41, but 'mine.npz' has 40")
+    for params, words in (samples, *unknown, ({"measure": "nc1"}, "measure has 'nc1'")):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **params))
 

@@ -1,5 +1,6 @@
 """The limit of the objective for infinite depth, against the science page and against numerical optimisation."""
 
+import functools
 import math
 
 import numpy as np
@@ -109,11 +110,8 @@ def test_no_cheaper_weights_make_the_same_change(matrices):
 
 def test_infimum_falls_for_one_matrix():
     def costs(matrices, weight_decay):
-        return [
-            construction_cost(L, weight_decay(L), matrices=matrices, total_change=3.0) * (L if scale else 1)
-            for scale in (False, True)
-            for L in (2, 8, 32)
-        ]
+        cost = functools.partial(construction_cost, matrices=matrices, total_change=3.0)
+        return [cost(L, weight_decay(L)) * (L if scale else 1) for scale in (False, True) for L in (2, 8, 32)]
 
     assert costs(1, lambda L: 0.005)[3:] == pytest.approx([0.0225] * 3)
     assert costs(2, lambda L: 0.0025)[:3] == pytest.approx([0.0075] * 3)

@@ -86,13 +86,9 @@ def peaks_of_processes():
     """Measure the peak memory of each pack in a separate process, in bytes."""
     peaks = {}
     for name, pack in PACKS_ON_THE_CPU.items():
-        run = subprocess.run(
-            [sys.executable, "-c", PROCESS, json.dumps(pack)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-            check=False,
-        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+        command = [sys.executable, "-c", PROCESS, json.dumps(pack)]
+        run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert run.returncode == 0, run.stderr
         peaks[name] = int(run.stdout.split()[1]) * 1024
     return peaks

@@ -13,13 +13,8 @@ from depthrate.tasks.training.engines.native import native_library
 from tests.support.native_trials import assert_native_pack, error, taken
 from tests.support.training_context import Context, ids_of
 
-SHAPES = {
-    "held 5": (5, 3, "float32"),
-    "held 9": (9, 4, "float64"),
-    "deep 5": (5, 3, "relu", "float32"),
-    "deep 30": (30, 10, "none", "float32"),
-    "deep 30 relu": (30, 10, "relu", "float64"),
-}
+SHAPES = {"held 5": (5, 3, "float32"), "held 9": (9, 4, "float64"), "deep 5": (5, 3, "relu", "float32")}
+SHAPES |= {"deep 30": (30, 10, "none", "float32"), "deep 30 relu": (30, 10, "relu", "float64")}
 """Dimension, classes, activation of `dufm`, dtype: few, so that libraries are built once for many cases."""
 each_shape = pytest.mark.parametrize("name", SHAPES)
 
@@ -54,12 +49,8 @@ def cases(name):
         if task is DUFM:
             changes = {"depth": rng.choice([1, 2, 4, 9]), "samples_per_class": rng.choice([1, 7, 13, 50])}
         else:
-            changes = {
-                "samples_per_class": rng.choice([1, 7, 33]),
-                "loss": rng.choice(["mse", "ce"]),
-                "start": rng.choice(["input", "normal"]),
-                "scaled_steps": rng.random() < 0.7,
-            }
+            changes = {"samples_per_class": rng.choice([1, 7, 33]), "loss": rng.choice(["mse", "ce"])}
+            changes |= {"start": rng.choice(["input", "normal"]), "scaled_steps": rng.random() < 0.7}
             changes |= {"depth": rng.choice([1, 2, 9])} if task is MUFM else {}
         made.append(task.training([task.read(params) for params in trials_of(task, shape, **changes)], None))
     return made

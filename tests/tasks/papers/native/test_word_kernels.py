@@ -47,12 +47,9 @@ def cases(shape):
     rng = random.Random(repr(shape))
     for _ in range(4):
         samples = rng.choice([1, 2, 7])
-        changes = {
-            "vocabulary_size": shape[0] * rng.choice([1, 5, 40]),
-            "batch_size": rng.choice([None, 1, 9, shape[2] * samples - 1]),
-            "schedule": rng.choice(["constant", "cosine"]),
-            "weight_decay": rng.choice([0.0, 0.3]),
-        }
+        batch_sizes = [None, 1, 9, shape[2] * samples - 1]
+        changes = {"vocabulary_size": shape[0] * rng.choice([1, 5, 40]), "batch_size": rng.choice(batch_sizes)}
+        changes |= {"schedule": rng.choice(["constant", "cosine"]), "weight_decay": rng.choice([0.0, 0.3])}
         fused = [samples] * 4 if changes["batch_size"] is None else [samples, 7, samples, 9]
         yield [params_of(seed, shape, **changes, samples_per_sequence=n) for seed, n in enumerate(fused)]
 

@@ -100,24 +100,9 @@ class Enumerated:
         return -(picked_KN @ self.share_N).mean()
 
 
-SMALL = {
-    "two": {
-        "concepts": 2,
-        "vocabulary_size": 4,
-        "sentence_length": 3,
-        "sequences": 8,
-        "width": 4,
-        "weight_decay": 0.01,
-    },
-    "three": {
-        "concepts": 3,
-        "vocabulary_size": 6,
-        "sentence_length": 2,
-        "sequences": 9,
-        "width": 5,
-        "weight_decay": 0.003,
-    },
-}
+NAMES = ("concepts", "vocabulary_size", "sentence_length", "sequences", "width", "weight_decay")
+SIZES = {"two": (2, 4, 3, 8, 4, 0.01), "three": (3, 6, 2, 9, 5, 0.003)}
+SMALL = {name: dict(zip(NAMES, sizes, strict=True)) for name, sizes in SIZES.items()}
 
 
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)

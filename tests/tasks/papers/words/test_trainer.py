@@ -69,11 +69,9 @@ def test_factors_fold_before_underflow():
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_fused_is_bitwise_what_each_trial_is_alone(layer_norm):
     """Over seeds, frequencies, sentences a class, learning rates and decays, and after one has left."""
-    trials = [
-        filled(seed=1, layer_norm=layer_norm),
-        filled(seed=2, zipf=1.0, samples_per_sequence=3, lr=0.3, layer_norm=layer_norm),
-        filled(seed=3, zipf=0.5, weight_decay=0.02, samples_per_sequence=9, init_scale=0.1, layer_norm=layer_norm),
-    ]
+    second = {"zipf": 1.0, "samples_per_sequence": 3, "lr": 0.3}
+    third = {"zipf": 0.5, "weight_decay": 0.02, "samples_per_sequence": 9, "init_scale": 0.1}
+    trials = [filled(seed=n, layer_norm=layer_norm, **more) for n, more in enumerate(({}, second, third), 1)]
     together = trainer_of(*trials)
     for _ in range(12):
         together.step()

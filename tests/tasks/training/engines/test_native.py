@@ -61,17 +61,11 @@ def test_trials_without_native_steps_are_rejected():
     def choice(device="cpu", **given):
         return COLLAPSE.engine(params_of(**given), Engine.NATIVE, device)
 
-    assert (
-        choice()
-        is choice(arch="t11", patch_size=4)
-        is choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64")
-        is Engine.NATIVE
-    )
-    for given, why in (
-        ({"arch": "resnet_dense"}, "residual networks .arch rn1 and rn2., .*, not for DenseResNet"),
-        ({"device": "cuda"}, "the device is cuda"),
-        ({"matmul_precision": "bf16"}, "matmul_precision is bf16"),
-    ):
+    assert choice() is choice(arch="t11", patch_size=4) is Engine.NATIVE
+    assert choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64") is Engine.NATIVE
+    refusals = {"residual networks .arch rn1 and rn2., .*, not for DenseResNet": {"arch": "resnet_dense"}}
+    refusals |= {"the device is cuda": {"device": "cuda"}, "matmul_precision is bf16": {"matmul_precision": "bf16"}}
+    for why, given in refusals.items():
         with pytest.raises(EngineError, match=f"native steps do not support these trials: .*{why}.*--engine auto"):
             choice(**given)
     dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})

@@ -22,15 +22,8 @@ from tests.support.training_context import Context, assert_same, ids_of
 def objectives(layers, pre_norm, seed):
     rng = random.Random(f"{seed} {layers} {pre_norm}")
     width, inputs, classes = rng.choice([(5, 3, 2), (19, 64, 17)])
-    network = network_of(
-        width,
-        linear_layers=layers,
-        pre_norm=pre_norm,
-        depth=rng.choice([1, 2, 5, 9]),
-        inputs=inputs,
-        classes=classes,
-        last_bias=rng.random() < 0.5,
-    )
+    shape = {"linear_layers": layers, "pre_norm": pre_norm, "depth": rng.choice([1, 2, 5, 9])}
+    network = network_of(width, **shape, inputs=inputs, classes=classes, last_bias=rng.random() < 0.5)
     plan = plan_of(loss=rng.choice(["ce", "mse"]), dtype=torch.float64)
     trainer = trainer_of(network, plan, trials_of(4), rng.choice([2, 31, 64, 65, 197]))
     barrier = rng.choice([0, 1e-3, 0.5])

@@ -21,16 +21,8 @@ from tests.support.training_context import Context, assert_same, ids_of, run_res
 def params_of(**changes):
     base = {"arch": "rn1", "depth": 2, "width": 16, "samples_per_class": 8, "steps": 100, "dtype": "float64"}
     base |= {"train_embedding": False, "polish": 4000, "polish_to": "stationary", "polish_memory": 50}
-    return COLLAPSE.schema.fill(
-        {
-            **base,
-            "polish_tolerance": 1e-8,
-            "polish_barrier": 0.0,
-            "polish_smoothing": [0.03, 0.01],
-            "measure_steps": [],
-            **changes,
-        }
-    )
+    base |= {"polish_tolerance": 1e-8, "polish_barrier": 0.0, "polish_smoothing": [0.03, 0.01], "measure_steps": []}
+    return COLLAPSE.schema.fill({**base, **changes})
 
 
 def run(trials):
