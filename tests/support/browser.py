@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import socket
 import subprocess
 import time
@@ -9,6 +10,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.here import free_port
 
@@ -94,10 +97,20 @@ class Browser:
             return json.load(answer)["value"]
 
 
+def chromium_path() -> str:
+    """Return Chromium's path, or skip the test."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no chromium executable found on PATH")
+
+
 @contextlib.contextmanager
-def browser(driver: str, chromium: str) -> Iterator[Browser]:
-    """Start a browser, and end it."""
-    port = free_port()
+def browser() -> Iterator[Browser]:
+    """Start a browser, and end it; skip the test where there is none."""
+    chromium, port = chromium_path(), free_port()
+    if (driver := shutil.which("chromedriver")) is None:
+        pytest.skip("no chromedriver executable found on PATH")
     process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(150):

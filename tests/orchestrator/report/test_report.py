@@ -42,7 +42,7 @@ from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import fit_rates, predict
-from tests.support.browser import Browser, browser
+from tests.support.browser import Browser, browser, chromium_path
 from tests.support.report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -444,10 +444,7 @@ def test_missing_pieces_are_said(missing: str) -> None:
 
 @pytest.fixture(scope="module")
 def chromium() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
-        if path := shutil.which(name):
-            return path
-    pytest.skip("no chromium executable found on PATH")
+    return chromium_path()
 
 
 def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
@@ -497,11 +494,9 @@ def test_table_sorts_and_saves_csv(chromium: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def window(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser with the plain page on disk."""
-    if (driver := shutil.which("chromedriver")) is None:
-        pytest.skip("no chromedriver executable found on PATH")
-    with browser(driver, chromium) as opened:
+    with browser() as opened:
         opened.page = tmp_path_factory.mktemp("window") / "report.html"
         opened.page.write_text(plain_page(), encoding="utf-8")
         yield opened

@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -584,11 +583,7 @@ def until(look: Callable[[], Any], holds: Callable[[Any], Any], patience_s: floa
 
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    chromium, driver = next(filter(None, map(shutil.which, names)), None), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no chromium or chromedriver executable found on PATH")
-    with browser(driver, chromium) as opened:
+    with browser() as opened:
         yield opened
 
 
