@@ -96,6 +96,6 @@ def test_old_flags(command: str, old: str, new: str) -> None:
         assert before.stderr == warning + now.stderr and "deprecated" not in now.stderr
 
 
-def test_flag_like_arguments_are_kept() -> None:
+def test_an_argument_that_looks_like_an_old_flag_is_kept() -> None:
     assert deprecated.rename_flags("compact", ["--", "--grace"]) == ["--", "--grace"]
     assert deprecated.rename_flags("nodes", ["--grace", "1"]) == ["--grace", "1"]

@@ -39,7 +39,7 @@ def read(store: Path) -> list[dict[str, object]]:
     return [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
 
 
-def test_old_store_is_upgraded_losslessly(before: Path) -> None:
+def test_it_is_read_verified_upgraded_and_compacted_with_nothing_lost(before: Path) -> None:
     assert read(before) == THEN and "all as committed" in call(before, "verify")
     assert "has format 1" in call(before, "upgrade") and "Nothing to do" in call(before, "upgrade")
     assert json.loads((before / "format.json").read_text())["format"] == FORMAT

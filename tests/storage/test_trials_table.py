@@ -44,7 +44,9 @@ CASES: dict[str, list[Params]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("num_loose", [0, 1])
-def test_values_and_types_are_kept(store: Store, case: str, num_loose: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_types_are_those_of_loose_commits(
+    store: Store, case: str, num_loose: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number, (attempt, params) in enumerate(zip((A, B, C), CASES[case], strict=True)):
         commit(store, attempt, [f"t{number}a", f"t{number}b"], hour=number, params=params, sweep=f"s{number % 2}")
         if number < 2:
@@ -60,7 +62,7 @@ def test_values_and_types_are_kept(store: Store, case: str, num_loose: int, monk
     assert [rows_of(parsed.for_sweep(sweep)) for sweep in ("s0", "s1")] == scoped
 
 
-def test_compacted_trials_need_no_json(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trials_of_a_compaction_are_read_without_their_json(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     params: list[Params] = [{"depth": depth, "lr": 0.1, "norm": None, "sizes": [1, 2]} for depth in (2, 3, 3)]
     for attempt, of_attempt in zip((A, B, C), params, strict=True):
         commit(folder, attempt, [f"t{attempt[-1]}"], params=of_attempt)
@@ -97,7 +99,7 @@ def test_parameters_that_are_not_typed_are_parsed(damage: bytes) -> None:
     assert TypedParameters.from_metadata(None, 2) is None
 
 
-def test_mismatched_typed_parameters_are_ignored() -> None:
+def test_typed_parameters_of_another_number_of_trials_are_not_used() -> None:
     fields = {name: [None] * 2 for name in TRIALS.names} | {
         "attempt_id": ["a", "b"],
         "params": ['{"x": 1}', '{"x": 2}'],
@@ -139,7 +141,7 @@ def test_mismatched_typed_parameters_are_ignored() -> None:
         "select /* from */ t from results /* /* nested */ */ as /**/ t",
     ],
 )
-def test_referenced_columns_are_read(query: str) -> None:
+def test_a_column_that_a_query_can_refer_to_is_read(query: str) -> None:
     assert may_name(query, "depth")
 
 
@@ -154,7 +156,7 @@ def test_referenced_columns_are_read(query: str) -> None:
         "select lr from results where task = 'from * columns trials'",
     ],
 )
-def test_unreferenced_columns_are_not_read(query: str) -> None:
+def test_a_column_that_no_query_can_refer_to_is_not_read(query: str) -> None:
     assert not may_name(query, "depth") and may_name(query, "größe") and may_name(query, 'a"b')
 
 

@@ -49,7 +49,7 @@ def _plain(rows):
 
 
 @pytest.mark.slow
-def test_tables_follow_the_store(tmp_path, law):
+def test_tables_follow_the_store_through_runs_compaction_and_removals(tmp_path, law):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1, 2, 3]})
     printed("run", sweep, "--store", store)
@@ -85,7 +85,7 @@ def test_a_trial_that_was_run_again_stands_once(tmp_path, law):
 
 
 @pytest.mark.slow
-def test_changed_column_type_is_not_cast(tmp_path, law):
+def test_a_column_whose_type_has_changed_is_written_whole_and_not_cast(tmp_path, law):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1, 2], "rate": [1.0]})
     printed("run", sweep, "--store", store)
@@ -99,7 +99,7 @@ def test_changed_column_type_is_not_cast(tmp_path, law):
     assert assert_equal(store, folder) == 4
 
 
-def test_interrupted_export_is_completed(tmp_path, law, monkeypatch):
+def test_an_export_that_was_stopped_between_two_tables_is_completed_by_the_next(tmp_path, law, monkeypatch):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1, 2]})
     printed("run", sweep, "--store", store)
@@ -112,7 +112,7 @@ def test_interrupted_export_is_completed(tmp_path, law, monkeypatch):
 
 
 @pytest.mark.slow
-def test_concurrent_export_is_refused(tmp_path, law):
+def test_of_two_exports_at_once_one_is_refused_and_nothing_stands_twice(tmp_path, law):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1]})
     printed("run", sweep, "--store", store)
@@ -146,11 +146,13 @@ def test_concurrent_export_is_refused(tmp_path, law):
     assert assert_equal(store, folder) == 3
 
 
-def test_impossible_destination(tmp_path, law):
+def test_what_is_no_place_for_a_table_is_refused_in_a_line(tmp_path, law):
     store = tmp_path / "store"
     sweep = law({"depth": [1]})
     printed("run", sweep, "--store", store)
     (tmp_path / "file").write_text("x")
     said = printed("export", sweep, tmp_path / "file", "--delta", "--store", store, code=2)
     assert said.startswith("depthrate: cannot write Delta tables below ") and said.count("\n") == 1
-    assert "mutually exclusive" in printed("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)
+    assert "are mutually exclusive" in printed(
+        "export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2
+    )

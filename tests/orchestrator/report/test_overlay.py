@@ -36,7 +36,7 @@ def steeper_curve(curve: FittedCurve) -> FittedCurve:
 
 
 @pytest.mark.slow
-def test_curves_carry_their_sweep() -> None:
+def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
     first, second = plain_data(), steeper()
     both = merge_reports(first, second)
     assert both.name == "quickstart and steeper" and both.parts == (first, second)
@@ -50,7 +50,7 @@ def test_curves_carry_their_sweep() -> None:
 
 
 @pytest.mark.slow
-def test_two_sweeps_of_four_groups() -> None:
+def test_two_sweeps_of_four_groups_have_a_hue_a_group_and_a_line_a_sweep() -> None:
     by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
     both = merge_reports(make_data(by=by), make_data(by=by, name="other"))
     figure, residuals = rate_plots(both.fits)[:2]
@@ -72,7 +72,7 @@ def test_two_sweeps_of_four_groups() -> None:
 
 
 @pytest.mark.slow
-def test_groups_in_both_sweeps() -> None:
+def test_both_sweeps_show_the_same_groups_and_the_objective_shows_all() -> None:
     by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
     both = merge_reports(make_data(by=by), make_data(by=by, name="narrow"))
     (objective,) = limit_plots(both)
@@ -91,7 +91,7 @@ def test_groups_in_both_sweeps() -> None:
     assert fits == [f"{sweep}, {lr}" for sweep in ("quickstart", "narrow") for lr in (1, 2, 4, 5, 7, 8)]
 
 
-def test_differences_and_exponents() -> None:
+def test_what_differs_and_the_exponents_stand_side_by_side() -> None:
     both = merge_reports(plain_data(), steeper())
     table = comparison_tables(both)
     assert "Common trials: 12." in table
@@ -101,7 +101,7 @@ def test_differences_and_exponents() -> None:
     assert fits_table(both).count("& steeper &") == len(plain_data().fits)
 
 
-def test_exponents_over_whole_seeds() -> None:
+def test_exponents_of_two_sweeps_are_compared_over_whole_seeds() -> None:
     def curve(mean: float, slopes: list[float]) -> FittedCurve:
         values = [(x, seed, x ** -(mean + slope)) for seed, slope in enumerate(slopes) for x in (2, 3, 5, 8, 13)]
         rows = [{"x": x, "y": y, "seed": seed, "draw": seed, "trial_id": f"{x} {seed}"} for x, seed, y in values]
@@ -120,7 +120,7 @@ def test_exponents_over_whole_seeds() -> None:
 
 
 @pytest.mark.slow
-def test_trials_once_and_both_commands() -> None:
+def test_the_page_has_each_trial_once_and_both_commands() -> None:
     page = render_report(
         merge_reports(plain_data(), replace(steeper(), commands=["depthrate run steeper.yaml", "report"]))
     )
