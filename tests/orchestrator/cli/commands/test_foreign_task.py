@@ -75,7 +75,10 @@ def sticky_home(lab: Path) -> None:
 ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a module beside it is a stranger's": (strangers_module, "/parts.py belongs to another user (id 65533)"),
     "a link to a stranger's file": (link_to_a_strangers_file, "/theirs.py belongs to another user (id 65533)"),
-    "the file is a stranger's": (lambda lab: os.chown(lab / "law.py", STRANGER, 0), "/law.py belongs to another user"),
+    "the file is a stranger's": (
+        lambda lab: os.chown(lab / "law.py", STRANGER, 0),
+        "/law.py belongs to another user (id 65533)",
+    ),
     "mode 666": (lambda lab: (lab / "law.py").chmod(0o666), "/law.py can be written by everybody (mode 666)"),
     "a writable folder": (lambda lab: lab.chmod(0o777), " can be written by everybody (mode 777)"),
     "a sticky folder": (sticky_home, " can be written by everybody (mode 1777)"),
