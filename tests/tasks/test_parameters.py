@@ -80,7 +80,7 @@ def test_wrong_types_are_refused_with_what_is_allowed(kind, given):
     with pytest.raises(ParameterError) as caught:
         of_kind(kind).check(given)
     given_text = "null" if given is None else repr(given)
-    assert f"parameter 'depth' is {given_text}, expected {allowed}" in str(caught.value)
+    assert f"parameter 'depth' is {given_text}, expected {allowed[kind]}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
