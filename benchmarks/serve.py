@@ -75,8 +75,8 @@ def main() -> None:
     )
     parser.add_argument("--module", default="depthrate", help="what is served, as `python -m MODULE serve`")
     given = parser.parse_args()
-    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
-    if driver is None or chromium is None:
+    executables = shutil.which("chromedriver"), shutil.which("chromium")
+    if None in executables:
         parser.error("it needs the executables chromedriver and chromium")
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as ends:
         folder, store = Path(scratch), Path(scratch) / "store"
@@ -87,7 +87,7 @@ def main() -> None:
         serve = _started(ends, given.module, "serve", "--store", str(store), "--port", "0", log=folder / "serve.log")
         _wait(lambda: "http://" in (folder / "serve.log").read_text())
         address = (folder / "serve.log").read_text().partition(" at ")[2].partition(" ")[0]
-        windows = [ends.enter_context(browser(driver, chromium)) for _ in range(given.browsers)]
+        windows = [ends.enter_context(browser()) for _ in range(given.browsers)]
         for window in windows:
             size = {"width": 1280, "height": 6000 if given.report else 900, "deviceScaleFactor": 1, "mobile": False}
             window._devtools("Emulation.setDeviceMetricsOverride", size)

@@ -38,19 +38,14 @@ def asked(verb: str, *arguments: str, store: Path) -> Any:
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("figure", of_this_week(), ids=lambda figure: figure.key)
-def test_a_figure_run_again_gives_what_the_atlas_has(figure, tmp_path):
+def test_figures_equal_the_atlas(figure, tmp_path):
     sweep = load_sweep(figure.run)
     name = sweep.name
     command = [sys.executable, "-m", "depthrate", "run", figure.run, "--store", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    kept, again = (
-        {
-            row["trial_id"]: row
-            for row in asked("query", "select * from results", "--sweep", name, "--format", "json", store=store)
-        }
-        for store in (STORE, tmp_path)
-    )
+    rows = ("query", "select * from results", "--sweep", name, "--format", "json")
+    kept, again = ({row["trial_id"]: row for row in asked(*rows, store=store)} for store in (STORE, tmp_path))
     assert {key: row["status"] for key, row in again.items()} == {key: row["status"] for key, row in kept.items()}
     reached = "objective" if "objective" in next(iter(kept.values())) else "loss"
     before, after = (statistics.median(row[reached] for row in rows.values()) for rows in (kept, again))

@@ -59,9 +59,7 @@ ALONE = "alone"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all and --rest."""
     parser.addoption("--all", action="store_true", help=f"also tests marked {', '.join(LANES)}")
-    parser.addoption(
-        "--rest", action="store_true", help=f"only tests marked {', '.join(LANES)}, without those marked {ALONE}"
-    )
+    parser.addoption("--rest", action="store_true", help=f"only tests marked {', '.join(LANES)}, none marked {ALONE}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

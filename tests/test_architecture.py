@@ -19,13 +19,8 @@ from depthrate.tasks.registry import registered_tasks
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("orchestrator", "sweeps", "tasks", "storage", "slurm")
-MAY_IMPORT = {
-    "orchestrator": {"sweeps", "tasks", "storage", "slurm"},
-    "sweeps": {"tasks"},
-    "tasks": set(),
-    "storage": set(),
-    "slurm": set(),
-}
+MAY_IMPORT = {"orchestrator": {"sweeps", "tasks", "storage", "slurm"}, "sweeps": {"tasks"}}
+MAY_IMPORT |= {name: set() for name in ("tasks", "storage", "slurm")}
 HOMES = {
     "torch": "tasks",
     "fsspec": "storage",
@@ -147,15 +142,8 @@ for name in sys.argv[2:]:
     make_plan(check_sweep(load_sweep(name)), Store(sys.argv[1]))
 print({"torch", "scipy", "pandas"} & set(sys.modules))
 """
-OF_EACH_TASK = {
-    "next-token",
-    "quickstart",
-    "regression",
-    "papers/lowrank/figure2-top",
-    "papers/pfc/figure4-descent-small",
-    "papers/pfc/figure4b-descent",
-    "papers/words/words-theorem1",
-}
+OF_EACH_TASK = {"next-token", "quickstart", "regression", "papers/lowrank/figure2-top"}
+OF_EACH_TASK |= {"papers/pfc/figure4-descent-small", "papers/pfc/figure4b-descent", "papers/words/words-theorem1"}
 
 
 def test_a_plan_of_each_task_does_without_torch(tmp_path: Path) -> None:
@@ -249,9 +237,7 @@ def process_starts(path: Path) -> Iterator[str]:
             dotted = ast.unparse(node.func)
             if dotted.partition(".")[0] in MODULES_THAT_START:
                 yield dotted
-        is_python = (
-            isinstance(node, ast.Attribute) and node.attr == "executable" and ast.unparse(node) == "sys.executable"
-        )
+        is_python = isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
         if is_python and id(node) not in in_messages:
             yield "sys.executable"
 
@@ -301,7 +287,6 @@ def test_every_folder_is_found() -> None:
 def test_public_names() -> None:
     import depthrate
 
-    assert depthrate.__all__ == sorted(depthrate.__all__) and all(
-        hasattr(depthrate, name) for name in depthrate.__all__
-    )
+    assert depthrate.__all__ == sorted(depthrate.__all__)
+    assert all(hasattr(depthrate, name) for name in depthrate.__all__)
     assert {"open", "task", "load", "Results", "Sweep", "Interrupted"} <= set(depthrate.__all__)

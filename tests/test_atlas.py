@@ -67,7 +67,7 @@ def test_no_figure_stands_twice():
         assert len(set(names)) == len(names)
 
 
-def test_the_store_holds_every_trial_of_the_sweeps_that_ran():
+def test_store_holds_every_trial():
     states = {row["sweep"]: row for row in json.loads(call("status", "--store", str(ATLAS / "store"), "--json"))}
     for figure in RUN:
         sweep = load_sweep(figure.run)
@@ -115,10 +115,8 @@ def test_lowest_objectives_are_those_of_lbfgs():
 
 
 @pytest.mark.slow
-def test_verdicts_follow_the_rule_from_the_numbers_in_the_store(pages):
-    assert {figure.key: pages.verdict(figure) for figure in FIGURES} == {
-        figure.key: figure.verdict for figure in FIGURES
-    }
+def test_verdicts_follow_from_numbers(pages):
+    assert {f.key: pages.verdict(f) for f in FIGURES} == {f.key: f.verdict for f in FIGURES}
 
 
 @pytest.mark.parametrize(
@@ -188,15 +186,12 @@ def test_the_pages_are_those_of_the_store(pages):
 
 def numbers(path: Path) -> list[float]:
     """The coordinates of all that a picture draws."""
-    return [
-        float(number)
-        for line in re.findall(r' d="([^"]*)"', path.read_text())
-        for number in re.findall(r"-?\d+\.?\d*", line)
-    ]
+    paths = re.findall(r' d="([^"]*)"', path.read_text())
+    return [float(number) for line in paths for number in re.findall(r"-?\d+\.?\d*", line)]
 
 
 @pytest.mark.slow
-def test_a_figure_is_drawn_without_torch_and_shows_the_same_numbers(pages, tmp_path):
+def test_figures_need_no_torch(pages, tmp_path):
     script = "import sys; sys.modules['torch'] = None; from depthrate.orchestrator.cli.app import main; main()"
     figure = ["report", "lowrank-figure2-top", "--store", str(pages.STORE), "--figures", str(tmp_path)]
     command = [sys.executable, "-c", script, *figure, "-o", str(tmp_path / "page.html")]
@@ -222,7 +217,7 @@ def test_the_command_lists_them_and_tells_of_one(tmp_path, monkeypatch):
     assert refused.exit_code == 2 and "did you mean 'p2-figure2-top'" in refused.stderr
 
 
-def test_a_figure_s_sweep_goes_by_its_name_in_the_atlas():
+def test_sweep_name_in_the_atlas():
     assert find_sweep_file("atlas/p1-rn1-mnist") == find_sweep_file("papers/mnist-rn1-three-seeds")
     assert find_sweep_file("atlas/p2-figure9") == find_sweep_file("papers/lowrank/figure9")
     with pytest.raises(ValueError, match="atlas/p3-figure1"):

@@ -18,20 +18,13 @@ def first_hour(*arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_all_parts_end_with_a_result_and_only_missing_ones_run_again(tmp_path: Path) -> None:
+def test_parts_resume_to_a_result(tmp_path: Path) -> None:
     output = tmp_path / "first_hour.json"
     first_hour("-o", str(output))
     results = json.loads(output.read_text())
-    assert {name: result["state"] for name, result in results.items()} == {
-        "machine": "measured",
-        "correctness": "passed",
-        "bits": "passed",
-        "steps": "measured",
-        "knee": "measured",
-        "memory": "passed",
-        "workers": "measured",
-        "halving": "skipped",
-    }
+    expected = dict.fromkeys(("machine", "steps", "knee", "workers"), "measured") | {"halving": "skipped"}
+    expected |= dict.fromkeys(("correctness", "bits", "memory"), "passed")
+    assert {name: result["state"] for name, result in results.items()} == expected
     assert results["knee"]["trial_steps_per_second"].keys() == {"1", "2", "4", "8", "16"}
     del results["machine"]
     output.write_text(json.dumps(results))

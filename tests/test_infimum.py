@@ -43,16 +43,8 @@ def judged(network, parameters, x_NI, labels_N):
 
 
 def residual(num_classes, depth, linear_layers):
-    return ResidualNetwork(
-        linear_layers=linear_layers,
-        pre_norm=False,
-        depth=depth,
-        width=WIDTH,
-        input_dimensions=64,
-        num_classes=num_classes,
-        last_bias=True,
-        ln_eps=0.0,
-    )
+    shape = {"linear_layers": linear_layers, "pre_norm": False, "depth": depth, "width": WIDTH, "last_bias": True}
+    return ResidualNetwork(**shape, input_dimensions=64, num_classes=num_classes, ln_eps=0.0)
 
 
 @pytest.mark.parametrize("linear_layers", [1, 2])
@@ -63,22 +55,16 @@ def residual(num_classes, depth, linear_layers):
 def test_blocks_of_zero_reach_the_lower_bound(shifts, separation, largest_nc1, largest_excess, linear_layers):
     num_classes, depth = len(shifts) + 1, len(shifts) + sum(shifts)
     x_NI, labels_N = digits(num_classes)
-    parameters = zero_block_network(
-        x_NI,
-        labels_N,
-        width=WIDTH,
-        shifts=shifts,
-        separation=separation,
-        row_norm=best_row_norm(num_classes, WIDTH, DECAY),
-        linear_layers=linear_layers,
-    )
+    row_norm = best_row_norm(num_classes, WIDTH, DECAY)
+    built = {"width": WIDTH, "shifts": shifts, "separation": separation, "row_norm": row_norm}
+    parameters = zero_block_network(x_NI, labels_N, **built, linear_layers=linear_layers)
     network = residual(num_classes, depth, linear_layers)
     assert parameters.keys() == {spec.name for spec in network.parameter_specs()}
     excess, nc1, hidden = judged(network, parameters, x_NI, labels_N)
     assert hidden == 0 and nc1 < largest_nc1 and 0 < excess < largest_excess
 
 
-def test_the_excess_falls_with_the_square_of_the_separation():
+def test_excess_falls_quadratically():
     x_NI, labels_N = digits(3)
     row_norm = best_row_norm(3, WIDTH, DECAY)
 
@@ -92,45 +78,28 @@ def test_the_excess_falls_with_the_square_of_the_separation():
 def transformer_case(attention):
     """A post-LN L-T11 on digits in 16 patches, three classes: what one position alone holds does not part them."""
     x_NI, labels_N = digits(3)
-    network = Transformer(
-        attention_layers=1,
-        mlp_layers=1,
-        pre_norm=False,
-        depth=5,
-        width=WIDTH,
-        positions=16,
-        patch_dimensions=4,
-        vocabulary_size=None,
-        num_classes=3,
-        last_bias=True,
-        image_shape=(1, 8, 8),
-        ln_eps=0.0,
-    )
+    data = {"positions": 16, "patch_dimensions": 4, "vocabulary_size": None, "num_classes": 3, "image_shape": (1, 8, 8)}
+    shape = {"attention_layers": 1, "mlp_layers": 1, "pre_norm": False, "depth": 5, "width": WIDTH}
+    network = Transformer(**shape, **data, last_bias=True, ln_eps=0.0)
     x_NI = network.arranged(x_NI)
     generator = np.random.default_rng(0)
     embedding = {"W_e": generator.standard_normal((WIDTH, 4)), "W_p": generator.standard_normal((WIDTH, 16))}
     embedding["W_p"][:, -1] = 1e14 * last_position(WIDTH, 2)
     patches_NSP = torch.from_numpy(x_NI.reshape(-1, 16, 4))
     embedded_NSD = patches_NSP @ torch.from_numpy(embedding["W_e"].T) + torch.from_numpy(embedding["W_p"].T)
-    parameters = tiny_attention_transformer(
-        layer_norm(embedded_NSD, 0.0).mean(1).numpy(),
-        labels_N,
-        width=WIDTH,
-        shifts=[0, 3],
-        separation=1e-3,
-        row_norm=best_row_norm(3, WIDTH, DECAY),
-        attention=attention,
-    )
+    means = layer_norm(embedded_NSD, 0.0).mean(1).numpy()
+    built = {"width": WIDTH, "shifts": [0, 3], "separation": 1e-3, "row_norm": best_row_norm(3, WIDTH, DECAY)}
+    parameters = tiny_attention_transformer(means, labels_N, **built, attention=attention)
     return judged(network, embedding | parameters, x_NI, labels_N)
 
 
-def test_a_transformer_reaches_it_with_one_weight_as_small_as_one_likes():
+def test_transformer_reaches_it_with_tiny_weight():
     costly, cheap = transformer_case(1e-4), transformer_case(1e-5)
     assert cheap[2] == pytest.approx(costly[2] / 100) and 0 < cheap[0] < costly[0]
     assert cheap[0] < 1e-6 and cheap[1] < 1e-6
 
 
-def test_too_few_shifts_and_classes_that_no_hyperplane_parts_are_refused():
+def test_infeasible_constructions_are_refused():
     with pytest.raises(ValueError, match="no shifts were found that make 4 clusters a simplex"):
         simplex_shifts([0, 0, 1])
     x_NI = np.zeros((6, 3))

@@ -69,9 +69,7 @@ def answer(client: Any, message: str, timeout: float = 300) -> dict[str, Any]:
             return reply["content"]
 
 
-def test_interrupting_the_cell_stops_the_sweep_and_the_next_run_goes_on(
-    kernel: tuple[Any, Any], tmp_path: Path
-) -> None:
+def test_interrupted_cell_resumes(kernel: tuple[Any, Any], tmp_path: Path) -> None:
     manager, client = kernel
     (tmp_path / "slow.py").write_text(SLOW_TASK)
     sweep = "depthrate.Sweep(name='slow', task='./slow.py:walk', grid={'depth': [2, 3, 5]}, seeds=20)"

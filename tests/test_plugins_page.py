@@ -58,7 +58,7 @@ def test_each_of_the_three_is_short() -> None:
 
 
 @pytest.mark.slow
-def test_its_task_runs_in_a_worker_and_its_exporter_writes_the_rows(call: Call, tmp_path: Path) -> None:
+def test_task_runs_and_exporter_writes(call: Call, tmp_path: Path) -> None:
     assert "all 3 trials are committed" in call("run", "s.yaml", "--workers", "1")
     assert "wrote 3 rows to rows.csv" in call("export", "swings", "rows.csv", "--rows")
     with (tmp_path / "rows.csv").open() as file:
@@ -80,9 +80,8 @@ def test_pip_installs_it(tmp_path: Path) -> None:
     write_package(source)
     (source / "pyproject.toml").write_text(PROJECT)
     options = ["-q", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(site)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, str(source)], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "pip", "install", *options, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     call = caller(site, tmp_path)
     assert "pendulum" in call("tasks")

@@ -23,9 +23,8 @@ def test_the_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     notebook, own_task = blocks("python")
     Path("my_task.py").write_text(own_task)
-    Path("own.yaml").write_text(
-        "name: own\ntask: ./my_task.py:power_law\ngrid: {depth: [2, 4, 8, 16]}\nseeds: 4\nfit: [{metric: nc1}]\n"
-    )
+    text = "name: own\ntask: ./my_task.py:power_law\ngrid: {depth: [2, 4, 8, 16]}\nseeds: 4\nfit: [{metric: nc1}]\n"
+    Path("own.yaml").write_text(text)
     assert "nc1" in printed("run", "own.yaml", "--workers", "1")
     namespace: dict[str, object] = {}
     exec(notebook.replace("depthrate.open(", "frame = depthrate.open("), namespace)

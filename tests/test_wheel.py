@@ -30,33 +30,24 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_a_wheel_holds_one_name_and_all_that_is_not_code(wheel: Path) -> None:
+def test_wheel_holds_one_name_and_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"depthrate"}, tops
-    wanted = [
-        path
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".yaml", ".toml", ".gz", ".js", ".css")
-    ]
+    kinds = (".py", ".yaml", ".toml", ".gz", ".js", ".css")
+    wanted = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
     assert len(wanted) > 100
     assert {f"depthrate/{path.relative_to(ROOT)}" for path in wanted} <= names
 
 
-def test_it_runs_from_a_folder_whose_names_are_those_of_ours(wheel: Path, tmp_path: Path) -> None:
+def test_runs_beside_shadowing_folders(wheel: Path, tmp_path: Path) -> None:
     installed, here = tmp_path / "installed", tmp_path / "here"
     zipfile.ZipFile(wheel).extractall(installed)
     (here / "tasks").mkdir(parents=True)
     for name in ("storage.py", "tasks/__init__.py", "slurm.py"):
         (here / name).write_text("raise RuntimeError('the wrong one')\n")
     small = ["--set", "steps=20", "--set", "depth=[2]", "--set", "width=8", "--store", str(tmp_path / "store")]
-    done = subprocess.run(
-        [sys.executable, "-m", "depthrate", "run", "quickstart", *small],
-        cwd=here,
-        env=os.environ | {"PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "depthrate", "run", "quickstart", *small]
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "all 3 trials are committed" in done.stdout, done.stdout + done.stderr

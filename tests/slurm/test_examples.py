@@ -1,15 +1,12 @@
 """`depthrate plan` accepts the example cluster files on a cluster with the resources that they name."""
 
-import json
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.slurm.profile import load_profile
+from tests.support.here import answer
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "slurm" / "examples").glob("*.toml"))
 NODES = {
@@ -52,10 +49,7 @@ def test_there_are_three() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_plan_accepts_it(cluster: None, path: Path, tiny_sweep: Path, tmp_path: Path) -> None:
-    options = ["--store", str(tmp_path / "store"), "--executor", "slurm", "--cluster", str(path), "--json"]
-    done = CliRunner().invoke(app, ["plan", str(tiny_sweep), *options])
-    assert done.exit_code == 0, done.output
-    plan: dict[str, Any] = json.loads(done.stdout)
+    plan = answer("plan", tiny_sweep, "--store", tmp_path / "store", "--executor", "slurm", "--cluster", path)
     profile = load_profile(str(path))
     assert plan["jobs"] >= 1 and plan["workers"] == (profile.array_parallelism or 0) * profile.slots
     script = plan["batch_script"]

@@ -51,7 +51,7 @@ def accounting(tmp_path: Path, programs: Callable[..., None]) -> Callable[[str],
         (Profile(qos="few,many"), {}),
     ],
 )
-def test_limits_are_those_of_the_jobs_account_and_qos(
+def test_limits_of_account_and_qos(
     accounting: Callable[[str], None], profile: Profile, limits: dict[JobGroup, int]
 ) -> None:
     """The limit is not the minimum over all accounts and QOS of the user."""

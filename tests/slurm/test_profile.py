@@ -125,9 +125,8 @@ def test_keys_that_expire_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
     assert expiring_keys_message(Profile()) == ""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "secret")
-    assert "may expire while they wait" in expiring_keys_message(Profile()) and "secret" not in expiring_keys_message(
-        Profile()
-    )
+    assert "may expire while they wait" in expiring_keys_message(Profile())
+    assert "secret" not in expiring_keys_message(Profile())
     assert expiring_keys_message(Profile(credentials="/keys")) == ""
 
 
@@ -157,18 +156,15 @@ def test_what_follows_from_a_cluster_file() -> None:
 
     assert (made(gpus="a100:2").slots, made(gres="gpu:a100:2").slots, made(gres="gpu", cpus=4).slots) == (2, 2, 1)
     assert made(gres="tmpdir:2", cpus=4).slots == 4 and made(gres="gpu:3").gpu_type is None
-    assert (
-        made(cpus=4, mem_per_cpu_gb=2).worker_mem_gb("cpu") == 2 and made(mem_gb="default").worker_mem_gb("cpu") is None
-    )
+    assert made(cpus=4, mem_per_cpu_gb=2).worker_mem_gb("cpu") == 2
+    assert made(mem_gb="default").worker_mem_gb("cpu") is None
     assert made(gpus="a100:2", cpus=8, mem_gb=16).resources_text() == "2 a100 GPUs, 8 CPUs, 16 GB"
     assert made(exclusive=True, mem_gb="default").resources_text() == "whole nodes"
-    pairs = [
-        (alternative.account, alternative.qos) for alternative in made(account=["a", "b"], qos="x,y").alternatives()
-    ]
+    pairs = [(one.account, one.qos) for one in made(account=["a", "b"], qos="x,y").alternatives()]
     assert pairs == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
 
 
-def test_packs_of_a_job_share_its_memory_and_have_a_gpu_each() -> None:
+def test_packs_share_memory_and_own_gpus() -> None:
     profile = make_profile({"mem_gb": 16, "gpus": 2, "cpus": 8, "gpu_mem_gb": 80}, "x.toml")
     assert (profile.worker_mem_gb("cpu"), profile.worker_mem_gb("cuda")) == (8.0, 80.0)
     assert make_profile({"cpus": 4}, "x.toml").worker_mem_gb("cpu") == 1.0
@@ -235,10 +231,7 @@ def test_a_cluster_file_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"partition": "gpu"},
-            "partition is 'gpu', which this cluster does not have. Set it to one of long, main, off",
-        ),
+        ({"partition": "gpu"}, "partition is 'gpu', which this cluster does not have. Set it to one of"),
         ({"partition": "off"}, "partition off is not up"),
         ({"walltime_min": 121}, "walltime_min is 121, but partition main allows 120 minutes"),
         ({"gpus": 3}, "gpus is 3, but the largest node of partition main has 2"),
@@ -250,10 +243,7 @@ def test_a_cluster_file_that_is_none(tmp_path: Path) -> None:
         ({"gpus": 1, "gpu_type": "a100"}, "gpus is a100:1, but the nodes of partition main have v100:2"),
         ({"constraint": "intel"}, "constraint names 'intel', but the features of nodes in partition main are: none"),
         ({"partition": "long", "constraint": "[80gb|amd*2]"}, "constraint names 'amd'"),
-        (
-            {"partition": "main,off", "walltime_min": 121},
-            "partition main allows 120 minutes, and partition off is not up",
-        ),
+        ({"partition": "main,off", "walltime_min": 121}, "partition main allows 120 minutes, and partition off is"),
     ],
 )
 def test_limits(changes: dict[str, Any], message: str) -> None:
@@ -344,13 +334,11 @@ def test_bundles_fill_jobs_longest_first() -> None:
     assert all([costs[pack] for pack in job] == sorted((costs[pack] for pack in job), reverse=True) for job in jobs)
 
 
-def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
+def test_few_jobs_use_every_node() -> None:
     profile = Profile(job_min=30, array_parallelism=8)
     assert [len(job) for job in bundle(range(200), [0.1] * 200, profile)] == [25] * 8
     assert len(bundle(range(3), [0.1] * 3, profile)) == 3
-    assert [len(job) for job in bundle(range(64), [None] * 64, profile)] == [2] * 32, (
-        "four rounds where costs are unknown"
-    )
+    assert [len(job) for job in bundle(range(64), [None] * 64, profile)] == [2] * 32, "four rounds if costs are unknown"
     assert len(bundle(range(5), [1.0, None, 1.0, 1.0, 1.0], Profile(job_min=0))) == 5
     assert len(bundle(range(5), [1.0] * 5, Profile(job_min=0))) == 5
 
@@ -365,9 +353,7 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
         (["f() { false; true; }", "f", "g() { return 4; }", "g"], 113, "a setup line ended with code 4: return 4"),
     ],
 )
-def test_the_first_setup_line_that_fails_ends_the_job(
-    tmp_path: Path, lines: list[str], code: int, message: str
-) -> None:
+def test_failing_setup_line_ends_the_job(tmp_path: Path, lines: list[str], code: int, message: str) -> None:
     (tmp_path / "ends_well.sh").write_text("false\ntrue\n")
     (tmp_path / "ends_badly.sh").write_text("true\n(exit 3)\n")
     script = "\n".join(
@@ -394,7 +380,7 @@ def test_the_first_setup_line_that_fails_ends_the_job(
         ((), 143, 0, False),
     ],
 )
-def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
+def test_failing_job_holds_its_node(
     programs: Any, tmp_path: Path, setup: tuple[str, ...], code: int, seconds: int, pauses: bool
 ) -> None:
     """The cause is a setup line, Python or a missing file system, not a job that receives SIGTERM."""
@@ -428,14 +414,11 @@ def test_the_batch_script_queues_a_container_again(
     for name, value in {"JOB_ID": "9", "ARRAY_JOB_ID": "5", "ARRAY_TASK_ID": "3"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     (tmp_path / "jobs").mkdir()
-    (tmp_path / "job.sh").write_text(
-        batch_script(Profile(container="x.sif", failed_start_s=0), "x", 2, tmp_path / "jobs")
-    )
+    (tmp_path / "job.sh").write_text(batch_script(Profile(container="x.sif", failed_start_s=0), "x", 2, tmp_path / "j"))
     done = subprocess.run(["bash", tmp_path / "job.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert ((tmp_path / "asked").read_text().splitlines() if requested else []) == requested and (
-        tmp_path / "asked"
-    ).exists() == bool(requested)
+    assert ((tmp_path / "asked").read_text().splitlines() if requested else []) == requested
+    assert (tmp_path / "asked").exists() == bool(requested)
 
 
 @pytest.mark.parametrize("setup_fails", [True, False])
@@ -460,7 +443,7 @@ def test_only_a_scratch_folder_of_ours_is_removed(
     assert precious.is_dir() and not list(tmp_path.glob("scratch/*"))
 
 
-def test_every_slot_of_a_job_is_filled_before_another_is_asked_for() -> None:
+def test_slots_fill_before_new_jobs() -> None:
     profile = Profile(gpus=8, cpus=16, walltime_min=240)
     assert [len(job) for job in bundle(range(64), [600.0] * 64, profile)] == [8] * 8
     assert share_of_slots_used(range(64), [600.0] * 64, profile) == 1
@@ -471,7 +454,7 @@ def test_every_slot_of_a_job_is_filled_before_another_is_asked_for() -> None:
     assert share_of_slots_used([], [], profile) is None
 
 
-def test_a_long_pack_leaves_no_slot_beside_it_empty() -> None:
+def test_long_pack_leaves_no_empty_slot() -> None:
     profile = Profile(gpus=4, walltime_min=600, job_min=200, array_parallelism=2)
     costs = [9000.0, *[600.0] * 14]
     first, second = bundle(range(15), costs, profile)

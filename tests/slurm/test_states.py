@@ -19,7 +19,7 @@ def squeue_line(task: str, job_id: str, state: str, node: str = "") -> str:
     )
 
 
-def test_waiting_elements_that_were_cancelled_have_one_line_in_squeue(programs: Programs) -> None:
+def test_cancelled_elements_share_a_line(programs: Programs) -> None:
     lines = [squeue_line("N/A", "7", "CANCELLED"), squeue_line("0", "8", "COMPLETING", "n1")]
     programs(squeue=f"echo '{lines[0]}'; echo '{lines[1]}'")
     states = squeue_states(ARRAY)

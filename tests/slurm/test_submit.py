@@ -1,6 +1,7 @@
 """Handling of sbatch's answers, with programs that give prepared answers."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from depthrate.slurm import submit
 from depthrate.slurm.command import command_environment, ignored_variables_message, run_command
 from depthrate.slurm.errors import SlurmError, SubmitLimitError, UnclearSubmissionError
 from depthrate.slurm.profile import Profile
+from depthrate.slurm.script import import_submitit
 from depthrate.slurm.submit import submit_array
 
 pytest.importorskip("submitit")
@@ -47,14 +49,12 @@ def test_the_work_lies_ready_before_sbatch_is_called(programs: Programs, tmp_pat
         "echo hello",
     ],
 )
-def test_jobs_that_the_controller_has_are_ours_whatever_sbatch_said(
-    programs: Programs, tmp_path: Path, answer: str
-) -> None:
+def test_controller_outranks_sbatch(programs: Programs, tmp_path: Path, answer: str) -> None:
     programs(sbatch=answer, squeue=known("78"))
     assert send(tmp_path) == ["78_0", "78_1", "78_2"]
 
 
-def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tmp_path: Path) -> None:
+def test_refusal_needs_an_empty_controller(programs: Programs, tmp_path: Path) -> None:
     programs(sbatch="echo one >&2; echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(
         SlurmError, match=r"sbatch refused the jobs: .*one / .*Invalid account.*\. The script is"
@@ -64,7 +64,7 @@ def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tm
 
 
 @pytest.mark.parametrize("cause", ["Requested node configuration is not available", "Invalid license specification"])
-def test_the_record_of_a_refused_job_is_no_job(programs: Programs, tmp_path: Path, cause: str) -> None:
+def test_refused_job_has_no_record(programs: Programs, tmp_path: Path, cause: str) -> None:
     programs(sbatch=f"echo 'sbatch: error: Batch job submission failed: {cause}' >&2; exit 1")
     programs(squeue=f"printf '%-200s%-24s%-24s%-24s\\n' {NAME} 78 FAILED ''")
     with pytest.raises(SlurmError, match=cause):
@@ -89,7 +89,7 @@ def test_accounts_are_tried_in_turn(programs: Programs, tmp_path: Path) -> None:
     assert submit_array(profile, NAME, tmp_path / "jobs", print, [["x"]]) == ["79"]
 
 
-def test_that_there_is_no_room_outweighs_that_an_account_is_refused(programs: Programs, tmp_path: Path) -> None:
+def test_full_queue_outranks_refused_account(programs: Programs, tmp_path: Path) -> None:
     full = "echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2"
     refused = "echo 'sbatch: error: Batch job submission failed: x' >&2; exit 1"
     programs(sbatch=f'grep -q account=second "$2" || {full}; {refused}')
@@ -124,3 +124,24 @@ def test_what_surrounds_a_launch_is_not_passed_on(monkeypatch: pytest.MonkeyPatc
     assert ignored_variables_message().startswith("ignored: SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT.")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     assert ignored_variables_message() == "this launch runs inside SLURM job 12. New jobs do not inherit its settings."
+
+
+def test_submitit_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "submitit"] + ["submitit"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SlurmError, match=r"needs submitit .*pip install 'depthrate\[slurm\]'"):
+        import_submitit()
+    with pytest.raises(SlurmError, match=r"pip install 'depthrate\[slurm\]'"):
+        submit.submit_array(Profile(), "name", tmp_path, print, [["a"]])  # type: ignore[arg-type]
+
+
+def test_no_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "squeue"
+    program.write_text(
+        "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SlurmError) as caught:
+        run_command(["squeue", "--me"])
+    assert "scontrol ping" in str(caught.value) and "\n" not in str(caught.value)

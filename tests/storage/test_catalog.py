@@ -59,7 +59,7 @@ def shared(store: Store) -> Store:
     return store
 
 
-def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> None:
+def test_removal_keeps_shared_trials(shared: Store) -> None:
     going = plan_removal(shared, take_snapshot(shared), "a")
     assert (going.trial_ids(), going.kept) == ({"t1"}, {"t2"}) and there(shared) == {"t1", "t2", "t3"}
     remove_sweep(shared, going)
@@ -110,7 +110,7 @@ def test_a_killed_removal_shows_a_sweep_or_none(folder: Store, tmp_path: Path) -
     assert all(seen in (before, after) for seen in states) and states.index(after) > 0
 
 
-def test_a_removed_sweep_comes_back_with_all_it_had(shared: Store) -> None:
+def test_removed_sweep_is_restored_whole(shared: Store) -> None:
     before = {path: shared.read(path) for path in shared.list("sweeps")}
     removal = remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
     compact(shared, grace_s=3600)
@@ -119,7 +119,7 @@ def test_a_removed_sweep_comes_back_with_all_it_had(shared: Store) -> None:
     assert there(shared) == {"t1", "t2", "t3"} and not shared.list("removed") and not shared.list("removals")
 
 
-def test_a_trial_that_a_new_sweep_asks_for_comes_back_by_itself(shared: Store) -> None:
+def test_requested_trial_is_restored(shared: Store) -> None:
     remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
     launch(shared, "c", "t1")
     assert there(shared) == {"t1", "t2", "t3"}
@@ -158,7 +158,7 @@ def test_an_undecided_purge_lapses(shared: Store, monkeypatch: pytest.MonkeyPatc
     assert there(shared) == {"t1", "t2", "t3"}
 
 
-def test_the_results_of_a_trial_go_for_every_sweep_until_it_runs_again(shared: Store) -> None:
+def test_rm_trials_hides_them_everywhere(shared: Store) -> None:
     removal = remove(shared, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(shared), ["t2"]))
     assert there(shared) == {"t1", "t3"}
     restore(shared, [removal])
@@ -201,7 +201,7 @@ def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_nothing_that_a_sweep_asks_for_is_lost_in_any_interleaving(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interleavings_lose_nothing_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """DEPTHRATE_INTERLEAVINGS=1000 tries more. A failure reports its seed and prints the schedule."""
     for seed in range(INTERLEAVINGS):
         simulate_desk(seed)
@@ -227,7 +227,7 @@ def test_a_digest_shows_changes() -> None:
         read_with_digest(with_digest(fields).replace(b"2.5", b"3.5"))
 
 
-def test_reports_of_trials_that_were_changed_do_not_count_and_are_named(store: Store) -> None:
+def test_altered_reports_are_named(store: Store) -> None:
     path = f"searches/sweep=s/reports/{A}.json"
     store.write(path, with_digest(REPORTS))
     records = SearchRecords(store, "s")
@@ -241,7 +241,7 @@ def test_reports_of_trials_that_were_changed_do_not_count_and_are_named(store: S
     assert finding.path == path and "was changed after it was written" in finding.what
 
 
-def test_whose_checkpoint_it_is_counts_only_as_it_was_written(store: Store) -> None:
+def test_checkpoint_owner_must_be_intact(store: Store) -> None:
     spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}, "seeds": 4}
     checked = check_sweep(sweep_of_spec(spec))
     ids = [trial.trial_id for trial in checked.trials]
@@ -266,7 +266,7 @@ def rerun(store: Store, version: str, *trial_ids: str) -> None:
     decide(store, take_snapshot(store).decisions, DecisionKind.RERUN, "s", version, {version}, trial_ids)
 
 
-def test_what_was_decided_last_counts_before_and_after_compactions(store: Store) -> None:
+def test_last_decision_wins_across_compactions(store: Store) -> None:
     commit(store, "20260101T000000_00000000000a", ["t1", "t2", "t3"], hour=1, value=1.0, code_hash=CODE_A)
     commit(store, "20260101T000000_00000000000b", ["t1", "t2"], hour=2, value=2.0, code_hash=CODE_B)
     assert values(store) == {"t1": 1, "t2": 1, "t3": 1}, "the earliest wins while nothing is decided"
@@ -284,7 +284,7 @@ def test_what_was_decided_last_counts_before_and_after_compactions(store: Store)
     assert len(store.list("manifest")) == 1
 
 
-def test_a_straggler_of_the_old_code_does_not_count(store: Store) -> None:
+def test_late_rows_of_old_code(store: Store) -> None:
     commit(store, "20260101T000000_00000000000a", ["t1"], hour=1, value=1.0, code_hash=CODE_A)
     rerun(store, CODE_B, "t1", "t2")
     commit(store, "20260101T000000_00000000000c", ["t1", "t2"], hour=3, value=3.0, code_hash=CODE_A)
@@ -293,7 +293,7 @@ def test_a_straggler_of_the_old_code_does_not_count(store: Store) -> None:
     assert values(store) == {"t1": 2}
 
 
-def test_rows_of_unknown_code_count_until_it_is_decided_otherwise(store: Store) -> None:
+def test_unknown_code_counts_until_decided(store: Store) -> None:
     commit(store, "20260101T000000_00000000000a", ["t1"], hour=1, value=1.0)
     commit(store, "20260101T000000_00000000000b", ["t1"], hour=2, value=2.0, code_hash=CODE_B)
     assert values(store) == {"t1": 1}
@@ -310,23 +310,19 @@ def counted(store: Store, query: str) -> list[tuple[object, ...]]:
     return Results(store, builtin_columns()).sql(query).fetchall()
 
 
-def test_queries_scoped_to_each_of_two_sweeps_that_share_trials_are_right(store: Store) -> None:
+def test_shared_trials_scoped_per_sweep(store: Store) -> None:
     launch_spec(store, "a", "1", "t1", "t2")
     commit(store, A, ["t1", "t2"], sweep="a")
     launch_spec(store, "b", "2", "t2", "t3")
     commit(store, B, ["t3"], sweep="b", value=5.0)
     for _ in range(2):
-        by_sweep = counted(
-            store, "select sweep, list(trial_id order by trial_id) from results group by sweep order by 1"
-        )
-        assert by_sweep == [("a", ["t1", "t2"]), ("b", ["t2", "t3"])]
+        found = counted(store, "select sweep, list(trial_id order by trial_id) from results group by sweep order by 1")
+        assert found == [("a", ["t1", "t2"]), ("b", ["t2", "t3"])]
         assert counted(store, "select count(*), sum(nc1) from results where sweep = 'b'")[0] == (2, pytest.approx(16.4))
         assert counted(store, "select count(*) from trials t join metrics m using (trial_id) where t.sweep = 'b'") == [
             (12,)
         ]
-        assert counted(store, "select count(*), count(distinct trial_id) from results") == [(3, 3)], (
-            "no sweep, no doubles"
-        )
+        assert counted(store, "select count(*), count(distinct trial_id) from results") == [(3, 3)], "no doubles"
         scoped = Results(store, builtin_columns()).for_sweep("b")
         assert scoped.sql("select count(*), min(sweep), max(sweep) from trials").fetchall() == [(2, "b", "b")]
         for table in ("metrics", "curves", "features"):
@@ -337,7 +333,7 @@ def test_queries_scoped_to_each_of_two_sweeps_that_share_trials_are_right(store:
         Results(store, builtin_columns()).for_sweep("d")
 
 
-def test_what_an_earlier_launch_asked_for_is_not_mixed_with_what_the_sweep_is_now(store: Store) -> None:
+def test_earlier_requests_stay_separate(store: Store) -> None:
     launch_spec(store, "a", "1", "t1", "t2")
     commit(store, A, ["t1", "t2"], sweep="a")
     launch_spec(store, "a", "2", "t2", "t3")
@@ -409,14 +405,13 @@ def test_tags_stand_beside_the_trials(store: Store) -> None:
     assert counted(store, "select trial_id from trials where list_contains(tags, 'odd')") == [("t1",)]
 
 
-def test_a_renamed_column_is_said_and_the_views_are_listed(folder: Store) -> None:
+def test_renamed_column_and_views(folder: Store) -> None:
     commit(folder, A, ["t1"], params={"depth": 2, "nc1": 3})
     commit(folder, B, ["t2"], params={"depth": 2, "steps": 60})
     with pytest.raises(QueryError, match="Parameter steps is column param_steps here"):
         counted(folder, "select steps from results")
-    assert [row[0] for row in counted(folder, "show tables")] == [
-        *("trials", "metrics", "curves", "features", "live", "attempts", "fits", "results")
-    ]
+    views = [row[0] for row in counted(folder, "show tables")]
+    assert views == ["trials", "metrics", "curves", "features", "live", "attempts", "fits", "results"]
 
 
 LIST, SPEC = "sweeps/c/t1.trials", "sweeps/c/t1.json"
@@ -450,15 +445,11 @@ def relaunched(folder: Store) -> Store:
 
 def held(store: Store) -> set[str]:
     snapshot = take_snapshot(store)
-    return {
-        t
-        for source in (*snapshot.sources, *snapshot.superseded_commits)
-        for t in source.all_trials["trial_id"].to_pylist()
-    }
+    return {t for s in (*snapshot.sources, *snapshot.superseded_commits) for t in s.all_trials["trial_id"].to_pylist()}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_nothing_is_purged_while_a_list_cannot_be_believed(relaunched: Store, damage: str) -> None:
+def test_unreadable_list_blocks_purge(relaunched: Store, damage: str) -> None:
     DAMAGE[damage](relaunched)
     for _ in range(2):
         (refused,) = compact(relaunched, grace_s=0, purge=True).refused
@@ -483,7 +474,7 @@ def test_the_command_says_so_and_ends_with_1(relaunched: Store) -> None:
     )
 
 
-def test_a_repair_leaves_a_damaged_list_to_what_mends_it(relaunched: Store) -> None:
+def test_repair_keeps_damaged_lists(relaunched: Store) -> None:
     relaunched.write(LIST, b"")
     (finding,) = verify(relaunched).findings
     assert finding.path == LIST and "Launch the sweep again" in finding.what
@@ -492,13 +483,13 @@ def test_a_repair_leaves_a_damaged_list_to_what_mends_it(relaunched: Store) -> N
     assert held(relaunched) == {"t1", "t2"} and {LIST, SPEC} <= relaunched.list("sweeps").keys()
 
 
-def test_the_sweep_that_is_removed_may_be_the_damaged_one(relaunched: Store) -> None:
+def test_damaged_sweep_can_be_removed(relaunched: Store) -> None:
     relaunched.write(LIST, b"")
     remove_sweep(relaunched, plan_removal(relaunched, take_snapshot(relaunched), "c"))
     assert not relaunched.list("sweeps/c") and compact(relaunched, grace_s=0, purge=True).refused == ()
 
 
-def test_nothing_is_deleted_or_removed_while_a_manifest_cannot_be_read(folder: Store) -> None:
+def test_unreadable_manifest_blocks_deletion(folder: Store) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
     compact(folder, grace_s=3600)
@@ -513,9 +504,7 @@ def test_nothing_is_deleted_or_removed_while_a_manifest_cannot_be_read(folder: S
     assert take_snapshot(folder).trial_ids() == {"t1", "t2"}
 
 
-def test_what_a_worker_wrote_stays_while_its_record_cannot_be_read(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_record_keeps_worker_files(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
     commit(folder, A, ["t1"])
     folder.delete(f"trials/sweep=s/{A}.parquet")  # not written yet
@@ -525,9 +514,7 @@ def test_what_a_worker_wrote_stays_while_its_record_cannot_be_read(
     assert repair(folder, verification).moved == [f"attempts/sweep=s/{A}.json"] and len(folder.list("metrics")) == 1
 
 
-def test_lists_specs_and_batches_are_on_the_disk_when_they_are_written(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_specs_and_lists_are_durable(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files and their folders are synced: otherwise a power cut may leave an empty list, or none."""
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda opened: synced.append(os.readlink(f"/proc/self/fd/{opened}")))

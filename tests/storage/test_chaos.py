@@ -14,9 +14,7 @@ pytestmark = pytest.mark.timeout(SECONDS * 12 + 240)
 
 @pytest.mark.parametrize("place", ["folder", "s3"])
 @pytest.mark.slow
-def test_nothing_is_lost_or_doubled_and_no_reader_errs(
-    place: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_nothing_lost_doubled_or_misread(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     environment: dict[str, str] = {}
     store = str(tmp_path / "store")
     if place == "s3":

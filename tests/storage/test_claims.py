@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.storage.attempts.claims import LEASE_S, Claims
 from depthrate.storage.attempts.clocks import age_s, require_clock
 from depthrate.storage.attempts.records import read_records
@@ -24,22 +22,14 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
+from depthrate.storage.tables.states import AttemptState
+from tests.support.clock import Clock
+from tests.support.faulty_store import make_writes_fail
+from tests.support.here import invoke, printed
+from tests.support.launches import attempt_of
 from tests.support.tests_rows import A, B, commit
 
 TRIALS = [f"t{index}" for index in range(4)]
-
-
-class Clock:
-    """A clock that advances only while a process waits."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def held(claims: Claims) -> set[str]:
@@ -77,7 +67,7 @@ def test_what_is_done_is_given_back(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_of_launches_at_the_same_moment_one_gets_each_trial(store: Store) -> None:
+def test_concurrent_launches_split_trials(store: Store) -> None:
     """Several parallel races of four launches each, whose requests take random times."""
     chance = random.Random(0)
     delays = [chance.uniform(0, 0.3) * chance.randrange(2) for _ in range(1000)]
@@ -111,7 +101,7 @@ class Slow:
         return getattr(self._store, name)
 
 
-def test_of_two_that_see_each_other_the_earlier_wins(folder: Store) -> None:
+def test_earlier_of_two_wins(folder: Store) -> None:
     """Both write before either scans. The order is decided by their times, then by their names."""
     clock = Clock(time.time())
     early, late = (Claims(folder, "s", name, clock, clock.sleep) for name in ("b", "a"))
@@ -122,7 +112,7 @@ def test_of_two_that_see_each_other_the_earlier_wins(folder: Store) -> None:
     assert early.holds(["t0"]) and not late.holds(["t0"])
 
 
-def test_a_claim_ends_with_its_lease_or_its_process(folder: Store) -> None:
+def test_claim_ends_with_lease_or_process(folder: Store) -> None:
     clock = Clock(time.time())
     first, second = (Claims(folder, "s", name, clock, clock.sleep) for name in "ab")
     first.enter()
@@ -150,9 +140,7 @@ def test_a_claim_ends_with_its_lease_or_its_process(folder: Store) -> None:
     assert path not in folder.list("claims"), "what nobody renews for long is taken away"
 
 
-def test_what_is_no_claim_and_a_store_that_refuses_stop_nothing(
-    folder: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_claims_pass(folder: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, content in enumerate((b"{", b"[]", b'{"x": 1}', b'{"launch_id": "x"}')):
         folder.write(f"claims/x{number}-00000001.json", content)
     claims = entered(folder, "a")
@@ -176,15 +164,9 @@ def test_what_is_no_claim_and_a_store_that_refuses_stop_nothing(
         *(("renewed_at", 10**400), ("renewed_at", None), ("renewed_at", 1e300), ("more", 1)),
     ],
 )
-def test_a_claim_that_nobody_can_have_written_holds_nothing(key: str, value: Any, folder: Store) -> None:
-    claim = {
-        "launch_id": "b",
-        "sweep": "s",
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "renewed_at": time.time(),
-    }
-    claim |= {"trials": {"t1": 1.0}}
+def test_impossible_claim_holds_nothing(key: str, value: Any, folder: Store) -> None:
+    claim = {"launch_id": "b", "sweep": "s", "host": socket.gethostname(), "pid": os.getpid()}
+    claim |= {"renewed_at": time.time(), "trials": {"t1": 1.0}}
     path = "claims/b-00000001.json"
     folder.write(path, json.dumps(claim).encode())
     claims = entered(folder, "a")
@@ -194,7 +176,7 @@ def test_a_claim_that_nobody_can_have_written_holds_nothing(key: str, value: Any
     assert claims.peer_trials == set()
 
 
-def test_a_clock_that_is_set_back_is_not_waited_for(store: Store) -> None:
+def test_set_back_clock_costs_no_wait(store: Store) -> None:
     clock = Clock(time.time())
     claims = Claims(store, "s", "a", clock=clock)
     claims.enter()
@@ -205,16 +187,10 @@ def test_a_clock_that_is_set_back_is_not_waited_for(store: Store) -> None:
     assert set(store.list()).isdisjoint(written) and len(store.list()) == 1 and held(claims) == set(TRIALS)
 
 
-def test_a_claim_that_was_refused_leaves_no_earlier_one_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_claim_leaves_none_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = entered(store, "a")
-    plain = Store.write
-
-    def write(self: Store, path: str, content: bytes) -> None:
-        plain(self, path, content)
-        raise OSError("the answer was lost")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", write)
+        make_writes_fail(patch, lambda path: "after")
         claims.acquire(TRIALS[:2])
     claims.acquire(TRIALS[2:], keep=TRIALS[:2])
     assert len(store.list()) == 1
@@ -237,14 +213,14 @@ def heartbeat(store: Store, said: float, received: float) -> float:
 
 
 @pytest.mark.parametrize("ahead_s", [10 * HOUR, -10 * HOUR])
-def test_a_heartbeat_counts_from_when_the_store_received_it(folder: Store, ahead_s: float) -> None:
+def test_heartbeat_counts_from_its_arrival(folder: Store, ahead_s: float) -> None:
     now = time.time()
     assert abs(heartbeat(folder, now + ahead_s, now) - now) < 2, "it lives"
     assert heartbeat(folder, now + ahead_s, now - HOUR) < now - HOUR + 2, "it died an hour ago, whatever its clock says"
     assert heartbeat(folder, now - 5, now - 9) == now - 5, "clocks that agree are believed"
 
 
-def test_the_newest_spec_is_the_one_launched_last_whatever_the_clocks_said(folder: Store) -> None:
+def test_last_launched_spec_is_newest(folder: Store) -> None:
     write_spec(folder, "s", "aaaa", {"name": "s", "seeds": 1}, ["t1"])
     tomorrow = json.loads(folder.read("sweeps/s/aaaa.json")) | {"launched_at": "2999-01-01T00:00:00+00:00"}
     folder.write("sweeps/s/aaaa.json", json.dumps(tomorrow).encode())
@@ -265,21 +241,12 @@ def shift(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
     monkeypatch.setattr(Store, "modified", modified)
 
 
-COMMANDS = (
-    "compact --retain-hours 0",
-    "verify --repair",
-    "sweeps rm a --yes",
-    "sweeps restore gone",
-    "trials rm t3 --yes",
-    "trials restore --all",
-    "trials tag odd t3",
-)
+COMMANDS = ("compact --retain-hours 0", "verify --repair", "sweeps rm a --yes", "sweeps restore gone")
+COMMANDS += ("trials rm t3 --yes", "trials restore --all", "trials tag odd t3")
 
 
 @pytest.mark.parametrize("ahead_s", [2 * HOUR, -2 * HOUR])
-def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
-    folder: Store, tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
-) -> None:
+def test_wrong_clock_blocks(folder: Store, tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
     for name, attempt, trial in (("a", A, "t1"), ("gone", B, "t2")):
         write_spec(folder, name, "1", {"name": name, "task": "t"}, [trial])
         commit(folder, attempt, [trial], sweep=name)
@@ -292,41 +259,30 @@ def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
     before = {path: folder.read(path) for path in folder.list("")}
     shift(monkeypatch, ahead_s)
     for words in (*COMMANDS, f"run {tiny_sweep}"):
-        result = CliRunner().invoke(app, [*words.split(), "--store", folder.url])
-        side = "7200 s ahead of" if ahead_s > 0 else "7200 s behind"
-        assert result.exit_code == 2 and side in result.output and "NTP" in result.output, (words, result.output)
+        output = printed(*words.split(), "--store", folder.url, code=2)
+        assert ("7200 s ahead of" if ahead_s > 0 else "7200 s behind") in output and "NTP" in output, (words, output)
         assert {path: folder.read(path) for path in folder.list("")} == before, words
     monkeypatch.undo()
     for words in COMMANDS[:2]:
-        CliRunner().invoke(app, [*words.split(), "--store", folder.url])
+        invoke(*words.split(), "--store", folder.url)
     assert take_snapshot(folder).trial_ids() == {"t1", "t3"} and young in folder.list("metrics")
 
 
 @pytest.mark.parametrize("ahead_s", [2 * HOUR, -2 * HOUR])
-def test_a_cancellation_by_a_wrong_clock_is_done_and_spares_nobody_who_lives(
+def test_cancellation_despite_a_wrong_clock(
     folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ahead_s: float
 ) -> None:
     folder.write_format()
     write_spec(folder, "s", "1", {"name": "s", "task": "t"}, ["t"])
     heartbeat_at = time.time() - ahead_s  # by the clock of its node, which is the store's
-    record = {
-        "attempt_id": A,
-        "sweep": "s",
-        "trial_ids": ["t"],
-        "state": "running",
-        "started_at": heartbeat_at,
-        "host": "h",
-    }
-    folder.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {"heartbeat_at": heartbeat_at, "pid": 1}).encode())
+    times = {"started_at": heartbeat_at, "heartbeat_at": heartbeat_at}
+    attempt_of(A, state=AttemptState.RUNNING, host="h", pid=1, **times).write(folder)
     shift(monkeypatch, ahead_s)
-    result = CliRunner().invoke(app, ["cancel", "s", "--force", "--store", folder.url])
-    assert result.exit_code == 0 and "7200 s" in caplog.text, result.output
-    assert A in folder.read("sweeps/s/cancel").decode()
+    printed("cancel", "s", "--force", "--store", folder.url)
+    assert "7200 s" in caplog.text and A in folder.read("sweeps/s/cancel").decode()
 
 
-def test_a_small_difference_is_said_and_taken_off_ages(
-    folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clock_is_corrected(folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     require_clock(folder)
     assert folder.clock_ahead_s == 0.0 and not caplog.records
     folder.write("x", b"")
@@ -336,9 +292,7 @@ def test_a_small_difference_is_said_and_taken_off_ages(
     assert "40 s ahead of the clock of store" in caplog.text and age_s(folder, "x", time.time() - 3600) < 5
 
 
-def test_what_a_repair_moved_aside_meanwhile_makes_the_commit_fail(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_fails_after_quarantine(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The repair is an older version on a node whose clock is hours ahead: it takes files of a live worker for orphaned
     ones."""
     plain = Store.write
@@ -357,7 +311,7 @@ def test_what_a_repair_moved_aside_meanwhile_makes_the_commit_fail(
     assert take_snapshot(folder).trial_ids() == {"t1"}
 
 
-def test_a_compaction_by_a_clock_that_is_late_keeps_its_grace(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_clock_keeps_the_grace(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
     real = time.time

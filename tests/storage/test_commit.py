@@ -17,6 +17,8 @@ from depthrate.storage.commits.snapshot import UNSTABLE_LISTING, await_commits, 
 from depthrate.storage.files.paths import is_compacted, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
+from tests.support.clock import Clock
+from tests.support.faulty_store import make_writes_fail
 from tests.support.launches import OWN_TASKS, job_options
 from tests.support.tests_rows import A, B, commit
 
@@ -26,34 +28,19 @@ def test_committed_rows_are_read_back(store: Store) -> None:
     results = results_of(store)
     assert results.snapshot.trial_ids() == {"t1", "t2"} and not results.problems
     assert results.sql("select count(*) from metrics").fetchall() == [(12,)]
-    assert results.sql("select trial_id, depth, step, layer, nc1 from results order by 1").fetchall() == [
-        ("t1", 2, 5, 2, pytest.approx(6.2)),
-        ("t2", 3, 5, 2, pytest.approx(6.2)),
-    ]
+    rows = results.sql("select trial_id, depth, step, layer, nc1 from results order by 1").fetchall()
+    assert rows == [("t1", 2, 5, 2, pytest.approx(6.2)), ("t2", 3, 5, 2, pytest.approx(6.2))]
     assert results.sql("select count(*) from curves where loss is null").fetchall() == [(2,)], "NaN is null"
 
 
 def test_every_crash_point_leaves_nothing_or_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail at the n-th write of a commit, for every n: readers see the trial only after the last write."""
-    write = Store.write
     for crash_at in range(6):
-        count = 0
-
-        def failing(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
-            nonlocal count
-            count += 1
-            if count > crash_at:
-                raise OSError("killed here")
-            write(self, path, content, durable=durable)
-
-        attempt = f"a{crash_at}"
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "write", failing)
-            if crash_at < 5:  # record, metrics, curves, features, trials
-                with pytest.raises(OSError, match="killed here"):
-                    commit(store, attempt, ["t1"])
-            else:
-                commit(store, attempt, ["t1"])
+            tried = make_writes_fail(patch, lambda path: "before" if len(tried) > crash_at else None)
+            fails = crash_at < 5  # record, metrics, curves, features, trials
+            with pytest.raises(OSError, match="injected") if fails else contextlib.nullcontext():
+                commit(store, f"a{crash_at}", ["t1"])
         results = results_of(store)
         visible = results.sql("select count(*) from metrics").fetchall()[0][0]
         assert (results.snapshot.trial_ids(), visible) == ((set(), 0) if crash_at < 5 else ({"t1"}, 6))
@@ -96,7 +83,7 @@ def test_features_of_one_layer(store: Store) -> None:
         results.features("t2", layer=9)
 
 
-def test_large_features_lie_one_layer_to_a_row_group(folder: Store) -> None:
+def test_row_group_per_large_layer(folder: Store) -> None:
     commit(folder, "a1", ["t1", "t2"], width=2**17)
     metadata = pq.read_metadata(folder.full_path(table_path("features", "s", "a1", None)))
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 2, 2, 2]
@@ -117,9 +104,7 @@ def job(store: Store, depths: list[int]) -> AttemptSpec:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_part_number_is_not_used_again_after_a_failed_commit(
-    folder: Store, monkeypatch: pytest.MonkeyPatch, stored: bool
-) -> None:
+def test_part_numbers_are_never_reused(folder: Store, monkeypatch: pytest.MonkeyPatch, stored: bool) -> None:
     """With a compaction in between, overwriting would hide and then delete a trial whose commit had returned."""
     writes, plain, plain_commit = Counter[str](), Store.write, AttemptRunner.commit_if_due
 
@@ -153,25 +138,21 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
         compact(folder, grace_s=0)
 
 
-def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    plain = Store.write
+def test_parts_continue_after_a_failure(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.MAX_COMMIT_DELAY_S", 0.0)
 
-    def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
-        plain(self, path, content, durable=durable)
-        if path.startswith("trials/"):
-            written.append(path)
-            if len(written) == 1:
-                raise OSError("the answer was lost")
+    def loses_first_answer(path: str) -> str | None:
+        trials = [path for path in tried if path.startswith("trials/")]
+        return "after" if trials == [path] else None
 
-    monkeypatch.setattr(Store, "write", write)
+    tried = make_writes_fail(monkeypatch, loses_first_answer)
     run_job(job(folder, [1, 2]), StopFlag())
+    written = [path for path in tried if path.startswith("trials/")]
     assert len(written) == len(set(written)) == 2, "the same trial in two parts; one of them counts"
     assert results_of(folder).sql("select trial_id, count(*) from trials group by 1").fetchall() == [("t1", 1)]
 
 
-def test_parts_of_one_attempt_may_hold_the_same_trial(store: Store) -> None:
+def test_parts_may_repeat_a_trial(store: Store) -> None:
     """Each part also holds a trial that another attempt committed earlier, so that no part is fully visible."""
     commit(store, B, ["t0", "t3"], hour=1)
     commit(store, A, ["t0", "t1"], hour=2, part=0)
@@ -190,9 +171,7 @@ def test_a_commit_is_never_written_over(store: Store) -> None:
     assert store.list_many(["trials", "metrics"]) == before
 
 
-def test_a_commit_whose_files_were_taken_away_meanwhile_has_failed(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_without_its_files_failed(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process was suspended until it seemed lost, and a repair moved its files aside."""
     monkeypatch.setattr("depthrate.storage.commits.commit.SUSPENDED_S", -1.0)
     plain = Store.write
@@ -222,7 +201,7 @@ def after_listing(monkeypatch: pytest.MonkeyPatch, folder: str, act: Callable[[]
     monkeypatch.setattr(Store, "list", listing)
 
 
-def test_files_replaced_while_a_store_is_listed_leave_no_gap(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_files_leave_no_gap(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifests are listed before the compaction, the commits after it has deleted them."""
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
@@ -231,7 +210,7 @@ def test_files_replaced_while_a_store_is_listed_leave_no_gap(folder: Store, monk
     assert snapshot.trial_ids() == {"t1", "t2"} and not snapshot.problems
 
 
-def test_a_store_that_never_comes_to_rest_is_said_to_be_so(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restless_store_is_reported(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     monkeypatch.setattr("depthrate.storage.commits.snapshot.RESCAN_DELAYS_S", (0.0, 0.0))
     numbers = iter(range(1000))
@@ -263,23 +242,19 @@ def test_new_commits_are_no_reason_to_look_again(folder: Store, monkeypatch: pyt
     assert "t1" in take_snapshot(folder).trial_ids() and looks == 2
 
 
-def test_commits_that_a_lagging_listing_hides_are_waited_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lagging_listing_is_awaited(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
-    clock, plain = [0.0], Store.list
+    clock, plain = Clock(), Store.list
 
     def lagging(self: Store, listed: str = "") -> dict[str, int]:
-        return {path: size for path, size in plain(self, listed).items() if clock[0] >= 25 or B not in path}
+        return {path: size for path, size in plain(self, listed).items() if clock.now >= 25 or B not in path}
 
     monkeypatch.setattr(Store, "list", lagging)
-
-    def sleep(seconds: float) -> None:
-        clock[0] += seconds
-
     assert take_snapshot(folder).trial_ids() == {"t1"}
-    assert await_commits(folder, {"t1", "t2"}, sleep).trial_ids() == {"t1", "t2"} and 25 <= clock[0] < 60
-    clock[0] = -1000.0
-    assert await_commits(folder, {"t1", "t2"}, sleep).trial_ids() == {"t1"}, "at last it says what is to be seen"
-    clock[0] = 100.0
-    await_commits(folder, {"t1", "t2"}, sleep)
-    assert clock[0] == 100.0, "nobody waits for what is there"
+    assert await_commits(folder, {"t1", "t2"}, clock.sleep).trial_ids() == {"t1", "t2"} and 25 <= clock.now < 60
+    clock.now = -1000.0
+    assert await_commits(folder, {"t1", "t2"}, clock.sleep).trial_ids() == {"t1"}, "at last it says what is to be seen"
+    clock.now = 100.0
+    await_commits(folder, {"t1", "t2"}, clock.sleep)
+    assert clock.now == 100.0, "nobody waits for what is there"

@@ -59,12 +59,8 @@ def test_readers_see_the_same_before_and_after(store: Store) -> None:
     assert answers(store) == before, "the replaced files are still there"
     assert compact(store, grace_s=0).deleted == 30
     assert answers(store) == before
-    remaining_files = [
-        path for path in store.list() if path.startswith(("trials", "metrics", "curves", "features", "attempts"))
-    ]
-    assert all(is_compacted(path) for path in remaining_files) and len(remaining_files) == 6, (
-        "features of two widths are two files"
-    )
+    remaining = [p for p in store.list() if p.startswith(("trials", "metrics", "curves", "features", "attempts"))]
+    assert all(is_compacted(path) for path in remaining) and len(remaining) == 6, "two of features"
     again = compact(store, grace_s=0)
     assert (again.groups, again.deleted) == (0, 0), "nothing left to do"
     commit(store, "20260101T000009_aaaaaaaaaaaa", ["t9x"])
@@ -95,7 +91,7 @@ def test_compactions_of_little_are_merged_later(folder: Store) -> None:
     assert results_of(folder).sql("select count(*) from metrics").fetchall() == [(48,)]
 
 
-def test_who_looks_often_keeps_nothing_of_what_a_compaction_replaced(folder: Store) -> None:
+def test_observer_keeps_no_replaced_files(folder: Store) -> None:
     cache = SnapshotCache()
     for turn in range(3):
         for number in range(2):
@@ -110,9 +106,7 @@ def test_who_looks_often_keeps_nothing_of_what_a_compaction_replaced(folder: Sto
 
 
 @pytest.mark.parametrize("number", [0, 4, 5])
-def test_commits_that_are_kept_as_slices_of_several_tables_keep_their_rows(
-    folder: Store, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_slices_keep_their_rows(folder: Store, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr("depthrate.storage.commits.cache.COMMITS_PER_TABLE", 2)
     trials = [[f"t{index}", f"u{index}"][: 1 + index % 2] for index in range(number)]
     for index, trial_ids in enumerate(trials):
@@ -160,7 +154,7 @@ def test_two_compactions_at_once(store: Store) -> None:
     assert answers(store) == before and len(take_snapshot(store).manifests) == 1
 
 
-def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> None:
+def test_compaction_holds_every_trial(folder: Store) -> None:
     """Otherwise two compactions that each leave a duplicate to the other lose it, as happened once in the long chaos
     run."""
     fill(folder)
@@ -179,7 +173,7 @@ def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> No
         assert {trial_id for part in parts for trial_id in part.to_pylist()} == stored
 
 
-def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(store: Store) -> None:
+def test_earlier_clock_wins_after_compaction(store: Store) -> None:
     """Compacting one of two commits must not change which of them is visible."""
     fill(store, packs=4)
     compact(store, grace_s=0)
@@ -199,9 +193,7 @@ class Stop(BaseException):
 
 @pytest.mark.parametrize("point", range(14))
 @pytest.mark.slow
-def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
-    folder: Store, point: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_anywhere_compaction_continues(folder: Store, point: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(folder)
     before = answers(folder)
     remaining_calls = point
@@ -235,7 +227,7 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
     assert {path for path in folder.list() if path.startswith(tables)} == {p for p in named if p.startswith(tables)}
 
 
-def test_what_is_replaced_goes_only_when_what_replaces_it_is_sound(folder: Store) -> None:
+def test_corrupt_compaction_replaces_nothing(folder: Store) -> None:
     fill(folder)
     before = answers(folder)
     compact(folder)
@@ -278,7 +270,7 @@ def test_records_and_logs_of_attempts_go_along(store: Store) -> None:
     assert len(read_records(store, take_snapshot(store))) == 8
 
 
-def test_an_empty_store_and_a_single_commit_are_left_alone(store: Store) -> None:
+def test_nothing_to_compact(store: Store) -> None:
     assert compact(store).groups == 0
     commit(store, "20260101T000000_aaaaaaaaaaaa", ["t0a"])
     assert compact(store).groups == 0 and not store.list("manifest")

@@ -46,7 +46,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VERBS]
 )
-def test_a_verb_killed_at_a_call_is_ended_by_calling_it_again(name: str, tmp_path: Path) -> None:
+def test_killed_at_a_call(name: str, tmp_path: Path) -> None:
     verb, template, work = VERBS[name], tmp_path / "template", tmp_path / "work"
     place = Place(work)
     work.mkdir()
@@ -77,7 +77,7 @@ def init(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_init_killed_at_any_call_leaves_no_half_a_file(tmp_path: Path) -> None:
+def test_init_killed_at_a_call(tmp_path: Path) -> None:
     with on_folder(tmp_path) as deadline:
         init(tmp_path / "whole")
     for point in range(1, deadline.count + 1):
@@ -94,9 +94,7 @@ def test_init_killed_at_any_call_leaves_no_half_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", VERBS if IS_ALL else ON_BUCKET)
-def test_a_verb_killed_at_a_request_is_ended_by_calling_it_again(
-    name: str, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_a_request(name: str, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bucket's content is then copied to a folder, and the verb is called again there: that needs no requests."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # a killed process does not retry
     verb, template = VERBS[name], Place(tmp_path, s3.new_url())

@@ -43,7 +43,7 @@ def test_truncated_trials_file(store: Store) -> None:
     assert trials == ["t3"] and path in problems
 
 
-def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Store) -> None:
+def test_damaged_page_fails_the_query(store: Store) -> None:
     path = "metrics/sweep=s/a1.parquet"
     content = bytearray(store.read(path))
     for position in range(4, len(content) - 2000, 40):
@@ -54,7 +54,7 @@ def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Store) -> Non
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(store: Store, compacted: bool) -> None:
+def test_damaged_trials_fail_every_reader(store: Store, compacted: bool) -> None:
     """Planning reads few of the columns. It must not count trials that a query leaves out."""
     if compacted:
         compact(store, grace_s=0)
@@ -90,7 +90,7 @@ def test_foreign_files(store: Store) -> None:
     assert "trials/notes.txt: is not a Parquet file" in problems
 
 
-def test_a_damaged_winner_gives_way_to_a_later_whole_commit(store: Store) -> None:
+def test_later_intact_commit_wins(store: Store) -> None:
     commit(store, "a3", ["t1", "t2"], hour=9)
     store.write("metrics/sweep=s/a1.parquet", b"")
     trials, problems = answers(store)

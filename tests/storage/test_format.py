@@ -52,7 +52,7 @@ def files(store: Store) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("words", [*WRITERS, *READERS], ids=" ".join)
-def test_a_store_that_needs_a_newer_version_is_refused_by_every_command(folder: Store, words: tuple[str, ...]) -> None:
+def test_newer_store_is_refused(folder: Store, words: tuple[str, ...]) -> None:
     commit(folder, A, ["t1"])
     folder.write_format(Format(7, min_reader=5, min_writer=7, needs="0.9"))
     before = files(folder)
@@ -62,7 +62,7 @@ def test_a_store_that_needs_a_newer_version_is_refused_by_every_command(folder: 
 
 
 @pytest.mark.parametrize("words", WRITERS, ids=" ".join)
-def test_one_that_only_newer_versions_may_write_to_is_read(folder: Store, words: tuple[str, ...]) -> None:
+def test_newer_writers_permit_reading(folder: Store, words: tuple[str, ...]) -> None:
     commit(folder, A, ["t1"])
     folder.write_format(Format(7, min_reader=3, min_writer=7, needs="0.9"))
     before = files(folder)
@@ -97,7 +97,7 @@ def test_later_format_in_another_form_is_not_read(folder: Store, content: bytes)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": "x", "min_reader": 1, "min_writer": 1}', b"\xff"])
-def test_a_format_that_cannot_be_believed_stops_writers_and_no_reader(folder: Store, content: bytes) -> None:
+def test_invalid_format_stops_writers(folder: Store, content: bytes) -> None:
     commit(folder, A, ["t1"])
     folder.write(FORMAT_FILE, content)
     code, output = call(folder, "compact")
@@ -193,7 +193,7 @@ def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
     assert results_of(folder).sql("select count(*) from metrics where trial_id = 't2'").fetchall() == [(6,)]
 
 
-def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_file(folder: Store) -> None:
+def test_added_columns_and_keys_verify(folder: Store) -> None:
     commit(folder, A, ["t1", "t2"])
     write_spec(folder, "s", "aaaa", {"name": "s", "task": "t"}, ["t1", "t2", "t3"])
     compact(folder, grace_s=0)
@@ -209,7 +209,7 @@ def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_f
     assert compacted(folder, "features")[COLUMN].to_pylist() == [b"x"] * 12
 
 
-def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> None:
+def test_newer_files_are_kept(folder: Store) -> None:
     commit(folder, A, ["t1"])
     newer_commit(folder, B, "t2", schema_version=9)
     before = files(folder)

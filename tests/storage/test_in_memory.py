@@ -12,12 +12,9 @@ from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.packing import pack_trials
 from depthrate.sweeps.spec import FitRequest, SweepSpec
 
-FITS = (
-    FitRequest(metric="nc1", x="width"),
-    FitRequest(metric="nc3", x="width", layer=-2),
-    FitRequest(metric="nc2a", x="width", layer=3, where="row_norms is null and seed < 9"),
-    FitRequest(metric="objective_gap", x="width"),
-)
+FITS = (FitRequest(metric="nc1", x="width"), FitRequest(metric="nc3", x="width", layer=-2))
+FITS += (FitRequest(metric="nc2a", x="width", layer=3, where="row_norms is null and seed < 9"),)
+FITS += (FitRequest(metric="objective_gap", x="width"),)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +47,7 @@ def test_a_query_gives_the_same_rows(sweep: SweepSpec, store: Store, query: str)
     assert loaded.sql(query).fetchall() == results.sql(query).fetchall() != []
 
 
-def test_a_column_left_out_is_not_known_and_other_trials_have_no_rows(sweep: SweepSpec, store: Store) -> None:
+def test_missing_columns_and_rows(sweep: SweepSpec, store: Store) -> None:
     results = results_of(store, check_sweep(sweep).task)
     first = results.snapshot.trials["trial_id"].to_pylist()[:1]
     loaded = results.in_memory(first, ["class_gram"])
@@ -74,6 +71,5 @@ def test_fits_are_the_same_to_the_last_bit(sweep: SweepSpec, store: Store) -> No
     plain = fit_curves(results, sweep.fit, checked.trials, checked.task)
     from_memory = fit_curves(in_memory(results, sweep.fit, checked.trials.ids), sweep.fit, checked.trials, checked.task)
     assert [curve.fits for curve in from_memory] == [curve.fits for curve in plain]
-    assert [curve.rows for curve in from_memory] == [curve.rows for curve in plain] and all(
-        curve.rows for curve in plain
-    )
+    assert [curve.rows for curve in from_memory] == [curve.rows for curve in plain]
+    assert all(curve.rows for curve in plain)

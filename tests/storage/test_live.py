@@ -58,7 +58,7 @@ def test_without_any_the_view_is_there_and_empty(store: Store) -> None:
     assert set(live_schema(builtin_columns()).names) < set(columns)
 
 
-def test_before_the_first_log_it_has_the_parameters_that_sweeps_name(store: Store) -> None:
+def test_parameters_before_the_first_row(store: Store) -> None:
     spec = {"name": "s", "task": "t", "params": {"steps": 9}, "grid": {"depth": [1]}, "zip": {"lr": [1], "width": [2]}}
     spec |= {"grids": [{"params": {"norm": "pre"}, "grid": {"heads": [1]}}], "include": [{"extra": 1}], "seeds": 2}
     write_spec(store, "s", "spec", spec | {"search": {"params": {"decay": {"from": 1, "to": 2}}}}, ["t1"])
@@ -84,7 +84,7 @@ def test_of_several_attempts_the_newest_counts(store: Store) -> None:
     assert rows == [("t2", LATER, 3), ("t3", A, 9)]
 
 
-def test_scoped_to_a_sweep_also_where_another_launch_runs_its_trial(store: Store) -> None:
+def test_scope_includes_other_launches(store: Store) -> None:
     write_spec(store, "b", "spec", {"name": "b", "task": "t"}, ["t1", "t2"])
     commit(store, B, ["t1"], sweep="b")
     log(store, "p", "t2", "t3", sweep="a")
@@ -107,7 +107,7 @@ def _old_if(pack: str):
     return lambda self, path: time.time() - 4000 if path == live_path("s", pack) else real(self, path)
 
 
-def test_what_is_no_such_file_is_left_out_and_harms_nothing(store: Store) -> None:
+def test_invalid_live_files_are_skipped(store: Store) -> None:
     log(store, "p", "t2")
     store.write("live/sweep=s/broken.parquet", store.read(live_path("s", "p"))[:-30])
     store.write("live/sweep=s/note.txt", b"?")
@@ -132,7 +132,7 @@ def test_a_time_that_is_none_harms_no_question(folder: Store, written_at: float)
     ("said", "step"),
     [({"trials": ["t2"]}, 1), ({"trials": {"t2": {}}, "shared": []}, 1), ({"trials": {"t2": {}}}, None)],
 )
-def test_what_else_is_said_of_it_harms_no_question(folder: Store, said: dict, step: int | None) -> None:
+def test_other_errors_spare_queries(folder: Store, said: dict, step: int | None) -> None:
     fields, sink = {"attempt_id": A, "written_at": 1.0, "shared": {}} | said, io.BytesIO()
     rows = pa.table({"trial_id": ["t2"], "step": pa.array([step], pa.int64()), "split": ["train"]})
     pq.write_table(rows.replace_schema_metadata({"depthrate_live": json.dumps(fields)}), sink)

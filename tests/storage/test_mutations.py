@@ -13,9 +13,7 @@ COUNT = int(os.environ.get("DEPTHRATE_MUTATIONS", "100"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 10 * COUNT)]
 
 
-def test_whatever_is_changed_in_a_store_nothing_outside_is_touched_and_what_matters_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mutations_stay_inside_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)  # `fuzz` sets it
     counts, faults = fuzz(COUNT, 1, tmp_path / "place")
     print(counts)

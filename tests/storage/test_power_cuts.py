@@ -34,9 +34,7 @@ def state_without_hints(store: Store) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", VERBS)
-def test_after_a_power_cut_nothing_is_lost_and_calling_the_verb_again_ends_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_power_cut_then_retry(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.executors(), "toy", TOY)
     for module in ("storage.attempts.claims", "orchestrator.attempts.liveness"):  # after a power cut no process is left
         monkeypatch.setattr(f"depthrate.{module}.is_process_gone", lambda host, pid: True)
@@ -66,15 +64,11 @@ def test_after_a_power_cut_nothing_is_lost_and_calling_the_verb_again_ends_it(
     print(f"{name}: {len(selected)} of {len(disks)} disks after {len(trace.steps)} calls")
 
 
-def test_what_was_written_durably_stays_in_folders_that_a_hint_has_made(tmp_path: Path) -> None:
+def test_durable_writes_survive_hinted_folders(tmp_path: Path) -> None:
     trace = Trace(os.path.realpath(tmp_path))
     store = Store(str(tmp_path / "store"))
     with on_folder(tmp_path, deadline=trace):
         store.write("a/b/hint", b"")
         store.write("a/b/kept", b"kept", durable=True)
-    at_last = [
-        disk
-        for count, disk in disks_after_power_cuts({}, trace.steps, random.Random(0), DRAWS)
-        if count == len(trace.steps)
-    ]
+    at_last = [d for n, d in disks_after_power_cuts({}, trace.steps, random.Random(0), DRAWS) if n == len(trace.steps)]
     assert at_last and all(disk.get("store/a/b/kept") == b"kept" for disk in at_last)

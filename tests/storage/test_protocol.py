@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 
 
 @pytest.mark.slow
-def test_a_writer_killed_at_every_operation_leaves_all_or_nothing() -> None:
+def test_killed_writer_leaves_all_or_nothing() -> None:
     for point in range(12):
         simulation = Simulation(seed=point)
         simulation.writer(["t1", "t2"])

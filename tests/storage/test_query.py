@@ -22,7 +22,6 @@ import pytest
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.parquet import feature_bytes, open_parquet
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
@@ -35,7 +34,7 @@ from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, task_table
 from depthrate.storage.tables.schema import TableError
 from tests.support.s3_server import S3Server
-from tests.support.tests_rows import A, B, C, commit
+from tests.support.tests_rows import A, B, C, commit, commit_rows
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def test_parameters_become_typed_columns(store: Store) -> None:
     assert frame["other"].tolist()[1] is True and list(frame["list"][0]) == [1, 2]
 
 
-def test_a_parameter_is_not_hidden_by_a_curve_of_its_name(store: Store) -> None:
+def test_curve_hides_no_parameter(store: Store) -> None:
     commit(store, "a1", ["t1"])
     assert results_of(store).sql("select lr from results").fetchall() == [(0.1,)]
 
@@ -72,7 +71,7 @@ def types_of(results: Results) -> dict[str, str]:
     ],
     ids=str,
 )
-def test_no_column_changes_its_type_when_another_task_enters_the_store(folder: Store, others: dict[str, Any]) -> None:
+def test_column_types_are_stable(folder: Store, others: dict[str, Any]) -> None:
     """Before, `loss` was a number until the first trial with a parameter of that name, and text from then on."""
     commit(folder, A, ["t1"], params={"depth": 2, "samples": 8})
     before = types_of(results_of(folder))
@@ -83,7 +82,7 @@ def test_no_column_changes_its_type_when_another_task_enters_the_store(folder: S
     assert results_of(folder).sql("select last_loss from results where trial_id = 't1'").fetchall() == [(2.0,)]
 
 
-def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store) -> None:
+def test_last_loss_of_every_sweep(folder: Store) -> None:
     commit(folder, A, ["t1"], params={"depth": 2})
     commit(folder, B, ["t2"], params={"depth": 2, "loss": "ce"}, sweep="other")
     results = results_of(folder)
@@ -102,12 +101,9 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
     assert "last_loss" not in str(error.value).split("Candidate")[0].split("Did you mean")[0]
 
 
-def test_a_loss_that_is_measured_and_not_logged_is_the_last_loss_too(folder: Store) -> None:
-    metrics = [{"layer": 2, "loss": 0.25, "nc1": 1.0}]
-    table = task_table("metrics", metrics, builtin_columns(), trial_id="t1", attempt_id=A)
-    row = {"trial_id": "t1", "sweep": "s", "task": "t", "attempt_id": A, "status": "ok", "params": '{"loss": "ce"}'}
-    tables = {"metrics": [table]}
-    commit_trials(folder, sweep="s", attempt_id=A, part=None, trials=[row], tables=tables, columns=builtin_columns())
+def test_measured_loss_is_the_last_loss(folder: Store) -> None:
+    trials = {"t1": {"metrics": [{"layer": 2, "loss": 0.25, "nc1": 1.0}]}}
+    commit_rows(folder, A, trials, fields=lambda trial_id: {"params": '{"loss": "ce"}'})
     assert results_of(folder).sql("select loss, last_loss from results").fetchall() == [("ce", 0.25)]
 
 
@@ -127,7 +123,7 @@ def test_a_loss_that_is_measured_and_not_logged_is_the_last_loss_too(folder: Sto
         "select LAST_LR from results",
     ],
 )
-def test_curves_are_in_results_however_they_are_asked_for(store: Store, query: str) -> None:
+def test_curves_join_every_query(store: Store, query: str) -> None:
     commit(store, "a1", ["t1"])
     answer = str(results_of(store).sql(query).columns) + str(results_of(store).sql(query).fetchall())
     assert "loss" in answer.lower() or "last_lr" in answer.lower() or "'loss'" in answer, answer
@@ -170,17 +166,16 @@ def test_an_error_names_the_views(store: Store) -> None:
         results_of(store).sql("select nc9 from results")
 
 
-def test_an_error_names_the_column_that_may_have_been_meant(store: Store) -> None:
+def test_unknown_column_suggests_a_name(store: Store) -> None:
     commit(store, "a1", ["t1"], params={"depth": 2})
     with pytest.raises(QueryError, match='Did you mean "depth"'):
         results_of(store).sql("select dept from results")
 
 
-def test_parameters_are_beside_layers_by_the_join_that_the_docs_show_and_the_error_names(store: Store) -> None:
+def test_parameters_join_layers(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"], params={"depth": 2})
-    with pytest.raises(
-        QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Binder"
-    ):
+    message = r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Binder"
+    with pytest.raises(QueryError, match=message):
         results_of(store).sql("select depth, avg(nc1) from metrics group by depth")
     page = (Path(__file__).parents[2] / "docs/how-to/analyse.md").read_text()
     (documented,) = re.findall(r"```sql\n(select.*?)```", page, re.DOTALL)
@@ -220,18 +215,11 @@ def commit_loop(store: Store, attempt: str, metrics: list[dict[str, object]], st
     """Commit the log of a custom loop at its steps 0 to 3, with an accuracy every other step."""
     store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
     curves = [{"step": step, "loss": 4.0 - step, "accuracy": None if step % 2 else step / 4} for step in range(4)]
-    tables = {
-        name: [task_table(name, rows, builtin_columns(), trial_id=attempt, attempt_id=attempt)]
-        for name, rows in {"metrics": metrics, "curves": curves}.items()
-        if rows
-    }
-    row = {"trial_id": attempt, "attempt_id": attempt, "status": status, "params": "{}"}
-    commit_trials(
-        store, sweep="s", attempt_id=attempt, part=None, trials=[row], tables=tables, columns=builtin_columns()
-    )
+    contents = {"curves": curves} | ({"metrics": metrics} if metrics else {})
+    commit_rows(store, attempt, {attempt: contents}, fields=lambda trial_id: {"status": status})
 
 
-def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store) -> None:
+def test_loop_curves_have_last_rows(store: Store) -> None:
     commit_loop(store, "a1", [{"step": 4, "nc1": 0.5}])
     commit_loop(store, "a2", [])
     commit_loop(store, "a3", [{"step": 2, "nc1": 0.5}])
@@ -242,22 +230,10 @@ def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store)
 
 def commit_own_column(store: Store, attempt: str, value: object) -> None:
     store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
-    table = task_table(
-        "metrics", [{"nc1": 1.0, "mine": value}], builtin_columns(), trial_id=attempt, attempt_id=attempt
-    )
-    row = {"trial_id": attempt, "attempt_id": attempt, "status": "ok", "params": "{}"}
-    commit_trials(
-        store,
-        sweep="s",
-        attempt_id=attempt,
-        part=None,
-        trials=[row],
-        tables={"metrics": [table]},
-        columns=builtin_columns(),
-    )
+    commit_rows(store, attempt, {attempt: {"metrics": [{"nc1": 1.0, "mine": value}]}})
 
 
-def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) -> None:
+def test_changed_column_type_is_refused(store: Store) -> None:
     commit_own_column(store, "a1", 1.5)
     before = store.list()
     with pytest.raises(TableError, match=r"column 'mine' holds text, but in store .* it holds numbers since .*Rename"):
@@ -266,7 +242,7 @@ def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) ->
     assert results_of(store).sql("select mine from metrics").fetchall() == [(1.5,)]
 
 
-def test_a_column_with_two_types_is_left_out_and_named(store: Store) -> None:
+def test_two_typed_column_is_excluded(store: Store) -> None:
     """As two concurrent launches can cause."""
     for attempt, value in (("a1", 1.5), ("a2", "text")):
         commit_own_column(store, attempt, value)
@@ -284,7 +260,7 @@ def test_a_new_column_is_null_in_older_files(store: Store) -> None:
     assert rows == [("a2", 2.5), ("a3", None), ("t1", None)]
 
 
-def test_lists_of_a_task_are_read_after_a_compaction(store: Store) -> None:
+def test_list_columns_survive_compaction(store: Store) -> None:
     for attempt in ("a1", "a2"):
         commit_own_column(store, attempt, [1.0, 2.5])
     compact(store, grace_s=0)
@@ -324,7 +300,7 @@ def test_frames_and_arrow_tables_are_tables(store: Store) -> None:
         assert table["nc1"].to_pylist() == [0.5, None] and table["layer"].to_pylist() == [1, 2]
 
 
-def test_one_moment_is_answered_from_whatever_a_compaction_replaces(folder: Store) -> None:
+def test_snapshot_survives_compaction(folder: Store) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
     results = results_of(folder)
@@ -338,9 +314,7 @@ def test_one_moment_is_answered_from_whatever_a_compaction_replaces(folder: Stor
     assert results.refresh().sql("select count(distinct trial_id) from metrics").fetchall() == [(3,)]
 
 
-def test_results_whose_files_are_gone_say_that_the_store_moved_on(
-    folder: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_vanished_files_ask_to_reopen(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     for attempt, trial in ((A, "t1"), (B, "t2"), (C, "t3")):
         commit(folder, attempt, [trial])
     results = results_of(folder)
@@ -352,9 +326,7 @@ def test_results_whose_files_are_gone_say_that_the_store_moved_on(
     assert any("the store has changed" in problem.reason for problem in results.problems)
 
 
-def test_a_query_ends_though_something_comes_and_vanishes_each_time_it_looks(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_query_ends_despite_flickering_files(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["f0"], sweep="f0")
     results, plain, looks = results_of(folder), Results._relation, count()
@@ -370,7 +342,7 @@ def test_a_query_ends_though_something_comes_and_vanishes_each_time_it_looks(
     assert results.sql("select distinct trial_id from metrics").fetchall() == [("t1",)]
 
 
-def test_a_trial_that_another_attempt_holds_since_its_own_is_gone_still_counts(folder: Store) -> None:
+def test_trial_returns_from_another_attempt(folder: Store) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
     results = results_of(folder)
@@ -383,7 +355,7 @@ def test_a_trial_that_another_attempt_holds_since_its_own_is_gone_still_counts(f
 ENDLESS = "select count(*) from range(1000000000) a, range(1000000) b where hash(a.range) = b.range"
 
 
-def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Store) -> None:
+def test_query_time_and_memory_limits(folder: Store) -> None:
     commit(folder, A, ["t1"])
     results = results_of(folder)
     with pytest.raises(QueryError, match=r"timed out after 0.2 s. Raise --timeout-seconds"):
@@ -478,9 +450,7 @@ def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) ->
         ("select count(*) from metrics where is_last is null", ["None"]),
     ],
 )
-def test_the_flag_of_the_last_layer_reaches_the_scan(
-    store: Store, query: str, passed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_layer_flag_scans(store: Store, query: str, passed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     commit(store, A, ["t1", "t2"])
     filters, scanner = list[str](), TableDataset.scanner
 
@@ -533,7 +503,7 @@ def test_features_of_a_layer_one_trial_after_another(store: Store) -> None:
     np.testing.assert_array_equal(found["t3"][1], np.arange(6, 12).reshape(2, 3) + 5.0)
 
 
-def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) -> None:
+def test_one_layer_reads_few_bytes(s3: S3Server) -> None:
     store = Store(s3.new_url())
     commit(store, "a1", [f"t{number}" for number in range(8)], width=2**19)
     results = results_of(store)
@@ -563,7 +533,7 @@ def test_a_lazy_relation_is_read_in_batches(store: Store) -> None:
     assert sum(batch.num_rows for batch in batches) == 4
 
 
-def test_a_stream_starts_again_without_a_file_that_proves_corrupt_and_passes_on_other_errors(tmp_path: Path) -> None:
+def test_stream_restarts_or_raises(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     for attempt in (A, B):
         commit(store, attempt, [f"{attempt}-t"])
@@ -590,7 +560,7 @@ def test_a_stream_starts_again_without_a_file_that_proves_corrupt_and_passes_on_
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured as Linux says it")
-def test_a_scan_of_many_files_does_not_hold_their_footers(folder: Store) -> None:
+def test_scan_holds_no_footers(folder: Store) -> None:
     for number in range(120):
         commit(folder, f"20260101T000000_{number:012x}", [f"t{number}"])
     results = results_of(folder)
@@ -606,19 +576,14 @@ def _resident_bytes() -> int:
 
 def part(trial, layer, num_rows, width=64, dtype=np.float32):
     rng = np.random.default_rng([layer, num_rows])
-    columns = {
-        "layer": np.full(num_rows, layer),
-        "kind": np.full(num_rows, "sample"),
-        "label": np.arange(num_rows) % 3,
-        "sample_index": np.arange(num_rows),
-        "feature": rng.normal(size=(num_rows, width)).astype(dtype),
-    }
+    columns = {"layer": np.full(num_rows, layer), "kind": np.full(num_rows, "sample"), "label": np.arange(num_rows) % 3}
+    columns |= {"sample_index": np.arange(num_rows), "feature": rng.normal(size=(num_rows, width)).astype(dtype)}
     return task_table("features", columns, None, trial_id=trial, attempt_id="a")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [1, 700, 5000])
-def test_a_file_is_the_same_however_its_layers_come(tmp_path, num_rows):
+def test_layer_order_leaves_files_equal(tmp_path, num_rows):
     parts = [part(trial, layer, num_rows) for trial in ("x", "y") for layer in range(7)]
     whole = feature_bytes(pa.concat_tables(parts).combine_chunks())
     store = Store(str(tmp_path))
@@ -636,7 +601,7 @@ def test_a_file_is_the_same_however_its_layers_come(tmp_path, num_rows):
         assert sizes[0] == sizes[1] and (num_rows < 5000 or sizes[0] == [5000] * 14)
 
 
-def test_vectors_of_two_lengths_are_refused_and_no_file_is_there_before_and_after(tmp_path, monkeypatch):
+def test_mixed_vector_lengths_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     file = FeatureFile()
     assert not any(tmp_path.iterdir()), "a killed worker without features leaves no file"
@@ -647,12 +612,9 @@ def test_vectors_of_two_lengths_are_refused_and_no_file_is_there_before_and_afte
     assert not any(tmp_path.iterdir())
 
 
-def test_rows_that_come_after_the_store_has_refused_stand_behind_those_before(tmp_path, monkeypatch):
-    parts, store, file = (
-        [part(trial, layer, 5000) for trial in "xyz" for layer in range(2)],
-        Store(str(tmp_path)),
-        FeatureFile(),
-    )
+def test_rows_keep_order_after_refusals(tmp_path, monkeypatch):
+    parts = [part(trial, layer, 5000) for trial in "xyz" for layer in range(2)]
+    store, file = Store(str(tmp_path)), FeatureFile()
     for number, pieces in enumerate((parts[:2], parts[2:4], parts[4:])):
         for piece in pieces:
             file.add(piece)
@@ -680,7 +642,7 @@ def test_tables_iterators_and_what_has_parts():
 
 
 @pytest.mark.parametrize("url", ["memory://streams", "local"])
-def test_a_layer_takes_two_requests_and_one_more_where_the_file_is_large(tmp_path, url, monkeypatch):
+def test_layer_takes_two_requests(tmp_path, url, monkeypatch):
     store = Store(str(tmp_path) if url == "local" else url)
     file = FeatureFile()
     for layer in range(12):
@@ -722,7 +684,7 @@ print(ends)
 """
 
 
-def test_no_process_aborts_that_ends_while_arrow_reads_ahead(s3: S3Server) -> None:
+def test_exit_while_arrow_reads_ahead(s3: S3Server) -> None:
     store = Store(s3.new_url())
     for number in range(40):
         commit(store, f"20260101T000000_0000000000{number:02d}", [f"t{number}"])

@@ -51,9 +51,7 @@ def test_verify_and_repair_beside_running_writers(
     assert not list(faults_in(rows, committed))
 
 
-def test_a_commit_between_two_listings_is_no_leftover(
-    folder: Store, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_between_listings_stays(folder: Store, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commits are listed, then an attempt commits and ends, then its data are listed."""
     commit(folder, A, ["t1"])
     plain, remaining = Store.list, [1]
@@ -68,7 +66,7 @@ def test_a_commit_between_two_listings_is_no_leftover(
     assert not verification.findings and not remaining
 
 
-def test_what_was_committed_after_it_was_looked_at_stays(folder: Store, no_file_is_young: None) -> None:
+def test_later_commits_stay(folder: Store, no_file_is_young: None) -> None:
     commit(folder, A, ["t1"])
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1}
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
@@ -98,7 +96,7 @@ def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monk
     assert not verify(folder).findings
 
 
-def test_what_a_commit_of_the_last_minute_wrote_is_young_in_every_store(store: Store) -> None:
+def test_recent_commits_stay(store: Store) -> None:
     """So a commit need not check its files again within `SUSPENDED_S`, which costs one request per file in a bucket."""
     assert SUSPENDED_S + MAX_SKEW_S < YOUNG_S
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1, "ended_at": 2}

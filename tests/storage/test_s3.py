@@ -73,9 +73,7 @@ def test_a_stuttering_server_is_asked_again(s3: S3Server, store: Store, status: 
     assert results.sql("select count(*) from metrics").fetchall() == [(12,)] and not results.problems
 
 
-def test_a_server_that_stays_down_is_an_error_that_names_the_store(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_outage_names_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # the user's setting takes precedence
     store = Store(s3.new_url())
     s3.fail("any", 10_000)
@@ -85,7 +83,7 @@ def test_a_server_that_stays_down_is_an_error_that_names_the_store(
     assert store.list() == {}
 
 
-def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, store: Store) -> None:
+def test_incomplete_uploads_are_removed(s3: S3Server, store: Store) -> None:
     bucket, _, prefix = store.root.partition("/")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{prefix}/features/half")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key="somebody/elses")
@@ -97,9 +95,7 @@ def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, s
 
 
 def test_no_such_bucket(s3: S3Server) -> None:
-    with pytest.raises(
-        StoreError, match=r"cannot read store 's3://nowhere/store'.*bucket 'nowhere' exists.*AWS_PROFILE"
-    ):
+    with pytest.raises(StoreError, match=r"cannot read store 's3://nowhere/store'.*bucket 'nowhere' exists.*AWS_"):
         Store("s3://nowhere/store").check_readable()
 
 

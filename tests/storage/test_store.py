@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
+from unittest import mock
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_modified_is_the_time_of_the_write(store: Store) -> None:
     assert store.modified("nothing") is None
 
 
-def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Store) -> None:
+def test_killed_writers_leftovers_are_found(folder: Store) -> None:
     folder.write("metrics/a", b"whole")
     draft = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
     draft.write_bytes(b"half")
@@ -124,7 +125,7 @@ def test_data_folder_finds_the_first_name(tmp_path: Path) -> None:
     assert source.find("other", ["a"]) is None
 
 
-def test_what_is_far_larger_than_a_file_of_its_kind_is_not_read(folder: Store) -> None:
+def test_oversized_files_are_not_read(folder: Store) -> None:
     for path in ("sweeps/s/cancel", "sweeps/s/aaaa.json", "manifest/sweep=s/m.json", "trials/sweep=s/a.parquet"):
         folder.write(path, b"")
         with Path(folder.root, path).open("wb") as file:
@@ -153,13 +154,13 @@ def test_what_is_far_larger_than_a_file_of_its_kind_is_not_read(folder: Store) -
         *("a\0b", "s3://bucket/a\0b", b"bytes", 7, None, ["a"]),
     ],
 )
-def test_what_names_no_place_is_refused_with_what_to_write(url: object) -> None:
+def test_invalid_url_is_refused(url: object) -> None:
     with pytest.raises(StoreError, match=r"(?s)cannot open .*://bucket"):
         Store(url)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/a/b/"])
-def test_a_bucket_and_a_folder_in_it_are_places(url: str) -> None:
+def test_bucket_and_folder_urls(url: str) -> None:
     pytest.importorskip("s3fs")
     assert Store(url).root in ("bucket", "bucket/a/b")
 
@@ -190,7 +191,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_a_file_is_copied_once_however_many_want_it(source: Path, tmp_path: Path, opened: list[str]) -> None:
+def test_concurrent_readers_copy_once(source: Path, tmp_path: Path, opened: list[str]) -> None:
     cache = str(tmp_path / "node")
     with ThreadPoolExecutor(8) as pool:  # each with its own lock, like processes
         jobs = [pool.submit(CachedDataFolder(str(source), cache).read, "mnist/images") for _ in range(32)]
@@ -212,12 +213,10 @@ def test_a_file_that_changes_is_copied_anew(source: Path, tmp_path: Path, opened
     assert CachedDataFolder(str(twin.parent), str(tmp_path / "node")).read("mnist/images") == b"third"
 
 
-def test_a_copy_that_was_cut_off_is_no_copy(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_copy_is_discarded(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = CachedDataFolder(str(source), str(tmp_path / "node"))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "depthrate.storage.files.data_folder.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr("depthrate.storage.files.data_folder.os.replace", mock.Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             data.read("mnist/images")
     (copies,) = (tmp_path / "node").glob("*/*")
@@ -225,7 +224,7 @@ def test_a_copy_that_was_cut_off_is_no_copy(source: Path, tmp_path: Path, monkey
     assert data.read("mnist/images") == b"first"
 
 
-def test_a_cache_that_cannot_be_used_costs_time_only(
+def test_unusable_cache_is_skipped(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -237,7 +236,7 @@ def test_a_cache_that_cannot_be_used_costs_time_only(
     assert "belongs to another user" in caplog.text, "what others put there may be anything"
 
 
-def test_workers_read_through_the_cache_where_one_is_set(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_read_through_the_cache(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(worker_data_folder(str(source))) is DataFolder
     monkeypatch.setenv("DEPTHRATE_DATA_CACHE", str(source / "cache"))
     assert type(worker_data_folder(str(source))) is CachedDataFolder

@@ -23,7 +23,7 @@ from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import Columns, TableError
 from depthrate.tasks.parameters import Parameter, ParameterError
 from depthrate.tasks.registry import registered_task
-from tests.support.tests_rows import A, B, C, commit, tables_of
+from tests.support.tests_rows import A, B, C, commit, commit_rows, tables_of
 
 
 def table(rows: list[dict[str, object]], name: str = "metrics") -> pa.Table:
@@ -51,20 +51,19 @@ def test_a_column_that_nobody_could_name_is_refused(name: str, what: str) -> Non
     assert what in str(caught.value)
 
 
-def test_two_own_columns_may_not_differ_in_capitals_alone() -> None:
+def test_columns_differing_in_case() -> None:
     with pytest.raises(TableError, match="'bend' and 'Bend'|'Bend' and 'bend'"):
         table([{"layer": 1, "bend": 1.0, "Bend": 2.0}])
 
 
-def test_texts_that_no_file_can_hold_are_written_out() -> None:
+def test_unencodable_text_is_escaped() -> None:
     converted = table([{"layer": 1, "note": "half \ud800 of a pair", "split": "tr\udcffain"}])
-    assert converted["note"].to_pylist() == ["half \\ud800 of a pair"] and converted["split"].to_pylist() == [
-        "tr\\udcffain"
-    ]
+    assert converted["note"].to_pylist() == ["half \\ud800 of a pair"]
+    assert converted["split"].to_pylist() == ["tr\\udcffain"]
 
 
 @pytest.mark.parametrize(("column", "value"), [("layer", 1.5), ("step", 0.1), ("layer", float("nan"))])
-def test_a_layer_that_is_no_whole_number_is_not_cut_to_one(column: str, value: float) -> None:
+def test_fractional_layer_is_refused(column: str, value: float) -> None:
     with pytest.raises(TableError, match=f"column '{column}' holds .*, expected an int"):
         table([{"layer": 1, "nc1": 1.0, column: value}])
     assert table([{"layer": 2.0, "nc1": 1.0}])["layer"].to_pylist() == [2]
@@ -72,21 +71,11 @@ def test_a_layer_that_is_no_whole_number_is_not_cut_to_one(column: str, value: f
 
 def write_as_before(store: Store, name: str) -> None:
     """Commit a trial with a column of this name, as versions did that accepted it."""
-    metrics = tables_of("t1", A)["metrics"].append_column(name, pa.array([7.0] * 6))
-    row = {
-        "trial_id": "t1",
-        "sweep": "s",
-        "task": "t",
-        "attempt_id": A,
-        "status": "ok",
-        "params": json.dumps({"depth": 2}),
-    }
-    tables = {"metrics": [metrics]}
-    commit_trials(store, sweep="s", attempt_id=A, part=None, trials=[row], tables=tables, columns=builtin_columns())
+    commit_column(store, A, "t1", name, pa.array([7.0] * 6))
 
 
 @pytest.mark.parametrize("name", ['a"b', "", "NC1", "host", "Wall_S"])
-def test_a_store_that_has_such_a_column_is_read_all_the_same(folder: Store, name: str) -> None:
+def test_stored_fractional_layer_is_readable(folder: Store, name: str) -> None:
     write_as_before(folder, name)
     commit(folder, "20260101T000000_bbbbbbbbbbbb", ["t2"], sweep="other")
     results = Results(folder, builtin_columns())
@@ -99,7 +88,7 @@ def test_a_store_that_has_such_a_column_is_read_all_the_same(folder: Store, name
         assert any("in SQL the name of another column" in problem.reason for problem in results.problems)
 
 
-def test_parameters_that_differ_in_capitals_alone_have_columns_of_their_own(folder: Store) -> None:
+def test_parameters_differing_in_case(folder: Store) -> None:
     commit(folder, A, ["t1"], params={"n": 3, "N": 5, "Host": 7})
     rows = Results(folder, builtin_columns()).sql('select n, "param_N", "param_Host" from results').fetchall()
     assert rows == [(3, 5, 7)]
@@ -140,17 +129,15 @@ def test_only_a_similar_column_is_suggested() -> None:
 
 def commit_note(store: Store, attempt_id: str, trial_id: str, note: object, sweep: str = "s") -> None:
     kind = pa.string() if isinstance(note, str) else pa.float64()
-    metrics = tables_of(trial_id, attempt_id)["metrics"].append_column("note", pa.array([note] * 6, kind))
-    row = {"trial_id": trial_id, "sweep": sweep, "task": "t", "attempt_id": attempt_id, "status": "ok"}
-    commit_trials(
-        store,
-        sweep=sweep,
-        attempt_id=attempt_id,
-        part=None,
-        trials=[{**row, "params": json.dumps({"depth": 2})}],
-        tables={"metrics": [metrics]},
-        columns=builtin_columns(),
-    )
+    commit_column(store, attempt_id, trial_id, "note", pa.array([note] * 6, kind), sweep)
+
+
+def commit_column(
+    store: Store, attempt_id: str, trial_id: str, name: str, values: pa.Array | None = None, sweep: str = "s"
+) -> None:
+    values = pa.array([0.5] * 6) if values is None else values
+    metrics = tables_of(trial_id, attempt_id)["metrics"].append_column(name, values)
+    commit_rows(store, attempt_id, {trial_id: {"metrics": metrics}}, sweep=sweep)
 
 
 def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,13 +213,7 @@ NOW = Columns({"metrics": {"nc1": "scalar"}, "curves": {"loss": "scalar"}})
 
 def write(store: Store, attempt_id: str, columns: Columns, **row: Any) -> None:
     """Commit a trial `t_<attempt>` with one row of metrics."""
-    trial_id = f"t_{attempt_id[-1]}"
-    table = task_table("metrics", [{"step": 1, **row}], columns, trial_id=trial_id, attempt_id=attempt_id)
-    trial = {"trial_id": trial_id, "sweep": "s", "task": "t", "attempt_id": attempt_id, "status": "ok"}
-    trials = [{**trial, "params": json.dumps({"depth": 1})}]
-    commit_trials(
-        store, sweep="s", attempt_id=attempt_id, part=None, trials=trials, tables={"metrics": [table]}, columns=columns
-    )
+    commit_rows(store, attempt_id, {f"t_{attempt_id[-1]}": {"metrics": [{"step": 1, **row}]}}, columns=columns)
 
 
 def columns(store: Store, table: str = "metrics") -> set[str]:
@@ -342,7 +323,7 @@ def test_varying_parameters_of_hidden_rows(folder):
 
 
 @pytest.mark.slow
-def test_pyarrow_leaves_pandas_alone_until_a_frame_is_asked_for() -> None:
+def test_pandas_is_imported_late() -> None:
     code = (
         "import sys\n"
         "import pyarrow as pa\n"
@@ -354,13 +335,6 @@ def test_pyarrow_leaves_pandas_alone_until_a_frame_is_asked_for() -> None:
         "assert pa.array(pd.Series([1.0, float('nan')])).null_count == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def commit_column(store: Store, attempt_id: str, trial_id: str, name: str) -> None:
-    metrics = tables_of(trial_id, attempt_id)["metrics"].append_column(name, pa.array([0.5] * 6))
-    row = {"trial_id": trial_id, "sweep": "s", "task": "t", "attempt_id": attempt_id, "status": "ok", "params": "{}"}
-    options = {"sweep": "s", "attempt_id": attempt_id, "part": None, "columns": builtin_columns()}
-    commit_trials(store, trials=[row], tables={"metrics": [metrics]}, **options)
 
 
 def test_a_later_column_of_other_case_is_refused(folder: Store) -> None:

@@ -155,7 +155,7 @@ def test_a_damaged_compaction_is_pending(folder: Store) -> None:
     assert not verify(folder).findings and not results_of(folder).problems
 
 
-def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> None:
+def test_corrupt_compaction_yields_to_originals(store: Store) -> None:
     compact(store)
     (path,) = [path for path in store.list("curves") if is_compacted(path)]
     store.write(path, b"")
@@ -165,7 +165,7 @@ def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> Non
     assert not result.pending and answers(store) == ["t1", "t2", "t3", "t4"] and not verify(store).findings
 
 
-def test_a_changed_byte_in_the_trials_of_a_compaction_is_found(store: Store) -> None:
+def test_changed_compacted_trials_are_found(store: Store) -> None:
     compact(store, grace_s=0)
     (path,) = store.list("trials")
     content = bytearray(store.read(path))
@@ -177,7 +177,7 @@ def test_a_changed_byte_in_the_trials_of_a_compaction_is_found(store: Store) -> 
     assert not verify(store).findings
 
 
-def test_a_commit_that_no_longer_names_its_metrics_is_found(store: Store) -> None:
+def test_commit_without_metrics_is_found(store: Store) -> None:
     path = f"trials/sweep=s/{A}.parquet"
     table = pq.read_table(io.BytesIO(store.read(path)))
     metadata = json.loads(table.schema.metadata[METADATA_KEY])
@@ -243,7 +243,7 @@ def in_parts(store: Store, attempt_id: str, trial_ids: list[str]) -> None:
     store.write(path, json.dumps(json.loads(store.read(path)) | {"trial_ids": trial_ids}).encode())
 
 
-def test_a_commit_that_vanished_from_beside_its_data_is_said_to_have_been_there(folder: Store) -> None:
+def test_commit_vanished_beside_its_data(folder: Store) -> None:
     in_parts(folder, A, ["t1", "t2"])
     folder.delete(f"trials/sweep=s/{A}-0001.parquet")
     findings = verify(folder).findings

@@ -10,18 +10,8 @@ from tests.support.here import TINY
 
 Row = tuple[str, Any, str]
 """(name of the case, what is given, a piece of the message)."""
-ODD: dict[str, Any] = {
-    "text": "many",
-    "empty text": "",
-    "NUL": "a\0b",
-    "half a pair": "\ud800",
-    "fraction": 0.123,
-    "minus": -7,
-    "truth": True,
-    "null": None,
-    "infinite": float("inf"),
-    "no number": float("nan"),
-}
+ODD: dict[str, Any] = {"text": "many", "empty text": "", "NUL": "a\0b", "half a pair": "\ud800", "fraction": 0.123}
+ODD |= {"minus": -7, "truth": True, "null": None, "infinite": float("inf"), "no number": float("nan")}
 """Values of every kind, most of which suit no parameter."""
 
 
@@ -75,10 +65,8 @@ def bad_keys() -> Iterator[Row]:
 
 def bad_axes() -> Iterator[Row]:
     """Axes that name no values; tests/sweeps/test_sweep.py has more."""
-    for value in (
-        *(3, None, [], {}, {"logspace": [0, 1, 3]}, {"linspace": [1, 2, 10**9]}, {"range": [10**9]}),
-        {"range": [3], "linspace": [1, 2, 3]},
-    ):
+    several = {"range": [3], "linspace": [1, 2, 3]}
+    for value in (3, None, [], {}, {"logspace": [0, 1, 3]}, {"linspace": [1, 2, 10**9]}, {"range": [10**9]}, several):
         yield f"grid {value!r:.40}", {"grid": {"depth": value}}, "axis 'depth' in grid"
         if value != {}:
             yield f"zip {value!r:.40}", {"grid": {}, "zip": {"depth": value}}, "axis 'depth' in zip"

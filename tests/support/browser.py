@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import socket
 import subprocess
 import time
@@ -9,6 +10,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.here import free_port
 
@@ -55,10 +58,8 @@ class Browser:
 
     def open(self, page: Path, width: int, *, is_dark: bool = False) -> None:
         """Load a page as wide as that, and wait until its figures are drawn."""
-        self._devtools(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._devtools("Emulation.setDeviceMetricsOverride", size)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
         self._devtools("Emulation.setEmulatedMedia", {"features": scheme})
         self._post("/url", {"url": page.as_uri()})
@@ -96,10 +97,20 @@ class Browser:
             return json.load(answer)["value"]
 
 
+def chromium_path() -> str:
+    """Return Chromium's path, or skip the test."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no chromium executable found on PATH")
+
+
 @contextlib.contextmanager
-def browser(driver: str, chromium: str) -> Iterator[Browser]:
-    """Start a browser, and end it."""
-    port = free_port()
+def browser() -> Iterator[Browser]:
+    """Start a browser, and end it; skip the test where there is none."""
+    chromium, port = chromium_path(), free_port()
+    if (driver := shutil.which("chromedriver")) is None:
+        pytest.skip("no chromedriver executable found on PATH")
     process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(150):

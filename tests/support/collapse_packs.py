@@ -18,11 +18,9 @@ def run(trials, **context):
 
 def pack_of(shape):
     """Three trials that differ in everything fusible."""
-    return [
-        params_of(**shape, seed=0, features="all"),
-        params_of(**{**shape, "seed": 1, "lr": 0.02, "weight_decay": 0.02, "features": "all"}),
-        params_of(**{**shape, "seed": 2, "momentum": 0.5, "weight_decay_last": 0.1, "features": "all"}),
-    ]
+    changes = ({"lr": 0.02, "weight_decay": 0.02}, {"momentum": 0.5, "weight_decay_last": 0.1})
+    others = [params_of(**{**shape, "seed": seed, "features": "all", **more}) for seed, more in enumerate(changes, 1)]
+    return [params_of(**shape, seed=0, features="all"), *others]
 
 
 def with_diverging(shape):

@@ -61,9 +61,7 @@ class CountedFileSystem(AbstractFileSystem):
         self._ask("write")
         self.files[self._strip_protocol(path)] = (bytes(value), datetime.now(UTC))
 
-    def find(
-        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
-    ) -> Any:
+    def find(self, path: str, maxdepth: int | None = None, detail: bool = False, **_: Any) -> Any:
         prefix = self._strip_protocol(path).rstrip("/") + "/"
         found = {name: self._info(name) for name in list(self.files) if name.startswith(prefix)}
         self._ask("list", max(1, -(-len(found) // KEYS_A_LISTING)))

@@ -206,9 +206,7 @@ class Trace(Deadline):
 
 def disk_of(root: Path) -> Disk:
     """Return what a folder holds."""
-    return {
-        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))
-    }
+    return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}
 
 
 def write_disk(disk: Disk, root: Path) -> None:
@@ -231,9 +229,7 @@ def disks_after_power_cuts(
     """
     seen = set[int]()
     for count in range(len(steps) + 1):
-        pending = [
-            index for index in range(count) if steps[index].kind != "sync" and not _is_durable(steps, index, count)
-        ]
+        pending = [i for i in range(count) if steps[i].kind != "sync" and not _is_durable(steps, i, count)]
         choices = [set(pending), set[int]()]
         choices += [set(pending) - {index} for index in pending] + [{index} for index in pending]
         choices += [{index for index in pending if rng.random() < 0.5} for _ in range(draws if len(pending) > 2 else 0)]
@@ -248,9 +244,7 @@ def disks_after_power_cuts(
 
 def _is_durable(steps: list[Step], index: int, count: int) -> bool:
     later = steps[index + 1 : count]
-    return any(
-        step.kind == "sync" and step.path in (folder or "." for folder in steps[index].folders) for step in later
-    )
+    return any(s.kind == "sync" and s.path in (folder or "." for folder in steps[index].folders) for s in later)
 
 
 def _disk(before: Disk, steps: list[Step], is_torn: bool) -> Disk:

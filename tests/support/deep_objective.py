@@ -23,9 +23,7 @@ def objective(problem, solution, *, relu=True):
     delta = output_NK - targets_NK
     value = float((delta**2).sum()) / (2 * num_samples)
     decays = (problem.weight_decay_features, *problem.weight_decays)
-    value += sum(
-        float(decay * (m**2).sum()) / 2 for decay, m in zip(decays, (solution.h_ND, *solution.weights), strict=True)
-    )
+    value += sum(float(d * (m**2).sum()) / 2 for d, m in zip(decays, (solution.h_ND, *solution.weights), strict=True))
     delta, gradients = delta / num_samples, []
     for layer in reversed(range(problem.depth)):
         weight, decay = solution.weights[layer], problem.weight_decays[layer]

@@ -1,6 +1,7 @@
 """What tests in several folders use: a small sweep, the command line, a free port, whether permissions bind, waits."""
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -11,14 +12,9 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 
-TINY: dict[str, Any] = {
-    "name": "tiny",
-    "task": "collapse",
-    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
-    "grid": {"depth": [2, 3]},
-    "seeds": 2,
-    "fit": [{"metric": "nc1"}, {"metric": "objective_gap"}],
-}
+TINY: dict[str, Any] = {"name": "tiny", "task": "collapse", "grid": {"depth": [2, 3]}, "seeds": 2}
+TINY |= {"params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16}}
+TINY |= {"fit": [{"metric": "nc1"}, {"metric": "objective_gap"}]}
 
 
 def invoke(*words: object) -> tuple[int, str]:
@@ -32,6 +28,20 @@ def printed(*words: object, code: int = 0) -> str:
     actual, output = invoke(*words)
     assert actual == code, output
     return output
+
+
+def answer(*words: object) -> Any:
+    """Call the command line in this process with --json, and return what it answers."""
+    result = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refused(*words: object) -> str:
+    """Call the command line in this process, check that it refuses its input, and return its message."""
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 2 and not result.stdout, result.output
+    return result.stderr
 
 
 def is_root() -> bool:

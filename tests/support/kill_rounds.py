@@ -196,9 +196,7 @@ class KillRounds:
         return kills
 
 
-def run_rounds(
-    folder: Path, rounds: int, seed: int, names: tuple[str, ...], minutes: float = float("inf")
-) -> dict[str, int]:
+def run_rounds(folder: Path, rounds: int, seed: int, names: tuple[str, ...], minutes: float = 1e9) -> dict[str, int]:
     """Kill `rounds` times, or for so many minutes, and return the counts, those of faults first."""
     crowd, kills, started = KillRounds(folder, seed), 0, time.monotonic()
     while kills < rounds and time.monotonic() - started < 60 * minutes:

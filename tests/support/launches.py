@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.options import JobOptions
+from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.base import AttemptEnd, Executor
 from depthrate.orchestrator.executors.local import LocalExecutor
@@ -31,6 +32,12 @@ def spec_of(attempt_id: str = "a", **fields: Any) -> AttemptSpec:
     """An attempt of one pack of one trial; what a test is about is given."""
     usual = {"sweep": "s", "task": "t", "pack_id": "p", "trial_ids": ["t"], "params": [], "options": job_options()}
     return AttemptSpec(attempt_id=attempt_id, **(usual | fields))
+
+
+def attempt_of(attempt_id: str = "a", **fields: Any) -> Attempt:
+    """The state of an attempt of one trial; what a test is about is given."""
+    usual = {"sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
+    return Attempt(attempt_id=attempt_id, **(usual | fields))
 
 
 def plan_of(store: Store, task: str = "power_law", workers: int = 1, **spec: Any) -> Plan:
@@ -98,17 +105,6 @@ def drive(
 def drive_task(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
     """Run a task's sweep to its end with worker processes."""
     return drive(plan_of(store, task, workers, **spec), store, workers=workers)
-
-
-def clock_of(step_s: float) -> Callable[[], float]:
-    """Return a clock that goes on by so much with every look."""
-    now = [0.0]
-
-    def clock() -> float:
-        now[0] += step_s
-        return now[0]
-
-    return clock
 
 
 def committed(store: Store) -> list[tuple[Any, ...]]:

@@ -24,15 +24,8 @@ WIDTHS = {
 
 
 def network_of(width, *, linear_layers=1, pre_norm=False, depth=3, inputs=12, classes=5, last_bias=True):
-    return ResidualNetwork(
-        linear_layers=linear_layers,
-        pre_norm=pre_norm,
-        depth=depth,
-        width=width,
-        input_dimensions=inputs,
-        num_classes=classes,
-        last_bias=last_bias,
-    )
+    shape = {"linear_layers": linear_layers, "pre_norm": pre_norm, "depth": depth, "width": width}
+    return ResidualNetwork(**shape, input_dimensions=inputs, num_classes=classes, last_bias=last_bias)
 
 
 def transformer_of(attention_layers, mlp_layers, pre_norm, *, patch=None, vocabulary=None, classes=5, **changes):
@@ -48,12 +41,8 @@ def plan_of(**changes):
 
 
 def trials_of(count):
-    return [
-        Hyperparameters(
-            seed, 0.02 / (1 + seed), 0.9 - 0.1 * seed, {"hidden": 0.005 * (1 + seed), "last": 0.01 / (1 + seed)}
-        )
-        for seed in range(count)
-    ]
+    decays = [{"hidden": 0.005 * (1 + seed), "last": 0.01 / (1 + seed)} for seed in range(count)]
+    return [Hyperparameters(s, 0.02 / (1 + s), 0.9 - 0.1 * s, decay) for s, decay in enumerate(decays)]
 
 
 def trainer_of(network, plan, trials, samples):
@@ -88,13 +77,9 @@ def random_case(seed, family):
         last_bias=rng.random() < 0.5,
     )
     samples = rng.choice([2, 5, 31, 63, 64, 65, 130, 197])
-    plan = plan_of(
-        loss=rng.choice(["ce", "mse"]),
-        optimizer=rng.choice(["sgd", "adam"]),
-        clip_norm=rng.choice([None, None, 0.1, 1e-3]),
-        batch_size=rng.choice([None, max(1, samples // 2), max(1, samples // 3)]),
-        dtype=dtype,
-    )
+    drawn = {"loss": rng.choice(["ce", "mse"]), "optimizer": rng.choice(["sgd", "adam"])}
+    drawn |= {"clip_norm": rng.choice([None, None, 0.1, 1e-3])}
+    plan = plan_of(**drawn, batch_size=rng.choice([None, max(1, samples // 2), max(1, samples // 3)]), dtype=dtype)
     return network, plan, samples
 
 
@@ -143,3 +128,10 @@ def assert_native_pack(task, trials):
         list(task.run(trials, first))
     assert_same(run(trials, checkpoint=first.checkpoint, engine=Engine.AUTO)[0], whole)
     return whole
+
+
+def random_parameters(network, trials, seed=0):
+    """Return normally distributed float64 parameters of so many trials."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {spec.name: spec.shape for spec in network.parameter_specs()}
+    return {n: torch.randn(trials, *shape, generator=generator, dtype=torch.float64) for n, shape in shapes.items()}

@@ -8,9 +8,8 @@ class MixerBlock(nn.Module):
     def __init__(self, num_patches, width, expansion=2):
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.tokens = nn.Sequential(
-            nn.Linear(num_patches, expansion * num_patches), nn.GELU(), nn.Linear(expansion * num_patches, num_patches)
-        )
+        mixed = expansion * num_patches
+        self.tokens = nn.Sequential(nn.Linear(num_patches, mixed), nn.GELU(), nn.Linear(mixed, num_patches))
         self.norm2 = nn.LayerNorm(width)
         self.channels = nn.Sequential(
             nn.Linear(width, expansion * width), nn.GELU(), nn.Linear(expansion * width, width)

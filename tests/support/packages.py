@@ -15,19 +15,14 @@ def write_metadata(site: Path, name: str, entry_points: EntryPoints) -> None:
     folder = site / f"{name}-0.1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
-    lines = [
-        line
-        for group, values in entry_points.items()
-        for line in (f"[{group}]", *(f"{key} = {value}" for key, value in values.items()))
-    ]
+    groups = [[f"[{name}]", *(f"{k} = {v}" for k, v in values.items())] for name, values in entry_points.items()]
+    lines = [line for group in groups for line in group]
     (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
 def own_entry_points() -> dict[str, dict[str, str]]:
     """Return the entry points that depthrate declares."""
-    declared: dict[str, dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "entry-points"
-    ]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     return declared
 
 

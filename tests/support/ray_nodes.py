@@ -112,9 +112,7 @@ def ray_nodes() -> Iterator[Nodes]:
 
 def attempts(store: Store) -> list[Record]:
     """Return the records of all attempts that are not put together yet."""
-    return [
-        record for _, record in read_loose_records(store, [p for p in store.list("attempts") if p.endswith(".json")])
-    ]
+    return [r for _, r in read_loose_records(store, [p for p in store.list("attempts") if p.endswith(".json")])]
 
 
 def launch(folder: Store, nodes: Nodes, tmp_path: Path, **spec: Any) -> subprocess.Popen[str]:

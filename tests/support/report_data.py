@@ -92,11 +92,8 @@ def _attempt(trial_ids: list[str]) -> dict[str, Any]:
 def _geometry(trial: dict[str, Any]) -> dict[str, Any]:
     """Four classes that lie almost as a simplex does, the nearer the deeper the network."""
     means = np.eye(4) + 0.5 + np.diag([0.3, 0, 0, 0]) / trial["depth"]
-    return {
-        "trial_id": trial["trial_id"],
-        "singular_values": np.linalg.svd(means, compute_uv=False),
-        "class_gram": (means.T @ means).ravel(),
-    }
+    values = np.linalg.svd(means, compute_uv=False)
+    return {"trial_id": trial["trial_id"], "singular_values": values, "class_gram": (means.T @ means).ravel()}
 
 
 @functools.cache
@@ -119,14 +116,8 @@ def _trial(trial_id: str, rng: np.random.Generator) -> dict[str, Any]:
 
 def _curve_row(left: float, gap: float, rng: np.random.Generator) -> dict[str, float]:
     loss = (0.05 + 2.3 * left) * np.exp(0.05 * rng.normal())
-    return {
-        "loss": loss,
-        "objective": loss + gap,
-        "objective_gap": gap + 2.3 * left,
-        "accuracy": 1 - 0.9 * left,
-        "grad_norm": 0.001 + left * np.exp(0.2 * rng.normal()),
-        "lr": 0.2,
-    }
+    row = {"loss": loss, "objective": loss + gap, "objective_gap": gap + 2.3 * left, "accuracy": 1 - 0.9 * left}
+    return row | {"grad_norm": 0.001 + left * np.exp(0.2 * rng.normal()), "lr": 0.2}
 
 
 def _results(metrics: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
@@ -140,8 +131,13 @@ def _results(metrics: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCurve:
     for column, value in by.items():
         results = results[results[column] == value]
-    points = pd.DataFrame(
-        {"x": results["depth"], "y": results[metric], "seed": results["seed"], "trial_id": results["trial_id"]}
-    )
+    points = results[["depth", metric, "seed", "trial_id"]].rename(columns={"depth": "x", metric: "y"})
     fits = fit_rates(points["x"], points["y"], num_resamples=50)
     return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {}, measurement=MEASUREMENTS[metric])
+
+
+def bare_data(**given: Any) -> ReportData:
+    """Return a report without rows, apart from what is given."""
+    nothing: dict[str, Any] = dict.fromkeys(("trials", "results", "metrics", "curves"), pd.DataFrame())
+    nothing |= {"name": "s", "spec": {}, "fits": [], "store": "", "commands": [], "versions": {}, "git": None}
+    return ReportData(**(nothing | {"created_at": "", "problems": []} | given))

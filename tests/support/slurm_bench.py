@@ -112,14 +112,8 @@ class Bench:
 
     def start(self, *options: str, within: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start `depthrate run`, as an argument of the command `within` if there is one."""
-        return subprocess.Popen(
-            [*within, *self.command("run", *options)],
-            env=self.all_variables(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.folder,
-        )
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": self.folder}
+        return subprocess.Popen([*within, *self.command("run", *options)], env=self.all_variables(), **output)
 
     def run(self, verb: str, *options: str, code: int = 0) -> str:
         """Run a command to its end and return what it printed."""

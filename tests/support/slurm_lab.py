@@ -194,15 +194,9 @@ class Lab:
         folder.chmod(0o711)
         socket_path = folder / "munge.socket"
         if not self._pid("munged"):
-            self.run(
-                "munged",
-                f"--key-file={key}",
-                f"--socket={socket_path}",
-                f"--pid-file={self.folder}/pid/munged.pid",
-                f"--log-file={self.folder}/log/munged.log",
-                f"--seed-file={folder}/munge.seed",
-                "--force",
-            )
+            files = (f"--pid-file={self.folder}/pid/munged.pid", f"--log-file={self.folder}/log/munged.log")
+            seed = f"--seed-file={folder}/munge.seed"
+            self.run("munged", f"--key-file={key}", f"--socket={socket_path}", *files, seed, "--force")
         _wait("munge", 10, lambda: "MUNGE" in self.run("munge", "-n", "-S", str(socket_path), check=False))
 
     def _start_database(self) -> None:

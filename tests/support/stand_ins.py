@@ -388,6 +388,4 @@ class Matrix:
         names_it |= kind == "code" and path.partition("/files/")[0] in words
         names_it |= kind == "unpacked code" and self.place.code in words
         refused = code != self._codes[name]
-        return outcome(
-            ("refused" if refused else "named") if names_it else "silent" if refused else "as ever", said[-400:]
-        )
+        return outcome(("refused" if refused else "named") if names_it else "silent" if refused else "as ever", said)

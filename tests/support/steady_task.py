@@ -12,9 +12,7 @@ LONGEST_WAIT_S = 60.0
 
 
 @depthrate.task(version=1)
-def steady(
-    *, depth: int, trace: str, steps: int = 20, step_s: float = 0.1, hold: str = "", seed: int = 0, context: Any
-) -> Any:
+def steady(*, depth: int, trace: str, steps: int = 20, step_s: float = 0.1, hold: str = "", seed: int = 0, context):
     """Sleep through the steps, saving a checkpoint when asked or due; do not end while the file `hold` is there."""
     for step in range(int(context.load_checkpoint() or b"0"), steps):
         if context.should_stop() or context.checkpoint_due():
@@ -74,9 +72,7 @@ def stubborn(*, depth: int, seconds: float = 600.0, context: Any) -> Any:
 
 
 @depthrate.task(version=1)
-def looks_around(
-    *, depth: int, trace: str, seconds: float = 2.0, file: str = "", company: int = 1, context: Any
-) -> Any:
+def looks_around(*, depth: int, trace: str, seconds: float = 2, file: str = "", company: int = 1, context: Any) -> Any:
     """Note what a job gives its processes, and read a file of the data folder.
 
     With company it stays until so many have begun on its GPU: a busy machine starts one long before the next.

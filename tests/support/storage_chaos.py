@@ -28,6 +28,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id
@@ -39,6 +41,7 @@ from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.query import scan  # noqa: F401 - before the forks
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.states import AttemptState
+from tests.support.faulty_store import at_random, make_writes_fail
 from tests.support.s3_server import s3_server
 
 WRITERS, COMPACTIONS, REPAIRS, REMOVALS, READERS = 4, 1, 1, 1, 2
@@ -70,21 +73,6 @@ JOINED = "select count(*), count(nc1), count(distinct trial_id) from results whe
 def value_of(trial_id: str, attempt_id: str) -> float:
     """Return the number that stands in all rows of a trial that this attempt wrote."""
     return float(int(hashlib.sha256(f"{trial_id} {attempt_id}".encode()).hexdigest()[:12], 16))
-
-
-def make_writes_fail(rng: random.Random, share: float) -> None:
-    """Make a share of this process's writes fail, half of them after the content is stored."""
-    plain = Store.write
-
-    def write(store: Store, path: str, content: bytes, *, durable: bool = False) -> None:
-        when = rng.choice(["before", "after"]) if rng.random() < share else "never"
-        if when == "before":
-            raise OSError("injected before the write")
-        plain(store, path, content, durable=durable)
-        if when == "after":
-            raise OSError("injected after the write")
-
-    Store.write = write  # type: ignore[method-assign]
 
 
 def commit_pack(store: Store, sweep: str, attempt_id: str, part: int, trial_ids: list[str], skew: timedelta) -> None:
@@ -141,7 +129,7 @@ class Member:
         """Commit small packs. One pack in three has a trial that other writers commit too."""
         store, rng = Store(self.url), random.Random(f"{self.seed} {self.name} {time.time_ns()}")
         skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
-        make_writes_fail(rng, self.io_errors)
+        make_writes_fail(pytest.MonkeyPatch(), lambda path: at_random(rng, self.io_errors, ("before", "after")))
         while True:
             time.sleep(rng.uniform(0, 2 * self.pause_s))
             attempt_id = new_attempt_id()
@@ -329,13 +317,8 @@ class Chaos:
 
     def has_worked(self) -> bool:
         """Whether there were commits, reads, a group of a compaction and a repair."""
-        return (
-            self._has_done("compaction")
-            and self._has_done("repair")
-            and len(self.journal("reader")) > 2
-            and len(journalled(self.folder)) > 20
-            and self.kills["writer"] > 2
-        )
+        has_worked = self._has_done("compaction") and self._has_done("repair") and len(self.journal("reader")) > 2
+        return has_worked and len(journalled(self.folder)) > 20 and self.kills["writer"] > 2
 
     def journal(self, kind: str) -> list[str]:
         """Return the lines of all journals of a role."""
@@ -378,9 +361,7 @@ def report(chaos: Chaos) -> dict[str, Any]:
     }
 
 
-def run_chaos(
-    store: str, seconds: float, seed: int, environment: dict[str, str], pause_s: float = 1.0
-) -> dict[str, Any]:
+def run_chaos(store: str, seconds: float, seed: int, environment: dict[str, str], pause_s: float = 1.0) -> Any:
     """Run the crowd on an empty store and return the counts."""
     with tempfile.TemporaryDirectory() as folder:
         chaos = Chaos(store, Path(folder), seed, environment)

@@ -10,7 +10,6 @@ and had when its launch was done, exists, whole and once. A removed trial that n
 """
 
 import itertools
-import json
 import random
 import re
 import threading
@@ -21,12 +20,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.catalog.removals import RemovalKind, remove
 from depthrate.storage.catalog.requested_trials import requested_ids
 from depthrate.storage.catalog.specs import newest_specs, write_spec
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.protocol import Stamp
@@ -38,7 +35,8 @@ from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_swe
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.schema import row_keys
-from tests.support.tests_rows import tables_of
+from tests.support.faulty_store import fail_write
+from tests.support.tests_rows import commit
 
 QUERY = """
 select trial_id, attempt_id, (select count(*) from trials u where u.trial_id = t.trial_id) copies,
@@ -111,21 +109,8 @@ class Simulation:
         return f"20260101T000000_{self._attempts:012d}"
 
     def _commit(self, attempt: str, sweep: str, trial_ids: Sequence[str], skew_h: float = 0.0) -> None:
-        store, record = self._store(), {"attempt_id": attempt, "sweep": sweep, "trial_ids": list(trial_ids)}
-        record |= {"state": "done", "started_at": 1e9, "heartbeat_at": 1e9, "ended_at": 1e9}
-        store.write(f"attempts/sweep={sweep}/{attempt}.json", json.dumps(record).encode())
-        row = {"sweep": sweep, "attempt_id": attempt, "status": "ok", "params": "{}"}
-        row["committed_at"] = datetime.now(UTC) + timedelta(hours=skew_h)
-        by_trial = [tables_of(trial_id, attempt) for trial_id in trial_ids]
-        commit_trials(
-            store,
-            sweep=sweep,
-            attempt_id=attempt,
-            part=None,
-            trials=[{"trial_id": trial_id, **row} for trial_id in trial_ids],
-            tables={name: [tables[name] for tables in by_trial] for name in ("metrics", "curves", "features")},
-            columns=builtin_columns(),
-        )
+        at = datetime.now(UTC) + timedelta(hours=skew_h)
+        commit(self._store(), attempt, trial_ids, sweep=sweep, at=at, params={})
 
     def compaction(self) -> None:
         """Add a compaction."""
@@ -231,12 +216,8 @@ class SteppedStore(Store):
     def write(self, path: str, content: bytes, *, durable: bool = False) -> None:
         actor = self._simulation.step(f"write {path}")
         if actor.dies:
-            if self._simulation.rng.random() < 0.5:
-                folder, _, name = path.rpartition("/")
-                super().write(f"{folder}/.{name}.0.tmp", content[: len(content) // 2])
-            elif self._simulation.rng.random() < 0.5:
-                super().write(path, content)  # the write went through, and nobody lived to hear of it
-            raise Killed
+            moment = self._simulation.rng.choice(("amid", "amid", "before", "after"))
+            fail_write(super().write, path, content, moment, Killed)
         super().write(path, content, durable=durable)
         self._simulation.wrote(actor, path)
 

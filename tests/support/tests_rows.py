@@ -1,11 +1,13 @@
 """Commits for the storage tests, through the real writer."""
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.storage.commits.commit import commit_trials
@@ -13,29 +15,20 @@ from depthrate.storage.files.format import FORMAT_FILE
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.schema import Columns
 
 A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 """Attempts, in the order of their names."""
 
 
-def tables_of(
-    trial_id: str, attempt_id: str, value: float = 1.0, width: int = 3, dtype: type = np.float32
-) -> dict[str, Any]:
+def tables_of(trial_id: str, attempt_id: str, value: float = 1.0, width: int = 3, dtype: type = np.float32) -> Any:
     """One trial's tables: two steps, three layers, two samples of features at layers 1 and 2."""
-    metrics = [
-        {"step": s, "layer": k, "nc1": value + 0.1 * k + s, "singular_values": [2.0, 1.0]}
-        for s in (0, 5)
-        for k in range(3)
-    ]
+    places = [(s, k) for s in (0, 5) for k in range(3)]
+    metrics = [{"step": s, "layer": k, "nc1": value + 0.1 * k + s, "singular_values": [2.0, 1.0]} for s, k in places]
     curves = {"step": [0, 5], "loss": [2.0, float("nan")], "lr": [0.1, 0.0]}
-    features = {
-        "step": [5] * 4,
-        "layer": [1, 1, 2, 2],
-        "kind": ["sample"] * 4,
-        "label": [0, 1, 0, 1],
-        "sample_index": [0, 1, 0, 1],
-        "feature": (np.arange(4 * width).reshape(4, width) + value).astype(dtype),
-    }
+    features = {"step": [5] * 4, "layer": [1, 1, 2, 2], "kind": ["sample"] * 4, "label": [0, 1, 0, 1]}
+    vectors = (np.arange(4 * width).reshape(4, width) + value).astype(dtype)
+    features |= {"sample_index": [0, 1, 0, 1], "feature": vectors}
     contents = {"metrics": metrics, "curves": curves, "features": features}
     return {
         n: task_table(n, c, builtin_columns(), trial_id=trial_id, attempt_id=attempt_id) for n, c in contents.items()
@@ -48,6 +41,7 @@ def commit(
     trial_ids: Sequence[str],
     *,
     hour: int = 0,
+    at: datetime | None = None,
     value: float = 1.0,
     params: dict[str, Any] | None = None,
     part: int | None = None,
@@ -70,7 +64,7 @@ def commit(
             "task": task,
             "attempt_id": attempt_id,
             "status": "ok",
-            "committed_at": datetime(2026, 1, 1, hour, tzinfo=UTC),
+            "committed_at": at or datetime(2026, 1, 1, hour, tzinfo=UTC),
             "params": json.dumps({"depth": 2 + index, "lr": 0.1, "steps": 5} if params is None else params),
             "code_hash": code_hash,
         }
@@ -79,4 +73,27 @@ def commit(
     tables = {name: [tables[name] for tables in each] for name in ("metrics", "curves", "features")}
     commit_trials(
         store, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables, columns=builtin_columns()
+    )
+
+
+def commit_rows(
+    store: Store,
+    attempt_id: str,
+    trials: Mapping[str, Mapping[str, Any]],
+    *,
+    sweep: str = "s",
+    columns: Columns | None = None,
+    fields: Callable[[str], Mapping[str, Any]] = lambda trial_id: {},
+) -> None:
+    """Commit what a task returned for each trial (table -> rows, or the table itself), with these fields of its row."""
+    columns, tables = columns or builtin_columns(), defaultdict(list)
+    for trial_id, contents in trials.items():
+        for name, rows in contents.items():
+            made = isinstance(rows, pa.Table)
+            table = rows if made else task_table(name, rows, columns, trial_id=trial_id, attempt_id=attempt_id)
+            tables[name].append(table)
+    usual = {"sweep": sweep, "task": "t", "attempt_id": attempt_id, "status": "ok", "params": "{}"}
+    rows = [usual | {"trial_id": trial_id} | dict(fields(trial_id)) for trial_id in trials]
+    commit_trials(
+        store, sweep=sweep, attempt_id=attempt_id, part=None, trials=rows, tables=dict(tables), columns=columns
     )

@@ -10,8 +10,7 @@ import random
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.packing import make_pack
 from depthrate.tasks.interface import Task
 from tests.support import counted_files  # noqa: F401 - registers the filesystem
+from tests.support.clock import Clock, running_clock
 from tests.support.launches import job_options
 
 TASK = """
@@ -49,31 +49,6 @@ def little(*, index: int, context):
     context.load_checkpoint()
     return {"metrics": [{"layer": 1, "nc1": 1.0}], "curves": [{"step": 0, "loss": 1.0}]}
 """
-
-
-class Clock:
-    """Time that passes as the driver works, and jumps while it waits."""
-
-    def __init__(self) -> None:
-        self._ahead_s = 0.0
-        self._time = time.time
-
-    def __call__(self) -> float:
-        """Return the seconds since the epoch, as everybody in the simulation has them."""
-        return self._time() + self._ahead_s
-
-    def jump(self, seconds: float) -> None:
-        """Let time pass."""
-        self._ahead_s += seconds
-
-    @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """Do what happens elsewhere in no time."""
-        before = self._time()
-        try:
-            yield
-        finally:
-            self._ahead_s -= self._time() - before
 
 
 @dataclass
@@ -143,7 +118,7 @@ class SimulatedWorkers(Executor):
         before = time.process_time()
         with self._clock.standing_still():
             until = self._clock() + timeout_s
-            self._clock.jump(timeout_s)
+            self._clock.sleep(timeout_s)
             self._pass_time(until)
         ended, self._ended = self._ended, []
         self.looks.elsewhere_cpu_s += time.process_time() - before
@@ -164,16 +139,9 @@ class SimulatedWorkers(Executor):
 
     def _start(self, worker: _Worker, job: AttemptSpec) -> None:
         worker.job = job
-        worker.attempt = Attempt(
-            attempt_id=job.attempt_id,
-            sweep=job.sweep,
-            pack_id=job.pack_id,
-            trial_ids=job.trial_ids,
-            device="cpu",
-            host=f"node{worker.node}",
-            pid=0,
-            beat_s=job.options.beat_s,
-        )
+        given = {name: getattr(job, name) for name in ("attempt_id", "sweep", "pack_id", "trial_ids")}
+        where = {"device": "cpu", "host": f"node{worker.node}", "pid": 0, "beat_s": job.options.beat_s}
+        worker.attempt = Attempt(**given, **where)
         self._busy[job.attempt_id] = worker
         with self._clock.standing_still(), self._store.fs.acting("workers"):
             worker.attempt.beat(self._store)
@@ -306,7 +274,7 @@ def simulate(
     spec = {"name": "s", "task": f"{folder / 'little.py'}:little", "grid": {"index": list(range(packs))}}
     checked = check_sweep(sweep_of_spec(spec))
     store = Store(f"counted://{uuid.uuid4().hex}")
-    store.fs.delay_s, clock = delay_s, Clock()
+    store.fs.delay_s, clock = delay_s, running_clock()
     store.fs.requests.clear()
     snapshot = take_snapshot(store)
     plan = Plan(checked, snapshot, set(), [make_pack([trial]) for trial in checked.trials], {}, [])

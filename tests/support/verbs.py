@@ -69,14 +69,8 @@ def invoke(*words: str, codes: tuple[int, ...] = (0,)) -> Callable[[Place], None
 
 
 def run(place: Place, *, accept: bool = False) -> None:
-    options = LaunchOptions(
-        sweep=str(place.folder / "tiny.yaml"),
-        store=place.store.address,
-        executor="toy",
-        executor_options={"nice_level": 3},
-        device="cpu",
-        keep_results=accept,
-    )
+    toy = {"executor": "toy", "executor_options": {"nice_level": 3}, "device": "cpu", "keep_results": accept}
+    options = LaunchOptions(sweep=str(place.folder / "tiny.yaml"), store=place.store.address, **toy)
     assert run_sweep(options) is RunState.COMPLETE
 
 
@@ -156,11 +150,8 @@ def counting_trials(store: Store) -> set[str]:
 
 def state(store: Store) -> dict[str, Any]:
     """Return what a store says, without the names that are made anew each time."""
-    specs = {
-        path: json.loads(store.read(path))["spec"]
-        for path in store.list("sweeps")
-        if path.endswith(".json") and "x1" not in path
-    }
+    paths = [path for path in store.list("sweeps") if path.endswith(".json") and "x1" not in path]
+    specs = {path: json.loads(store.read(path))["spec"] for path in paths}
     lists = {path: store.read(path) for path in store.list("sweeps") if path.endswith(".trials")}
     findings = sorted(str(finding) for finding in verify(store).findings)
     store.read_format()

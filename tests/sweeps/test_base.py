@@ -46,14 +46,14 @@ def test_what_differs_is_said_and_the_rest_holds() -> None:
     assert spec == expected and len(expand(load_sweep("variant.yaml"))) == 4
 
 
-def test_a_fixed_parameter_becomes_an_axis_and_a_derived_one_fixed() -> None:
+def test_fixed_becomes_axis_and_derived_fixed() -> None:
     text = "name: v\nbase: wd.yaml\ngrid: {steps: [3, 4]}\nparams: {weight_decay_last: 0.1}\nseeds: 1\n"
     spec = load_sweep(written(text)).spec()
     assert spec["params"] == {"arch": "rn1", "weight_decay_last": 0.1} and not spec.get("derive") and spec["seeds"] == 1
     assert spec["grid"] == {"depth": [2, 3], "weight_decay": [0.001, 0.01], "steps": [3, 4]}
 
 
-def test_bases_rest_on_bases_and_shipped_sweeps_and_paths_are_the_base_s(folder: Path) -> None:
+def test_bases_nest_and_resolve_paths(folder: Path) -> None:
     written("name: far\ntask: ./law.py:law\ngrid: {depth: [2]}\n", "below/far.yaml")
     written("name: mid\nbase: far.yaml\nseeds: 3\n", "below/mid.yaml")
     spec = load_sweep(written("name: near\nbase: below/mid.yaml\ngrid: {depth: [5]}\n")).spec()
@@ -80,21 +80,20 @@ def test_what_cannot_be_is_refused(text: str, words: str) -> None:
         load_sweep(written(text))
 
 
-def test_a_stored_spec_names_no_file_to_be_read() -> None:
+def test_stored_spec_reads_no_file() -> None:
     with pytest.raises(SweepError, match="base works in sweep files only"):
         sweep_of_spec({"name": "v", "task": "collapse", "base": "/etc/passwd"})
 
 
-def test_the_variant_of_the_page_is_what_the_page_says() -> None:
+def test_documented_variant_expands() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "write-sweeps.md").read_text()
     whole, _, variant = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     written(whole, "wd.yaml")
     wide = load_sweep(written(variant, "wide.yaml"))
     trials = expand(wide)
     assert len(trials) == 25 and {trial.params["weight_decay"] for trial in trials} == {0.001} and wide.fit == ()
-    assert {trial.params["width"] for trial in trials} == {128} and {trial.params["steps"] for trial in trials} == {
-        8000
-    }
+    assert {trial.params["width"] for trial in trials} == {128}
+    assert {trial.params["steps"] for trial in trials} == {8000}
 
 
 def test_show_prints_what_it_expands_to() -> None:

@@ -99,7 +99,7 @@ def test_anything_else_is_refused_when_it_is_read(text, message):
         ("10 ** 400", "too large|no finite"),
     ],
 )
-def test_a_value_that_is_no_number_is_refused_with_its_reason(text, message):
+def test_nonnumeric_values_are_refused(text, message):
     with pytest.raises(ExpressionError, match=message):
         Expression(text).evaluate(VALUES)
 

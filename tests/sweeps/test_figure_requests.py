@@ -51,6 +51,6 @@ def test_what_has_no_meaning_is_refused(figure, words):
         (MATRIX | {"metric": "nc1"}, "unknown matrix 'nc1' in figures"),
     ],
 )
-def test_what_the_task_does_not_have_is_refused_before_anything_runs(figure, words):
+def test_undeclared_columns_are_refused(figure, words):
     with pytest.raises(SweepError, match=words):
         check_sweep(sweep(figure))

@@ -46,7 +46,7 @@ def test_spec_and_trials_are_those_of_ever(name):
     assert found(name) == GOLDEN[name]
 
 
-def test_no_two_have_one_name_under_which_a_store_would_mix_them():
+def test_ids_are_distinct():
     names = [re.findall("^name: (.*)$", (SHIPPED / f"{name}.yaml").read_text(), re.MULTILINE) for name in NAMES]
     assert all(len(found) == 1 for found in names) and len({found[0] for found in names}) == len(names)
 

@@ -5,9 +5,7 @@ import dataclasses
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.packing import pack_trials
@@ -16,6 +14,7 @@ from depthrate.sweeps.trial import trial_id_of
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
 from depthrate.tasks.registry import registered_tasks
+from tests.support.here import answer, printed
 
 COLLAPSE = registered_tasks()["collapse"]
 TEMPERATURE = Parameter(name="temperature", kind="float", default=1e-5, minimum=0, added_later=True)
@@ -39,7 +38,7 @@ def fixed(**params):
 
 
 @pytest.mark.parametrize("name", ["quickstart", "papers/mnist-rn1"])
-def test_a_parameter_that_collapse_gains_leaves_every_trial_what_it_was(name):
+def test_new_parameter_keeps_trials(name):
     sweep = load_sweep(name)
     before, after = expand(sweep, COLLAPSE), expand(sweep, grown(TEMPERATURE, PHASES))
     assert [trial.trial_id for trial in after] == [trial.trial_id for trial in before]
@@ -84,7 +83,7 @@ def test_studies_are_those_of_before():
     assert study_ids(grown(TEMPERATURE), temperature=1e-4) != study_ids(COLLAPSE)
 
 
-def test_packs_hold_one_value_unless_the_parameter_is_fusible():
+def test_packs_vary_only_in_fusible_parameters():
     spec = {**fixed(samples_per_class=5), "grid": {"temperature": [1e-5, 1e-4]}, "seeds": 2}
     fusible = dataclasses.replace(TEMPERATURE, fusible=True)
     for parameter, sizes in ((TEMPERATURE, [2, 2]), (fusible, [4])):
@@ -93,7 +92,7 @@ def test_packs_hold_one_value_unless_the_parameter_is_fusible():
         assert [len(pack.trials) for pack in pack_trials(trials, task)] == sizes
 
 
-def test_an_added_parameter_has_the_default_that_was_before():
+def test_new_parameter_has_its_old_default():
     with pytest.raises(ParameterError, match="'eps' is added and has no default"):
         Parameter(name="eps", kind="float", added_later=True)
     with pytest.raises(ParameterError, match="'eps' is -1, expected a number >= 0"):
@@ -146,21 +145,15 @@ def test_what_is_declared_wrongly_is_refused(law, added, eps, message):
         load_task(law(True, added, eps))
 
 
-def invoke(*arguments):
-    result = CliRunner().invoke(app, list(arguments))
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 @pytest.mark.slow
-def test_committed_trials_are_found_and_only_new_ones_run(law, tmp_path):
+def test_only_new_trials_run(law, tmp_path):
     sweep, store = tmp_path / "s.yaml", ["--store", str(tmp_path / "store")]
 
     def run(task, grid, *fit, options=()):
         sweep.write_text(json.dumps({"name": "s", "task": task, "grid": grid, "fit": fit}))
-        invoke("run", str(sweep), *store, *options)
+        printed("run", sweep, *store, *options)
         query = "select depth, nc1, attempt_id from results join trials using (trial_id, depth) order by nc1"
-        return json.loads(invoke("query", query, *store, "--json"))
+        return answer("query", query, *store)
 
     depths = [2, 3, 5]
     before = run(law(False), {"depth": depths})
@@ -169,7 +162,7 @@ def test_committed_trials_are_found_and_only_new_ones_run(law, tmp_path):
     requests = {"metric": "nc1", "by": ["eps"]}, {"metric": "nc1", "where": "eps = 0"}
     after = run(grown_task, {"depth": depths, "eps": [0, 1]}, *requests)
     assert [row for row in after if row["nc1"] < 1] == before and len(after) == 6
-    fits = json.loads(invoke("fit", str(sweep), *store, "--json"))
+    fits = answer("fit", sweep, *store)
     assert {row["by"]: row["n_trials"] for row in fits} == {'{"eps": 0.0}': 3, '{"eps": 1.0}': 3, "{}": 3}
-    shown = json.loads(invoke("query", "select distinct eps from results", *store, "--json"))
+    shown = answer("query", "select distinct eps from results", *store)
     assert {row["eps"] for row in shown} == {None, 1.0}, "who asks without the task sees what was stored"

@@ -1,17 +1,20 @@
 """The published JSON schema accepts what the pages teach, and a sweep file's loader and the schema refuse the same slips."""
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.json_schema import sweep_schema
-from depthrate.sweeps.load import parse_yaml, sweep_of_spec
+from depthrate.sweeps.load import SHIPPED, parse_yaml, sweep_of_spec
 from depthrate.tasks.registry import registered_tasks
+from tests.support.here import printed
 
 jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
 
@@ -51,14 +54,14 @@ def test_the_pages_have_sweeps() -> None:
 
 
 @pytest.mark.parametrize("content", [content for _, content in BLOCKS], ids=[name for name, _ in BLOCKS])
-def test_what_the_pages_teach_is_accepted_by_schema_and_loader(content: dict[str, Any]) -> None:
+def test_documented_sweeps_are_accepted(content: dict[str, Any]) -> None:
     assert says(content) == ""
     content = {key: value for key, value in content.items() if key != "base"}  # of files: test_base.py loads them
     assert sweep_of_spec(sweep_of_spec(content).spec()) == sweep_of_spec(content)
 
 
 @pytest.mark.parametrize("content", [content for _, content in BLOCKS], ids=[name for name, _ in BLOCKS])
-def test_slips_on_the_pages_are_refused_by_schema_and_loader(content: dict[str, Any]) -> None:
+def test_slips_are_refused_by_both(content: dict[str, Any]) -> None:
     for key in ("gird", "fits"):
         assert f"'{key}' was unexpected" in says(content | {key: {}})
         with pytest.raises(SweepError, match=f"unknown key '{key}' in the sweep .did you mean"):
@@ -108,10 +111,7 @@ def test_what_names_something_of_the_users_is_accepted(content: dict[str, Any]) 
         (BUILTIN | {"search": {"params": {"rl": [1]}, "objective": "nc1"}}, "'rl'"),
         (BUILTIN | {"search": {"params": {"lr": 3}, "objective": "nc1"}}, "3 is not valid"),
         (BUILTIN | {"search": {"params": {"lr": [1]}}}, "'objective' is a required property"),
-        (
-            BUILTIN | {"search": {"params": {"lr": [1]}, "objective": "nc1", "prune": {}}},
-            "'metric' is a required property",
-        ),
+        (BUILTIN | {"search": {"params": {"lr": [1]}, "objective": "nc1", "prune": {}}}, "'metric' is a required"),
         (BUILTIN | {"fit": [{"metric": "nc1", "weight": "equal"}]}, "'weight'"),
         (BUILTIN | {"figures": [{"kind": "share", "condition": "rank < 3", "x": "lr", "lines": {}}]}, "not valid"),
         (BUILTIN | {"task": "colapse"}, "colapse"),
@@ -126,10 +126,7 @@ def test_slips_are_refused(content: dict[str, Any], piece: str) -> None:
 
 def test_every_key_says_what_it_is() -> None:
     schema = VALIDATOR.schema
-    parts = [
-        schema,
-        *(schema["$defs"][name] for name in ("Search", "Prune", "FinalRuns", "FitRequest", "FigureRequest")),
-    ]
+    parts = [schema, *(schema["$defs"][n] for n in ("Search", "Prune", "FinalRuns", "FitRequest", "FigureRequest"))]
     assert all("description" in value for part in parts for value in part["properties"].values())
 
 
@@ -138,3 +135,13 @@ def test_a_range_may_have_what_the_loader_reads() -> None:
     assert says(BUILTIN | {"grid": {"depth": {"range": [2, 4]}}}) == ""
     with pytest.raises(SweepError, match="expected one of range, linspace, logspace"):
         expand(sweep_of_spec(BUILTIN | {"grid": {"depth": {"steps": [2, 4]}}}))
+
+
+def test_every_shipped_sweep_is_accepted() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
+    schema = sweep_schema(registered_tasks())
+    assert json.loads(printed("schema")) == schema
+    validator = jsonschema.Draft202012Validator(schema)
+    for path in SHIPPED.rglob("*.yaml"):
+        assert not list(validator.iter_errors(yaml.safe_load(path.read_text()))), path
+    assert len(printed("schema")) < 170_000, "each parameter stands there once"

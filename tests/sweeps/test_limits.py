@@ -26,10 +26,7 @@ BIG = "{range: [1000000]}"
 BOMBS = {
     "aliases in fit": (BILLION + BODY, "line 1: aliases expand to .* values, at most 100,000 more"),
     "aliases in name": (BILLION.replace("fit:", "x:") + "name: *a11\ntask: collapse\n", "aliases expand to"),
-    "aliases in params": (
-        BILLION.replace("fit:", "include:") + "name: b\nparams: {width: *a11}\n",
-        "aliases expand to",
-    ),
+    "aliases in params": (BILLION.replace("fit:", "include:") + "name: b\nparams: {width: *a11}\n", "aliases expand"),
     "aliases in exclude": (BILLION.replace("fit:", "exclude:") + BODY, "aliases expand to"),
     "aliases in seeds": (BILLION.replace("fit:", "seeds:") + BODY, "aliases expand to"),
     "a long text, often": (f"fit: [&a {'x' * 20_000}, {', '.join(['*a'] * 9000)}]\n" + BODY, "aliases expand to"),
@@ -45,10 +42,7 @@ BOMBS = {
         BODY + "search: {objective: nc1, sampler: grid, params: {steps: {low: 1, high: 1000000000000000}}}\n",
         "has more than 10\\^15 combinations, sampler grid",
     ),
-    "many proposals, a float": (
-        search("trials: 1e11", "log: true"),
-        "search.trials is 100000000000.0, expected an int",
-    ),
+    "many proposals, a float": (search("trials: 1e11", "log: true"), "trials is 100000000000.0, expected an int"),
     "many proposals": (search("trials: 100000000000", "log: true"), "search.trials is 100,000,000,000, at most"),
     "large batches": (search("batch: 100000000000", "log: true"), "search.batch is 100,000,000,000, at most"),
     "studies of many proposals": (
@@ -59,14 +53,8 @@ BOMBS = {
     "more seeds": (BODY + "seeds: 100000000000\n", "seeds is 100000000000, expected a count from 1 to 1,000,000"),
     "many digits": (BODY + f"seeds: {HUGE}\n", "line 4: an int of 5,000 digits, at most 300"),
     "many digits in a range": (BODY + f"grid: {{width: {{range: [{HUGE}]}}}}\n", "line 4: an int of 5,000"),
-    "a huge range": (
-        BODY + f"grid: {{width: {{range: [{'9' * 99}]}}}}\n",
-        "'width' in grid has more than 10\\^15 values, at most 1,000,000",
-    ),
-    "a huge linspace": (
-        BODY + "grid: {lr: {linspace: [0, 1, 1000000000000]}}\n",
-        "has 1,000,000,000,000 values, at most",
-    ),
+    "a huge range": (BODY + f"grid: {{width: {{range: [{'9' * 99}]}}}}\n", "has more than 10\\^15 values, at most"),
+    "a huge linspace": (BODY + "grid: {lr: {linspace: [0, 1, 1000000000000]}}\n", "has 1,000,000,000,000 values"),
     "a huge logspace": (BODY + f"grid: {{lr: {{logspace: [1, 2, {'9' * 99}]}}}}\n", "has more than 10\\^15 values"),
     "many large axes": (
         BODY + f"grid: {{width: {BIG}, steps: {BIG}, batch_size: {BIG}, momentum: {BIG}}}\n",
@@ -80,7 +68,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize(("text", "message"), BOMBS.values(), ids=BOMBS)
-def test_a_file_that_asks_for_too_much_is_refused_at_once(tmp_path, text, message):
+def test_huge_sweeps_are_refused(tmp_path, text, message):
     path = tmp_path / "bomb.yaml"
     path.write_text(text)
     started = time.process_time()
@@ -128,13 +116,12 @@ def test_more_is_allowed_where_it_is_asked_for(tmp_path):
 
 def test_aliases_of_ordinary_size_are_understood(tmp_path):
     path = tmp_path / "alias.yaml"
-    path.write_text(
-        "name: x\ntask: collapse\ngrids:\n  - {params: &p {arch: rn1, depth: 2}}\n  - {params: {<<: *p, width: 8}}\n"
-    )
+    text = "name: x\ntask: collapse\ngrids:\n  - {params: &p {arch: rn1, depth: 2}}\n  - {params: {<<: *p, width: 8}}\n"
+    path.write_text(text)
     assert [trial.params["width"] for trial in expand(load_sweep(str(path)))] == [64, 8]
 
 
-def test_a_number_that_python_does_not_print_is_refused_in_words():
+def test_huge_numbers_are_refused():
     with pytest.raises(SweepError, match="seeds is a value with thousands of digits"):
         expand(
             sweep_of_spec({"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "seeds": 10**5000})

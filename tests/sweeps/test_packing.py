@@ -67,7 +67,7 @@ shapes_of_trials = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max
 
 @settings(max_examples=50)
 @given(shapes_of_trials, st.integers(1, 9), st.booleans(), st.integers(1, 4))
-def test_no_trial_is_lost_or_doubled_and_packs_come_longest_first(shapes, most, fused, workers):
+def test_packs_are_complete_and_longest_first(shapes, most, fused, workers):
     packs = pack_trials(trials_of(shapes), task_of(most, fused), workers=workers)
     packed = sorted(trial_id for pack in packs for trial_id in pack.trial_ids)
     assert packed == [trial.trial_id for trial in trials_of(shapes)]
@@ -78,7 +78,7 @@ def test_no_trial_is_lost_or_doubled_and_packs_come_longest_first(shapes, most, 
 
 @pytest.mark.slow
 @given(shapes_of_trials, st.integers(1, 9))
-def test_a_fused_pack_has_one_shape_and_sizes_are_even(shapes, most):
+def test_packs_are_even_and_of_one_shape(shapes, most):
     sizes = {}
     for pack in pack_trials(trials_of(shapes), task_of(most)):
         (shape,) = {(trial.params["depth"], trial.params["width"]) for trial in pack.trials}
@@ -94,7 +94,7 @@ def test_a_gpu_takes_larger_packs():
 
 
 @pytest.mark.parametrize(("workers", "largest"), [(1, 10), (2, 5), (5, 2), (100, 1)])
-def test_trials_that_run_in_turn_are_shared_out_among_workers(workers, largest):
+def test_sequential_trials_spread_over_workers(workers, largest):
     packs = pack_trials(trials_of([(2, 8), (3, 8)] * 20), task_of(16, fused=False), workers=workers)
     assert max(len(pack.trials) for pack in packs) == largest
 
@@ -102,7 +102,7 @@ def test_trials_that_run_in_turn_are_shared_out_among_workers(workers, largest):
 @pytest.mark.parametrize(
     ("memory_bytes", "sizes"), [(None, [8]), (900, [8]), (899, [4, 4]), (350, [2] * 4), (10, [1] * 8)]
 )
-def test_packs_are_cut_so_that_they_fit_into_memory(memory_bytes, sizes):
+def test_packs_fit_into_memory(memory_bytes, sizes):
     task = with_memory(task_of(8), lambda params, num_trials, device: 100.0 + 50 * 2 * num_trials)
     packs = pack_trials(trials_of([(2, 8)] * 8), task, memory_bytes=memory_bytes)
     assert sorted(len(pack.trials) for pack in packs) == sizes
@@ -116,17 +116,15 @@ def test_a_pack_is_named_by_its_trials():
     assert pack_trials(trials, task_of()) == pack_trials(trials, task_of())
 
 
-def test_shapes_that_are_equal_but_not_the_same_are_kept_apart():
+def test_distinct_equal_shapes_stay_apart():
     """1, 1.0 and True are equal in Python; a list is a shape by what it holds, not by which object it is."""
     shapes = [1, 1.0, True, 1, [1], [1], [1.0], "1", None]
-    packs = pack_trials(
-        [trial(number, depth) for number, depth in enumerate(shapes)], task_of(9, estimate_s=lambda params: None)
-    )
+    packs = pack_trials([*map(trial, range(9), shapes)], task_of(9, estimate_s=lambda params: None))
     together = sorted([int(trial_id, 16) for trial_id in pack.trial_ids] for pack in packs)
     assert together == [[0, 3], [1], [2], [4, 5], [6], [7], [8]]
 
 
-def test_an_estimate_is_asked_once_for_a_fused_pack_and_once_a_trial_of_others():
+def test_estimates_per_pack_or_trial():
     asked = []
     for fused in (True, False):
         task = task_of(9, fused, estimate_s=lambda params: asked.append(params) or 1.5)
@@ -136,17 +134,13 @@ def test_an_estimate_is_asked_once_for_a_fused_pack_and_once_a_trial_of_others()
 
 
 def predicting(task, base=100.0):
-    return with_memory(
-        task, lambda params, num_trials, device: base + 50 * params["depth"] * params["width"] * num_trials
-    )
+    return with_memory(task, lambda params, num, device: base + 50 * params["depth"] * params["width"] * num)
 
 
-def test_packs_on_a_gpu_are_cut_by_its_memory_and_not_by_a_number_of_trials():
+def test_gpu_memory_cuts_packs():
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": 4, "width": 16, "samples_per_class": 10, "batch_size": 32})
-    trials = [
-        dataclasses.replace(trial, params={**params, "seed": seed})
-        for seed, trial in enumerate(trials_of([(2, 8)] * 1000))
-    ]
+    shaped = enumerate(trials_of([(2, 8)] * 1000))
+    trials = [dataclasses.replace(trial, params={**params, "seed": seed}) for seed, trial in shaped]
     room = COLLAPSE.memory_bytes(params, 500, "cuda")
     for memory_bytes, sizes in ((1e12, {1000}), (room, {500}), (room - 1, {333, 334}), (None, {125})):
         packs = pack_trials(trials, COLLAPSE, device="cuda", memory_bytes=memory_bytes)
@@ -161,7 +155,7 @@ def refusal(packs, task, memory_bytes):
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(("memory_bytes", "fits"), [(None, True), (900, True), (720, True), (719, False), (10, False)])
-def test_what_exceeds_the_memory_by_more_than_a_quarter_is_refused(memory_bytes, fits, fused):
+def test_trials_beyond_memory_are_refused(memory_bytes, fits, fused):
     task = predicting(task_of(8, fused))
     packs = pack_trials(trials_of([(2, 8)] * 4), task, memory_bytes=memory_bytes)  # one trial: 900 bytes
     if fits:
@@ -170,7 +164,7 @@ def test_what_exceeds_the_memory_by_more_than_a_quarter_is_refused(memory_bytes,
         refusal(packs, task, memory_bytes)
 
 
-def test_the_refusal_says_what_is_needed_what_there_is_and_what_would_fit():
+def test_refusal_shows_need_and_fit():
     task = predicting(task_of(1))
     packs = pack_trials(trials_of([(2, 8), (40, 8), (30, 8), (1, 8)]), task, memory_bytes=2e3)
     message = refusal(packs, task, 2e3)
@@ -181,7 +175,7 @@ def test_the_refusal_says_what_is_needed_what_there_is_and_what_would_fit():
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_value_that_is_offered_fits_and_the_next_does_not(device):
+def test_largest_offered_value_fits(device):
     params = COLLAPSE.schema.fill({"arch": "t22", "dataset": "cifar10", "depth": 34, "width": 256, "batch_size": 4000})
     large = dataclasses.replace(trial(0), params=params)
     with pytest.raises(MemoryLimitError) as caught:
@@ -194,7 +188,7 @@ def test_every_value_that_is_offered_fits_and_the_next_does_not(device):
         assert fitting <= 8e9 < too_large
 
 
-def test_a_null_that_stands_for_much_is_offered_a_number():
+def test_null_gets_a_numeric_offer():
     params = COLLAPSE.schema.fill({"arch": "t11", "dataset": "mnist", "depth": 34})
     with pytest.raises(MemoryLimitError, match=r"batch_size at most \d+ \(now null\)"):
         check_memory([make_pack([dataclasses.replace(trial(0), params=params)])], COLLAPSE, "cuda", 4e9)
@@ -207,7 +201,7 @@ def test_a_task_that_predicts_nothing_is_tried():
 
 
 @pytest.mark.parametrize(("fused", "expected"), [(True, 100 + 50 * 16 * 3), (False, 100 + 50 * 16)])
-def test_the_peak_of_a_pack_is_of_all_its_trials_only_if_they_run_together(fused, expected):
+def test_sequential_trials_share_a_peak(fused, expected):
     packs = [make_pack(trials_of([(2, 8)] * 3))]
     assert predicted_bytes(packs[0], predicting(task_of(4, fused)), "cpu") == expected
     assert predicted_bytes(make_pack([]), predicting(task_of(4, fused)), "cpu") is None
@@ -220,7 +214,7 @@ def chained_trials(depths, seeds, **changes):
     return [Trial(f"{number:016x}", "collapse", 2, item) for number, item in enumerate(params)]
 
 
-def test_trials_of_a_chain_share_a_pack_and_count_as_one():
+def test_chains_share_a_pack():
     """20 chains of full batches of 200 rows fit into a pack."""
     packs = pack_trials(chained_trials([5, 2, 3], 6), COLLAPSE)
     assert [[trial.params["depth"] for trial in pack.trials] for pack in packs] == [[2, 3, 5] * 6]
@@ -231,7 +225,7 @@ def test_trials_of_a_chain_share_a_pack_and_count_as_one():
     assert sorted([trial.params["depth"] for trial in pack.trials] for pack in unchained) == [[2, 2], [3, 3]]
 
 
-def test_a_pack_of_chains_takes_what_its_deepest_trials_take():
+def test_chain_takes_its_deepest_trial():
     (pack,), (deepest,) = (pack_trials(chained_trials(depths, 2), COLLAPSE) for depths in ([2, 3, 5], [5]))
     for one, other in ((estimated_wall_s, ()), (predicted_bytes, ("cpu",))):
         assert one(pack, COLLAPSE, *other) == one(deepest, COLLAPSE, *other)

@@ -36,7 +36,7 @@ def test_one_study_for_each_combination_of_the_grid() -> None:
     assert len({study.study_id for study in found}) == 2
 
 
-def test_more_trials_are_the_same_study_and_another_range_is_not() -> None:
+def test_more_trials_keep_the_study() -> None:
     first = studies({"params": LR, "objective": "nc1", "trials": 4})
     more = studies({"params": LR, "objective": "nc1", "trials": 9}, grid={"depth": [3, 2, 8]})
     other = studies({"params": {"lr": {"low": 0.02, "high": 1, "log": True}}, "objective": "nc1"})
@@ -58,14 +58,10 @@ def test_a_measurement_is_at_other_seeds_and_parameters() -> None:
 
 
 def test_conditions_follow_the_values_so_far() -> None:
-    search = {
-        "params": {
-            "optimizer": ["sgd", "adam"],
-            "momentum": {"low": 0.0, "high": 0.9, "when": {"optimizer": "sgd"}},
-            "clip_norm": {"low": 1, "high": 2, "when": {"depth": [3]}},
-        },
-        "objective": "nc1",
-    }
+    momentum = {"low": 0.0, "high": 0.9, "when": {"optimizer": "sgd"}}
+    clip_norm = {"low": 1, "high": 2, "when": {"depth": [3]}}
+    params = {"optimizer": ["sgd", "adam"], "momentum": momentum, "clip_norm": clip_norm}
+    search = {"params": params, "objective": "nc1"}
     shallow, deep = studies(search)
     _, momentum, clip = shallow.dimensions
     schema = shallow.task.schema
@@ -98,10 +94,7 @@ def test_conditions_follow_the_values_so_far() -> None:
         ({"params": {"lr": {"low": 1}}, "objective": "nc1"}, "expected low and high"),
         ({"params": {"lr": {"low": 1, "high": 1}}, "objective": "nc1"}, "expected low < high"),
         ({"params": {"lr": {"low": -1, "high": 1}}, "objective": "nc1"}, "'lr' is -1, expected a number > 0"),
-        (
-            {"params": {"weight_decay": {"low": 0, "high": 1, "log": True}}, "objective": "nc1"},
-            "low of a log range is 0",
-        ),
+        ({"params": {"weight_decay": {"low": 0, "high": 1, "log": True}}, "objective": "nc1"}, "low of a log .* is 0"),
         ({"params": {"optimizer": {"low": 0, "high": 1}}, "objective": "nc1"}, "Give a list of values"),
         ({"params": {"optimizer": ["sgd", "sgd"]}, "objective": "nc1"}, "has a value twice"),
         ({"params": {"width": {"low": 2, "high": 9, "step": 0.5}}, "objective": "nc1"}, "expected an int up to 7"),
@@ -141,19 +134,14 @@ def test_what_cannot_run_is_refused(search: Any, message: str) -> None:
         ("params", {"lr": {"low": 0.1, "high": 1, "when": {"optimzer": "sgd"}}}, "lr"),
     ],
 )
-def test_a_value_that_a_key_does_not_take_is_refused(key: str, value: Any, message: str) -> None:
+def test_invalid_values_are_refused(key: str, value: Any, message: str) -> None:
     with pytest.raises(SweepError, match=message):
         studies({"params": LR, "objective": "nc1", key: value})
 
 
-def test_a_sweep_with_a_search_survives_its_spec_and_overrides(tmp_path: Any) -> None:
-    written = SweepSpec(
-        name="s",
-        task="collapse",
-        params={"arch": "rn1"},
-        grid={"depth": [2]},
-        search=Search(LR, objective=("nc1",), measure=FinalRuns({"steps": 9}, seeds=[3])),
-    )
+def test_search_survives_spec_and_overrides(tmp_path: Any) -> None:
+    search = Search(LR, objective=("nc1",), measure=FinalRuns({"steps": 9}, seeds=[3]))
+    written = SweepSpec(name="s", task="collapse", params={"arch": "rn1"}, grid={"depth": [2]}, search=search)
     again = sweep_of_spec(written.spec())
     assert again == written and again.spec_hash() == written.spec_hash()
     path = tmp_path / "s.yaml"

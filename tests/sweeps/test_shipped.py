@@ -38,7 +38,7 @@ def test_a_shipped_sweep_expands(name):
 
 
 @pytest.mark.parametrize("name", [name for name in PAPERS if not name.endswith(REDUCED) and name not in QUICK])
-def test_a_sweep_of_a_paper_has_a_small_variant(name):
+def test_papers_have_small_variants(name):
     assert f"{name}-small" in PAPERS
 
 
@@ -58,12 +58,12 @@ def test_a_row_of_the_paper_has_its_settings(name):
         assert params["weight_decay"] == pytest.approx(expected)
 
 
-def test_the_literal_scaling_takes_the_last_layer_along_and_the_theorem_s_does_not():
+def test_literal_scaling_includes_the_last_layer():
     for name, last in (("papers/mnist-rn2-scaled", {None}), ("papers/mnist-rn2-theorem", {0.005})):
         assert {trial.params["weight_decay_last"] for trial in expand(load_sweep(name))} == last
 
 
-def test_only_transformers_leave_out_what_is_unconverged_as_the_paper_does():
+def test_only_transformers_exclude_unconverged_trials():
     for name in RATES:
         sweep = load_sweep(name)
         dropped = {request.unconverged for request in sweep.fit} == {"drop"}
@@ -71,7 +71,7 @@ def test_only_transformers_leave_out_what_is_unconverged_as_the_paper_does():
 
 
 @pytest.mark.parametrize("name", ["quickstart", *(name for name in PAPERS if "-rn" in name)])
-def test_residual_networks_are_fitted_over_the_number_of_blocks_too(name):
+def test_residual_networks_fit_blocks_too(name):
     assert {request.x for request in load_sweep(name).fit} == {"depth", "depth - 1"}
 
 
@@ -91,7 +91,7 @@ def is_scalar(value):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_fit_of_a_shipped_sweep_averages_over_settings(name):
+def test_shipped_fits_average_no_parameter(name):
     """Over draws it may: of the data, where the sweep has several."""
     sweep = load_sweep(name)
     trials = [trial.params for trial in expand(sweep)]

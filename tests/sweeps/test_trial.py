@@ -51,12 +51,8 @@ def test_any_other_value_is_another_trial(change):
 
 
 TEXTS = st.text('aé\u2028\U0001f600"%{}\\\n ', max_size=3)
-SCALARS = st.one_of(
-    st.sampled_from([0, 1, True, False, 0.0, -0.0, 1.0, "1", "true", "", None]),
-    st.integers(),
-    st.floats(allow_nan=False, allow_infinity=False),
-    TEXTS,
-)
+ODD = st.sampled_from([0, 1, True, False, 0.0, -0.0, 1.0, "1", "true", "", None])
+SCALARS = st.one_of(ODD, st.integers(), st.floats(allow_nan=False, allow_infinity=False), TEXTS)
 VALUES = SCALARS | st.lists(SCALARS, max_size=3)
 
 
@@ -90,13 +86,11 @@ def test_making_many_gives_the_ids_of_the_definition(case, task, version):
     for params in mappings:
         text = plainly({"task": task, "task_version": version, "params": params})
         trial_id = hashlib.sha256(text.encode()).hexdigest()[:16]
-        assert (
-            maker.make(params) == Trial(trial_id, task, version, params)
-            and trial_id_of(task, version, params) == trial_id
-        )
+        assert maker.make(params) == Trial(trial_id, task, version, params)
+        assert trial_id_of(task, version, params) == trial_id
 
 
-def test_a_list_that_changed_is_written_anew_and_nan_is_refused_again():
+def test_changed_list_is_encoded_again():
     steps, writer = [1], CanonicalWriter(["steps"])
     assert writer.write({"steps": steps}) == '{"steps":[1]}'
     steps.append(2)

@@ -236,7 +236,7 @@ def crashes(task: Task, rows: list[Row]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_data")
 @pytest.mark.parametrize("name", TASKS)
-def test_every_pair_of_options_runs_or_is_refused_at_plan(name):
+def test_pairs_run_or_are_refused(name):
     task = registered_task(name)
     pairs = pairs_of(task)
     rows = pairs.covering_rows()

@@ -75,18 +75,12 @@ def test_values_are_brought_to_one_form(kind, given, canonical):
     ids=lambda value: repr(value)[:20],
 )
 def test_wrong_types_are_refused_with_what_is_allowed(kind, given):
-    allowed = {
-        "int": "an int",
-        "float": "a number",
-        "str": "a str",
-        "bool": "true or false",
-        "list[int]": "a list of ints",
-        "list[float]": "a list of numbers",
-    }[kind]
+    allowed = {"int": "an int", "float": "a number", "str": "a str", "bool": "true or false"}
+    allowed |= {"list[int]": "a list of ints", "list[float]": "a list of numbers"}
     with pytest.raises(ParameterError) as caught:
         of_kind(kind).check(given)
     given_text = "null" if given is None else repr(given)
-    assert f"parameter 'depth' is {given_text}, expected {allowed}" in str(caught.value)
+    assert f"parameter 'depth' is {given_text}, expected {allowed[kind]}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_filling_in_many_is_filling_in_each(many):
         assert outcome(filler.fill, params) == outcome(SCHEMA.fill, params) == outcome(one_by_one, params)
 
 
-def test_filling_in_many_checks_a_value_once_and_shares_no_list(monkeypatch):
+def test_many_fills_check_once(monkeypatch):
     check, checked = Parameter.check, []
     monkeypatch.setattr(Parameter, "check", lambda self, value: checked.append(value) or check(self, value))
     filler, steps = Filler(SCHEMA), [1, 2]
@@ -166,9 +160,8 @@ def test_filling_in_many_checks_a_value_once_and_shares_no_list(monkeypatch):
 
 
 def test_an_unknown_parameter_gets_the_nearest_name():
-    with pytest.raises(
-        ParameterError, match=r"unknown parameter 'dept' in params .did you mean 'depth'\?.*Known: depth, lr, steps"
-    ):
+    message = r"unknown parameter 'dept' in params .did you mean 'depth'\?.*Known: depth, lr, steps"
+    with pytest.raises(ParameterError, match=message):
         SCHEMA.fill({"depth": 1, "dept": 2})
 
 
@@ -248,7 +241,7 @@ def test_arguments_that_are_not_understood_are_refused(function, message):
         schema_of_function(function)
 
 
-def test_what_was_stored_is_completed_with_what_the_task_gained():
+def test_stored_values_gain_defaults():
     eps = Parameter(name="eps", kind="float", default=1, added_later=True)
     schema = ParameterSchema([of_kind("int"), eps, Parameter(name="width", kind="int", default=8)])
     assert same(schema.added_later, {"eps": 1.0})
@@ -285,7 +278,7 @@ def test_a_class_declares_the_schema_in_its_order():
     assert (phases.kind, phases.default, phases.added_later) == ("list[int]", [1], True)
 
 
-def test_a_class_below_says_other_defaults_and_fixes_what_it_does_not_take():
+def test_subclass_defaults_and_fixed_values():
     assert list(Fixed.schema) == ["depth", "loss", "seed"] and Fixed.schema["seed"].is_random_seed
     assert Fixed.schema["loss"].default == "mse" and Fixed.schema["loss"].doc == "what is minimised"
     assert Base.schema["loss"].default == "ce"
@@ -293,7 +286,7 @@ def test_a_class_below_says_other_defaults_and_fixes_what_it_does_not_take():
     assert (trial.depth, trial.loss, trial.rate, trial.phases) == (3, "mse", 0.5, [3])
 
 
-def test_parameters_are_read_as_attributes_and_another_trial_differs_in_what_is_said():
+def test_attribute_access_and_changed_copies():
     trial = Base.from_params(Base.schema.fill({"depth": 2.0}))
     other = changed(trial, depth=5)
     assert (trial.depth, other.depth, other.loss) == (2, 5, "ce") and type(other) is Base

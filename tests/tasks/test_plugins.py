@@ -48,7 +48,7 @@ TASK = """
 """
 
 
-def test_a_function_of_another_package_is_a_task_under_its_registered_name(install: Install) -> None:
+def test_registered_function_of_a_package(install: Install) -> None:
     install(TASK, pendulum="outside:swing")
     assert task_names() == (*own_entry_points()[GROUP], "pendulum") and "outside" not in sys.modules
     task = load_task("pendulum")
@@ -64,9 +64,7 @@ def test_a_function_of_another_package_is_a_task_under_its_registered_name(insta
     [("raise RuntimeError('half installed')", "outside:TASK"), ("TASK = 1", "outside:TASK"), ("", "outside:TASK")],
     ids=["fails", "no task", "nothing there"],
 )
-def test_a_faulty_one_is_named_when_requested_and_left_out_of_lists(
-    install: Install, caplog: pytest.LogCaptureFixture, code: str, value: str
-) -> None:
+def test_faulty_plugin_is_named(install: Install, caplog: pytest.LogCaptureFixture, code: str, value: str) -> None:
     install(code, pendulum=value)
     with pytest.raises(PluginError, match=r"depthrate\.tasks 'pendulum'"):
         registered_task("pendulum")
@@ -87,7 +85,7 @@ def test_two_packages_cannot_register_one_name(install: Install) -> None:
         task_names()
 
 
-def test_a_copy_without_metadata_imports_and_says_what_it_lacks(tmp_path: Path) -> None:
+def test_source_copy_names_missing_metadata(tmp_path: Path) -> None:
     site = install_copy(tmp_path)
     code = """
         from depthrate.tasks.supervised.task import COLLAPSE
@@ -113,11 +111,6 @@ def test_a_copy_without_metadata_imports_and_says_what_it_lacks(tmp_path: Path) 
 
 
 def _run(site: Path, code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(site), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    alone = {"PYTHONPATH": str(site), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=alone, capture_output=True, text=True, check=False)
     return done.stderr

@@ -26,7 +26,7 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mark
 
 
-def test_a_module_in_the_working_folder_is_not_executed(executed: Path) -> None:
+def test_working_folder_module_is_not_executed(executed: Path) -> None:
     given = {"PYTHONSAFEPATH": "", "COLUMNS": "77"}
     process = start_python("depthrate", "--version", variables=given, stdout=subprocess.PIPE, text=True)
     assert process.communicate(timeout=60)[0].strip() and process.returncode == 0 and not executed.exists()

@@ -57,7 +57,7 @@ def test_a_module_is_loaded(task_file, monkeypatch):
     assert load_task("my_laws:power_law").version == 3
 
 
-def test_a_relative_file_is_made_absolute_and_nothing_else():
+def test_only_relative_files_become_absolute():
     folder = Path("/work/sweeps")
     assert absolute_task_name("./law.py:f", folder) == "/work/sweeps/law.py:f"
     assert absolute_task_name("/abs/law.py:f", folder) == "/abs/law.py:f"
@@ -90,7 +90,7 @@ def test_what_cannot_be_loaded_is_explained(task_file, monkeypatch, name, parts)
         assert part in str(caught.value)
 
 
-def test_trials_run_in_turn_each_with_its_own_context():
+def test_sequential_trials_have_own_contexts():
     @task()
     def double(*, depth: int, seed: int = 0, context):
         return {"metrics": [{"layer": depth, "seen": list(context.narrowed)}]}
@@ -103,7 +103,7 @@ def test_trials_run_in_turn_each_with_its_own_context():
     ]
 
 
-def test_results_come_as_trials_finish_and_a_stop_comes_between_trials():
+def test_results_stream_and_stop_between_trials():
     calls = []
 
     @task()
@@ -130,7 +130,7 @@ def test_a_fused_task_gets_lists_for_what_varies():
     assert [(r.index, r.tables["metrics"][0]["value"]) for r in results] == [(0, 1.0), (1, 5.0)]
 
 
-def test_a_fused_task_must_return_one_result_a_trial():
+def test_result_count_must_match():
     @task(fusible=["seed"])
     def short(*, seed: int = 0):
         return [{}]
@@ -160,9 +160,7 @@ def test_a_fused_task_must_return_a_list(returned):
 def test_a_function_that_returns_no_tables_is_refused(tmp_path, text, form):
     other = "@depthrate.task()\ndef good(*, depth: int):\n    return {}\n"
     (tmp_path / "mine.py").write_text(f"import depthrate\n{other}@depthrate.task()\n{text}\n")
-    with pytest.raises(
-        TaskError, match=rf"mine.py:law \(mine.py, line 5\) is {form}, expected a function that returns"
-    ):
+    with pytest.raises(TaskError, match=rf"mine.py:law \(mine.py, line 5\) is {form}, expected a function that"):
         load_task("./mine.py:law", tmp_path)
     assert load_task("./mine.py:good", tmp_path).name == "mine:good"
 
@@ -175,7 +173,7 @@ def test_fusible_must_name_an_argument():
             return []
 
 
-def test_a_task_file_is_executed_once_until_it_changes(tmp_path: Path) -> None:
+def test_task_file_executes_once_per_change(tmp_path: Path) -> None:
     path = tmp_path / "counted.py"
     text = "import depthrate\nwith open(__file__ + '.log', 'a') as log:\n    log.write('x')\n"
     text += "@depthrate.task(version={})\ndef f(*, depth: int): return {{}}\n"

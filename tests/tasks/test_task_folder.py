@@ -45,17 +45,15 @@ def measured(path: Path, function: str = "law") -> float:
 
 
 @pytest.mark.slow
-def test_two_folders_with_modules_of_one_name_do_not_mix(tmp_path: Path) -> None:
+def test_equal_module_names_stay_apart(tmp_path: Path) -> None:
     first, second = make(tmp_path / "first", 1), make(tmp_path / "second", 2)
     assert [measured(path) for path in (first, second, first, second)] == [1, 2, 1, 2]
     assert [measured(path, "late") for path in (first, second, first)] == [10, 20, 10], "imported while it runs"
     assert (tmp_path / "first" / "model.py.log").read_text() == "x", "executed once"
-    assert not {str(tmp_path / "first"), str(tmp_path / "second")} & set(sys.path), (
-        "what was read is imported, not the folder"
-    )
+    assert not {str(tmp_path / "first"), str(tmp_path / "second")} & set(sys.path), "what was read is imported"
 
 
-def test_what_lies_beside_comes_after_the_standard_library_and_before_everything_else(tmp_path: Path) -> None:
+def test_neighbours_follow_the_standard_library(tmp_path: Path) -> None:
     path = make(tmp_path / "task", 1)
     for name, content in {"random": "raise OSError", "model_zoo": "HERE = 1", "yaml_of_mine": "HERE = 1"}.items():
         (path.parent / f"{name}.py").write_text(content)
@@ -70,7 +68,7 @@ def test_what_lies_beside_comes_after_the_standard_library_and_before_everything
     assert measured(path) == 1
 
 
-def test_a_folder_that_was_on_the_path_before_stays_there(tmp_path: Path) -> None:
+def test_existing_path_entry_stays(tmp_path: Path) -> None:
     first, second = make(tmp_path / "first", 1), make(tmp_path / "second", 2)
     sys.path.append(str(first.parent))
     assert [measured(first), measured(second)] == [1, 2] and str(first.parent) in sys.path
@@ -100,15 +98,10 @@ def test_a_folder_that_was_on_the_path_before_stays_there(tmp_path: Path) -> Non
             ["line 1: `from profile import MLP`", "'profile' is a standard library module"],
         ),
         ({"my_task": "import model\n", "model": "\n1 / 0\n"}, ["model.py, line 2: `1 / 0`: ZeroDivisionError"]),
-        (
-            {"my_task": "import model\n", "model": "def f(:"},
-            ["line 1: `import model`: SyntaxError", "(model.py, line 1)"],
-        ),
+        ({"my_task": "import model\n", "model": "def f(:"}, ["1: `import model`: SyntaxError", "(model.py, line 1)"]),
     ],
 )
-def test_what_cannot_be_imported_is_said_with_line_path_and_remedy(
-    files: dict[str, str], parts: list[str], tmp_path: Path
-) -> None:
+def test_import_errors_name_line_and_fix(files: dict[str, str], parts: list[str], tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / f"{name}.py").write_text(content)
     with pytest.raises(TaskError) as caught:

@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.compare import pair_up
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
@@ -17,45 +16,33 @@ from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report.fit_text import fit_sentence, unconverged_sentence
 from depthrate.orchestrator.report.text import curve_label
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.storage.tables.from_task import task_table
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.tests_rows import commit_rows
 
 
 def stored(
     store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok", curves: Any = None
 ) -> list[Trial]:
-    columns = builtin_columns()
-    planned = [Trial(f"t{number}", "task", 1, params) for number, params in enumerate(trials)]
+    planned = {f"t{number}": params for number, params in enumerate(trials)}
     store.write_format()
     store.write("attempts/sweep=s/a.json", b"{}")
-    tables = {
-        name: [task_table(name, rows(t.params), columns, trial_id=t.trial_id, attempt_id="a") for t in planned]
-        for name, rows in {"metrics": metrics, "curves": curves}.items()
-        if rows is not None
-    }
-    rows = [
-        {"trial_id": t.trial_id, "attempt_id": "a", "status": status(t.params), "params": json.dumps(dict(t.params))}
-        for t in planned
-    ]
-    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables=tables, columns=columns)
-    return planned
+    tables = {name: rows for name, rows in {"metrics": metrics, "curves": curves}.items() if rows is not None}
+    contents = {t: {name: rows(params) for name, rows in tables.items()} for t, params in planned.items()}
+    commit_rows(store, "a", contents, fields=lambda t: {"status": status(planned[t]), "params": json.dumps(planned[t])})
+    return [Trial(name, "task", 1, params) for name, params in planned.items()]
 
 
 def test_parameters_named_like_columns_group_and_order(folder: Store) -> None:
     grid = [{"depth": d, "steps": s, "loss": "ce"} for d in (2, 4, 8) for s in (5, 6, 8)]
     trials = stored(folder, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
     curves = fit_curves(results_of(folder), [FitRequest("nc1", by=("steps", "loss"))], trials)
-    assert [(c.by, round(c.power.exponent, 6), round(c.power.prefactor, 6)) for c in curves if c.power] == [
-        ({"steps": 5, "loss": "ce"}, 0.5, 5.0),
-        ({"steps": 6, "loss": "ce"}, 0.5, 6.0),
-        ({"steps": 8, "loss": "ce"}, 0.5, 8.0),
-    ]
+    found = [(c.by, round(c.power.exponent, 6), round(c.power.prefactor, 6)) for c in curves if c.power]
+    assert found == [({"steps": steps, "loss": "ce"}, 0.5, float(steps)) for steps in (5, 6, 8)]
     (by_steps, *_) = fit_curves(results_of(folder), [FitRequest("nc1", x="steps", by=("depth",))], trials)
     assert by_steps.power is not None and by_steps.power.exponent == pytest.approx(-1)
 
@@ -80,7 +67,7 @@ def test_what_cannot_be_fitted_says_why(folder: Store) -> None:
     assert few.fits == [] and "at least 3 needed" in str(few.note)
 
 
-def test_one_value_a_trial_though_it_has_two_splits(folder: Store) -> None:
+def test_two_splits_give_one_value(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth = params["depth"]
         return [{"split": s, "layer": depth, "nc1": v / depth} for s, v in (("test", 9), ("train", 1))]
@@ -105,20 +92,16 @@ def test_what_is_left_out_is_counted(folder: Store) -> None:
     assert row["n_trials"] == 6 and json.loads(row["excluded"]) == curve.excluded
 
 
-def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(folder: Store) -> None:
-    trials = stored(
-        folder,
-        [{"depth": d, "loss": "ce"} for d in (2, 4, 8)],
-        lambda p: [{"layer": 1, "nc1": 1.0}],
-        curves=lambda p: [{"loss": 1 / p["depth"]}],
-    )
+def test_measured_curve_named_like_a_parameter(folder: Store) -> None:
+    trials = [{"depth": d, "loss": "ce"} for d in (2, 4, 8)]
+    trials = stored(folder, trials, lambda p: [{"layer": 1, "nc1": 1.0}], curves=lambda p: [{"loss": 1 / p["depth"]}])
     results = results_of(folder)
     assert results.sql("select distinct loss from results").fetchall() == [("ce",)]
     (curve,) = fit_curves(results, [FitRequest("loss")], trials)
     assert curve.power is not None and curve.power.exponent == pytest.approx(1)
 
 
-def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
+def test_layer_counts_from_either_end(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth = params["depth"]
         return [{"layer": layer, "nc1": (layer + 1) / depth} for layer in range(depth + 1)]
@@ -133,7 +116,7 @@ def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
     assert [row["layer"] for row in before.table_rows("s")] == [-2] * len(before.fits)
 
 
-def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Store) -> None:
+def test_filter_excludes_nothing(folder: Store) -> None:
     grid = [{"depth": d, "lr": lr} for d in (2, 4, 8) for lr in (0.1, 0.2)]
     trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"]}])
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", where="lr > 0.15 or depth = 2")], trials)
@@ -142,7 +125,7 @@ def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Store) -> None:
         fit_curves(results_of(folder), [FitRequest("nc1", where="lrr > 0")], trials)
 
 
-def test_an_x_of_zero_is_left_out_by_name(folder: Store) -> None:
+def test_zero_x_is_excluded_by_name(folder: Store) -> None:
     grid = [{"weight_decay": w} for w in (0.0, 0.1, 0.2, 0.4)]
     trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": 1.0 + p["weight_decay"]}])
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x="weight_decay")], trials)
@@ -152,15 +135,15 @@ def test_an_x_of_zero_is_left_out_by_name(folder: Store) -> None:
 
 def with_curves(store: Store, heights: dict[int, list[float]]) -> list[Trial]:
     """Commit a trial a depth whose objective went through these heights at steps 25, 50, 75 and 100."""
-    return stored(
-        store,
-        [{"depth": d} for d in heights],
-        lambda p: [{"step": 100, "layer": 1, "nc1": 1 / p["depth"]}],
-        curves=lambda p: [{"step": 25 * (i + 1), "objective": height} for i, height in enumerate(heights[p["depth"]])],
-    )
+
+    def curves(p: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"step": 25 * (i + 1), "objective": height} for i, height in enumerate(heights[p["depth"]])]
+
+    rows = [{"depth": d} for d in heights]
+    return stored(store, rows, lambda p: [{"step": 100, "layer": 1, "nc1": 1 / p["depth"]}], curves=curves)
 
 
-def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(folder: Store) -> None:
+def test_falling_objectives_are_counted_and_dropped(folder: Store) -> None:
     heights = {2: [4, 2, 1, 0.995], 4: [4, 2, 1, 0.985], 8: [4, 2, 1, 1.0], 16: [1, 1, 1, 2]}
     trials = with_curves(folder, heights)
     kept, dropped = fit_curves(results_of(folder), [FitRequest("nc1"), FitRequest("nc1", unconverged="drop")], trials)
@@ -174,9 +157,7 @@ def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(f
 def test_untrained_trials_are_excluded_with_the_cure(folder: Store) -> None:
     def curves(params: Any) -> list[dict[str, Any]]:
         end = 2.3 if (params["depth"], params["seed"]) in ((8, 0), (8, 2)) else 0.01
-        return [
-            {"step": step, "objective": loss + 0.1, "loss": loss} for step, loss in ((0, 2.6), (75, end), (100, end))
-        ]
+        return [{"step": step, "objective": y + 0.1, "loss": y} for step, y in ((0, 2.6), (75, end), (100, end))]
 
     grid = [{"dataset": "digits", "loss": "ce", "depth": d, "seed": s} for d in (2, 3, 5, 8) for s in (0, 1, 2)]
     nc1 = lambda p: [{"step": 100, "layer": 1, "nc1": p["depth"] ** -0.5 * (1 + 0.01 * p["seed"])}]  # noqa: E731
@@ -191,7 +172,7 @@ def test_untrained_trials_are_excluded_with_the_cure(folder: Store) -> None:
     assert row["preferred"] == "power" and row["local_exponent"] == curve.sensitivity[-1]["exponent"]
 
 
-def test_fits_that_differ_in_an_option_alone_are_told_apart(folder: Store) -> None:
+def test_fits_differ_in_one_option(folder: Store) -> None:
     trials = with_curves(folder, {2: [1], 4: [1], 8: [1]})
     asked = [FitRequest("nc1"), FitRequest("nc1", x_min=4)]
     names = [curve.label() for curve in fit_curves(results_of(folder), asked, trials)]
@@ -214,7 +195,7 @@ def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
     assert [row["common_exponent"] for row in powers] == [two[0].common.exponent] * 2
 
 
-def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Store) -> None:
+def test_cut_off_target_and_sensitivity(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         bend = 0.5 if params["depth"] == 2 else 1.0
         return [{"layer": 1, "nc1": bend / params["depth"] * (1 + 0.01 * params["seed"])}]
@@ -230,15 +211,12 @@ def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Store) -> None:
     assert fixed.excluded == {"below the cut-off": 6} and len(fixed.rows) == 9
 
 
-def test_x_may_be_arithmetic_and_intervals_are_over_whole_seeds(folder: Store) -> None:
+def test_arithmetic_x_over_whole_seeds(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         return [{"layer": 1, "nc1": (params["depth"] - 1) ** -0.5 * (1 + 0.2 * params["seed"])}]
 
-    trials = stored(
-        folder,
-        [{"depth": d, "seed": s} for d in (1, 2, 4, 8) for s in (0, 1, 2)],
-        lambda p: metrics(p) if p["depth"] > 1 else [{"layer": 1, "nc1": 1.0}],
-    )
+    planned = [{"depth": d, "seed": s} for d in (1, 2, 4, 8) for s in (0, 1, 2)]
+    trials = stored(folder, planned, lambda p: metrics(p) if p["depth"] > 1 else [{"layer": 1, "nc1": 1.0}])
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x="depth - 1")], trials)
     assert curve.excluded == {"depth - 1 not positive": 3} and curve.draws == "3 seeds"
     assert curve.power is not None and curve.power.exponent == pytest.approx(0.5)
@@ -247,7 +225,7 @@ def test_x_may_be_arithmetic_and_intervals_are_over_whole_seeds(folder: Store) -
     assert (row["x"], row["over"], row["n_seeds"], row["ci_method"]) == ("depth - 1", "3 seeds", 3, "seeds")
 
 
-def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Store) -> None:
+def test_replicates_of_other_parameters(folder: Store) -> None:
     grid = [{"depth": d, "seed": s, "steps": n} for d in (2, 4, 8) for s in (0, 1, 2) for n in (5, 6)]
     trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["depth"] ** -0.5 * (1 + 0.01 * p["seed"])}])
     requests = [FitRequest("nc1"), FitRequest("nc1", over="steps")]
@@ -259,16 +237,12 @@ def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Stor
         for pairs in ([(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 0), (1, 0)])
     }
     assert texts == {"2 seeds, each with its own data_seed", "2 seeds, at the 2 values of data_seed used", "2 seeds"}
-    assert interval_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", (
-        "each trial is its own draw"
-    )
+    assert interval_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", "each trial is one draw"
     chain = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
-    assert interval_text(FitRequest("nc1"), chain, []) == "1 seed", (
-        "in a chain each depth starts where the previous one ended"
-    )
+    assert interval_text(FitRequest("nc1"), chain, []) == "1 seed", "in a chain each depth continues the last one"
 
 
-def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -> None:
+def test_last_layer_theorem_excludes_other_layers(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth, seed = params["depth"], params["seed"]
         return [{"layer": layer, "nc1": (1 + 0.01 * seed * depth) / (depth + layer)} for layer in range(1, depth + 1)]
@@ -280,10 +254,8 @@ def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -
     assert [curve.bound is not None for curve in curves] == [True, True, False, False]
 
 
-def test_settings_that_a_curve_is_an_average_over_are_named(folder: Store) -> None:
-    grid = [
-        {"depth": d, "seed": s, "lr": lr, "decay": 1 / d} for d in (2, 4, 8) for s in (0, 1, 2) for lr in (0.1, 0.2)
-    ]
+def test_averaged_parameters_are_named(folder: Store) -> None:
+    grid = [{"depth": d, "seed": s, "lr": lr, "decay": 1 / d} for d in (2, 4, 8) for s in range(3) for lr in (0.1, 0.2)]
     trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"] * (1 + 0.01 * p["seed"])}])
     requests = [FitRequest("nc1"), FitRequest("nc1", by=("lr",)), FitRequest("nc1", where="lr = 0.1")]
     both, *apart = fit_curves(results_of(folder), requests, trials)

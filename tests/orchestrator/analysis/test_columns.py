@@ -4,12 +4,12 @@ from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, builtin_columns
 from depthrate.tasks.registry import builtin_task_names, registered_task
 
 
-def test_curves_with_the_name_of_a_parameter_of_depthrate_s_tasks_are_last_in_every_store() -> None:
+def test_curves_named_like_parameters_come_last() -> None:
     parameters = {name for task in builtin_task_names() for name in registered_task(task).schema}
     assert set(builtin_columns().standard["curves"]) & parameters == set(ALWAYS_LAST)
 
 
-def test_a_sweep_is_checked_with_the_columns_that_its_results_have() -> None:
+def test_sweep_columns_equal_result_columns() -> None:
     of_collapse, of_regression = (result_columns(registered_task(name)) for name in ("collapse", "regression"))
     assert of_collapse is not None and of_regression is not None
     assert of_collapse["loss"] == "varchar" and of_collapse["last_loss"] == of_regression["last_loss"] == "double"

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.cli.app import app
+from tests.support.here import refused
 
 pytestmark = pytest.mark.slow
 SWEEP = """
@@ -58,16 +59,12 @@ def test_python_says_what_the_command_says() -> None:
     printed = json.loads(invoke("compare", "half", "one", "--json").stdout)
     found = depthrate.compare("half", depthrate.load("one.yaml"))
     (fit,), row = printed["fits"], found.df().iloc[0]
-    assert (
-        row["metric"] == fit["metric"] == "nc1" and 0.45 < row["first_exponent"] < 0.55 < 0.9 < row["second_exponent"]
-    )
+    assert row["metric"] == fit["metric"] == "nc1"
+    assert 0.45 < row["first_exponent"] < 0.55 < 0.9 < row["second_exponent"]
     assert (row["first_exponent"], row["second_ci_low"]) == (fit["first"]["exponent"], fit["second"]["ci_low"])
     assert row["p_equal"] == fit["p_equal"] < 1e-3
-    assert (
-        found.parameters.frame.values.tolist()
-        == [["exponent", [0.5], [1.0]]]
-        == [["exponent", *printed["parameters"]["exponent"]]]
-    )
+    rows = found.parameters.frame.values.tolist()
+    assert rows == [["exponent", [0.5], [1.0]]] == [["exponent", *printed["parameters"]["exponent"]]]
     assert "half (12 trials) and one (12 trials). 0 trials are in both" in repr(found)
     assert found._repr_html_().count("<table") == 2
     same = depthrate.compare("one", "one")
@@ -75,12 +72,10 @@ def test_python_says_what_the_command_says() -> None:
     assert "the same values" in repr(same) and "12 trials are in both" in repr(same)
 
 
-def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other() -> None:
+def test_groups_against_a_single_curve() -> None:
     """Before this, there was nothing to compare where only `by` differed."""
     grouped = SWEEP.format(name="grouped", exponent=0.5).replace("metric: nc1", "metric: nc1, by: [exponent]")
-    Path("grouped.yaml").write_text(
-        grouped.replace("params: {exponent: 0.5}\ngrid: {", "grid: {exponent: [0.5, 1.0], ")
-    )
+    Path("grouped.yaml").write_text(grouped.replace("params: {exponent: 0.5}\ngrid: {", "grid: {exponent: [0.5, 1], "))
     invoke("run", "grouped.yaml", "--workers", "1", "--quiet")
     for sweeps, by in ((("grouped", "one"), 0), (("one", "grouped"), 1)):
         fits = json.loads(invoke("compare", *sweeps, "--json").stdout)["fits"]
@@ -91,10 +86,8 @@ def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other() -> 
     assert len(depthrate.compare("grouped", "one").df()) == 2
 
 
-def test_sweeps_without_a_common_fit_name_what_each_fits() -> None:
-    Path("other.yaml").write_text(
-        SWEEP.format(name="other", exponent=1.0).replace("metric: nc1", "metric: nc1, x: depth - 1")
-    )
+def test_sweeps_without_a_common_fit() -> None:
+    Path("other.yaml").write_text(SWEEP.format(name="other", exponent=1.0).replace("nc1", "nc1, x: depth - 1"))
     printed = invoke("compare", "half", "other.yaml").stdout
     for part in ("half fits nc1 over depth", "other fits nc1 over depth - 1", "under fit:"):
         assert part in " ".join(printed.split())
@@ -104,8 +97,7 @@ def test_sweeps_without_a_common_fit_name_what_each_fits() -> None:
 
 def test_quiet_says_what_fails() -> None:
     Path("bad.yaml").write_text(SWEEP.format(name="bad", exponent="[0.5]"))
-    refused = CliRunner().invoke(app, ["run", "bad.yaml", "--quiet"])
-    assert refused.exit_code == 2 and refused.stdout == "" and "exponent" in refused.stderr
+    assert "exponent" in refused("run", "bad.yaml", "--quiet")
 
 
 def test_a_notebook_takes_the_options_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,13 +105,11 @@ def test_a_notebook_takes_the_options_of_the_command(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
-def test_two_depths_are_no_rate_in_a_notebook_and_share_none() -> None:
+def test_two_depths_have_no_exponent() -> None:
     half, one = (depthrate.load(f"{name}.yaml", depth=[2, 3], name=f"{name}-2") for name in ("half", "one"))
     for sweep in (half, one):
         fits = sweep.run(quiet=True, workers=1)
-        assert fits.sentence.startswith(
-            f"{sweep.name}: 0 curves fitted, 1 without a fit (2 values of depth, at least 3"
-        )
+        assert fits.sentence.startswith(f"{sweep.name}: 0 curves fitted, 1 without a fit (2 values of depth, at least")
         assert fits.frame.empty
     found = depthrate.compare(half, one).df().iloc[0]
     assert all(found[name] is None for name in ("first_exponent", "second_exponent", "common_exponent", "p_equal"))

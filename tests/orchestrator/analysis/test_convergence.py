@@ -24,17 +24,17 @@ def ended(heights: dict[int, float], *, limit: float | None = None, schedule: st
     return found
 
 
-def test_the_fall_is_that_over_the_last_quarter_of_steps_between_the_points_that_there_are() -> None:
+def test_fall_over_the_last_quarter() -> None:
     moved, start, height, scale = ended({0: 9.0, 50: 2.0, 70: 1.4, 80: 1.2, 100: 1.0})
     assert start == 75 and moved == pytest.approx((1.3 - 1.0) / 1.0) and (height, scale) == (1.0, 1.0)
 
 
-def test_it_is_a_share_of_the_gap_and_a_rise_is_negative() -> None:
+def test_fall_is_a_share_of_the_gap() -> None:
     assert ended({0: 9.0, 75: 1.02, 100: 1.0}, limit=0.9)[0] == pytest.approx(0.2)
     assert ended({0: 9.0, 75: 0.95, 100: 1.0}, limit=0.9)[0] == pytest.approx(-0.5)
 
 
-def test_under_a_cosine_the_quarter_of_the_learning_rate_counts_too() -> None:
+def test_cosine_scales_the_last_quarter() -> None:
     judged = judged_steps("cosine", 1000)
     assert judged == [pytest.approx(438, abs=1), 750], "u + sin(pi u) / pi = 3/4 at u = 0.438"
     still = {0: 9.0, 400: 1.5, 438: 1.4, 600: 1.05, 700: 1.0, 750: 1.0, 1000: 1.0}
@@ -43,33 +43,25 @@ def test_under_a_cosine_the_quarter_of_the_learning_rate_counts_too() -> None:
     assert ended(still)[0] == 0
 
 
-def test_a_deeper_network_above_a_shallower_one_is_flagged_with_its_size() -> None:
+def test_deeper_above_shallower_is_flagged() -> None:
     def trial(name: str, **params: Any) -> Trial:
         return Trial(name, "collapse", 3, {"arch": "rn1", "weight_decay": 0.005, "lr": 0.1, "seed": 0, **params})
 
-    trials = [
-        trial("a", depth=2),
-        trial("b", depth=3, lr=0.2, seed=1),
-        trial("c", depth=5),
-        trial("d", depth=3, weight_decay=0.01),
-    ]
-    found = {
-        "a": (0.0, 1.0, 0.030, 0.01),
-        "b": (0.0, 1.0, 0.031, 0.01),
-        "c": (0.0, 1.0, 0.028, 0.008),
-        "d": (0.0, 1.0, 0.9, 0.5),
-    }
+    trials = [trial("a", depth=2), trial("b", depth=3, lr=0.2, seed=1), trial("c", depth=5)]
+    trials.append(trial("d", depth=3, weight_decay=0.01))
+    ends = {"a": (0.030, 0.01), "b": (0.031, 0.01), "c": (0.028, 0.008), "d": (0.9, 0.5)}
+    found = {name: (0.0, 1.0, *end) for name, end in ends.items()}
     assert _above_shallower(found, trials, OBJECTIVE) == {"b": pytest.approx(0.1)}, "another decay is another optimum"
 
 
-def test_a_deeper_network_that_stays_where_the_shallower_one_ended_is_not_above_it() -> None:
+def test_deeper_at_the_shallower_end() -> None:
     trials = [Trial(f"t{depth}", "collapse", 3, {"arch": "rn1", "depth": depth}) for depth in (2, 3, 5)]
     heights = (0.03, 0.03 * (1 + 4e-16), 0.03 * (1 + 1e-6))
     found = {trial.trial_id: (0.0, 1.0, height, 0.01) for trial, height in zip(trials, heights, strict=True)}
     assert set(_above_shallower(found, trials, OBJECTIVE)) == {"t5"}, "rounding does not count"
 
 
-def test_a_trial_far_above_its_siblings_has_failed_and_no_other() -> None:
+def test_trial_far_above_siblings_failed() -> None:
     def trial(name: str, **params: Any) -> Trial:
         return Trial(name, "collapse", 3, {"arch": "rn2", "depth": 34, "lr": 0.005, **params})
 
@@ -83,13 +75,9 @@ def test_a_trial_far_above_its_siblings_has_failed_and_no_other() -> None:
 
 def untrained(losses: dict[str, float], *, gap: float = 2.38, first: float = 2.6, **params: Any) -> set[str]:
     trials = [Trial(name, "collapse", 3, {"dataset": "digits", "loss": "ce", **params}) for name in losses]
+    steps, gaps = np.array([0.0, 100.0]), np.array([3.0, gap if gap else math.nan])
     curves = {
-        name: {
-            "step": np.array([0.0, 100.0]),
-            "height": np.array([first + 0.1, loss + 0.1]),
-            "gap": np.array([3.0, gap if gap else math.nan]),
-            "loss": np.array([first, loss]),
-        }
+        name: {"step": steps, "height": np.array([first, loss]) + 0.1, "gap": gaps, "loss": np.array([first, loss])}
         for name, loss in losses.items()
     }
     return _untrained(curves, trials, OBJECTIVE)

@@ -8,25 +8,18 @@ import pytest
 from click.testing import CliRunner
 
 import depthrate
-from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import compare
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
-from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.storage.tables.from_task import task_table
+from tests.support.tests_rows import commit_rows
 
-SWEEP: dict[str, Any] = {
-    "name": "s",
-    "task": "collapse",
-    "params": {"arch": "rn1", "samples_per_class": 2, "steps": 100},
-    "grid": {"depth": [3, 5, 9]},
-    "seeds": 3,
-    "fit": [{"metric": "nc1"}, {"metric": "nc1", "unconverged": "drop"}],
-}
+SWEEP: dict[str, Any] = {"name": "s", "task": "collapse", "grid": {"depth": [3, 5, 9]}, "seeds": 3}
+SWEEP |= {"params": {"arch": "rn1", "samples_per_class": 2, "steps": 100}}
+SWEEP |= {"fit": [{"metric": "nc1"}, {"metric": "nc1", "unconverged": "drop"}]}
 
 
 @pytest.fixture
@@ -35,23 +28,16 @@ def checked(folder: Store) -> CheckedSweep:
     checked = check_sweep(depthrate.Sweep(**SWEEP)._spec)
     folder.write_format()
     folder.write("attempts/sweep=s/a.json", b"{}")
-    tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
+    heights = {25: 2.0, 75: 1.005, 100: 1.0}
+    curves = [{"step": s, "objective": y, "objective_gap": y - 0.99} for s, y in heights.items()]
+    contents, rows = {}, {}
     for trial in checked.trials:
         depth, seed = trial.params["depth"], trial.params["seed"]
-        heights = {25: 2.0, 75: 1.005, 100: 1.0}
-        rows = {
-            "metrics": [{"step": 100, "layer": depth, "nc1": (1 + 0.01 * seed * depth) / depth}],
-            "curves": [{"step": s, "objective": y, "objective_gap": y - 0.99} for s, y in heights.items()],
-        }
-        for name, part in rows.items():
-            tables[name].append(task_table(name, part, builtin_columns(), trial_id=trial.trial_id, attempt_id="a"))
-    commits = [
-        {"trial_id": t.trial_id, "task": t.task, "task_version": t.task_version, "params": json.dumps(dict(t.params))}
-        | {"attempt_id": "a", "status": "ok"}
-        for t in checked.trials
-    ]
-    columns = builtin_columns()
-    commit_trials(folder, sweep="s", attempt_id="a", part=None, trials=commits, tables=tables, columns=columns)
+        metrics = [{"step": 100, "layer": depth, "nc1": (1 + 0.01 * seed * depth) / depth}]
+        contents[trial.trial_id] = {"metrics": metrics, "curves": curves}
+        rows[trial.trial_id] = {"task": trial.task, "task_version": trial.task_version}
+        rows[trial.trial_id] |= {"params": json.dumps(dict(trial.params))}
+    commit_rows(folder, "a", contents, fields=rows.__getitem__)
     return checked
 
 
@@ -60,7 +46,7 @@ def kept(store: Store) -> list[Any]:
     return results_of(store).sql(query).fetchall()
 
 
-def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedSweep, folder: Store) -> None:
+def test_notebook_stores_the_command_line_fits(checked: CheckedSweep, folder: Store) -> None:
     fit_sweep(checked, folder, None)
     told = kept(folder)
     assert [(unconverged, points) for unconverged, points, *_ in told] == [(9, 9)], "the other curve has no trial left"
@@ -69,9 +55,7 @@ def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedS
     assert kept(folder) == told
 
 
-def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(
-    checked: CheckedSweep, folder: Store, tmp_path: Path
-) -> None:
+def test_figure_excludes_what_the_fit_excludes(checked: CheckedSweep, folder: Store, tmp_path: Path) -> None:
     assert "nc1 against depth" in repr(depthrate.open(folder.url).plot("nc1"))
     depthrate.open(folder.url).plot("nc1").save(tmp_path / "nc1.PNG")
     assert (tmp_path / "nc1.PNG").read_bytes().startswith(b"\x89PNG")
@@ -81,9 +65,7 @@ def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(
         depthrate.open(folder.url).plot("nc1", unconverged="drop")
 
 
-def test_sweeps_are_compared_by_the_fits_that_each_has(
-    checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweeps_compared_by_their_fits(checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "find_sweep", lambda given, store: (checked, None))
     told = json.loads(CliRunner().invoke(app, ["compare", "s", "s", "--json", "--store", folder.url]).stdout)
     kept, dropped = [(fit["first"], fit["second"]) for fit in told["fits"]]

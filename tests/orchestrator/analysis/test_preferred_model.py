@@ -50,13 +50,13 @@ RISING_AND_FALLING = curve_of(DEPTHS, [0.1, 0.2, 0.3, 0.2, 0.1])
         (curve_of(DEPTHS, [0.1] * 5), ""),
     ],
 )
-def test_a_power_law_is_adequate_or_says_why_not(curve: FittedCurve, why: str) -> None:
+def test_adequacy_of_a_power_law(curve: FittedCurve, why: str) -> None:
     assert curve.power is not None
     assert inadequacy(curve, curve.power) == why
     assert adequate_power(curve) is (None if why else curve.power)
 
 
-def test_a_mean_far_off_is_inadequate_however_high_r_squared_is() -> None:
+def test_distant_mean_is_inadequate() -> None:
     x = [*np.geomspace(2, 2.2, 20), 8, *np.geomspace(30, 33, 20)]
     y = [a**-0.5 * (2.0 if a == 8 else 1.0) for a in x]
     curve = curve_of(x, y)
@@ -125,7 +125,7 @@ def test_an_indistinguishable_rival_is_never_hidden() -> None:
     assert preference.models[0].aicc < power.aicc - 2 and not preference.is_decided
 
 
-def test_a_common_exponent_is_stated_where_each_group_has_an_adequate_power_law() -> None:
+def test_common_exponent_needs_adequate_groups() -> None:
     common = CommonFit(0.5, 0.4, 0.6, 0.5, 2)
     good, bad = replace(POWER, common=common), replace(SCATTERED, common=common)
     assert [curve.common for curve in curves_with_common_exponent([good, good])] == [common]

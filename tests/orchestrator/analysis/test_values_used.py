@@ -21,13 +21,7 @@ def test_null_parameters_show_the_value_used(tmp_path, is_compacted):
         given = {"arch": "rn1", "depth": 2, "optimizer": optimizer, "loss": loss, "weight_decay": 0.001 * (number + 1)}
         params = task.schema.fill(given)
         name = f"t{number}"
-        commit(
-            store,
-            f"20260101T000000_00000000000{number}",
-            [name],
-            params=params,
-            task="collapse",
-        )
+        commit(store, f"20260101T000000_00000000000{number}", [name], params=params, task="collapse")
         trial = task.read(params)
         expected[name] = learning_rate(trial), weight_decays(trial)["last"], loss == "ce"
     if is_compacted:

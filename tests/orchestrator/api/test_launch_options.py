@@ -13,6 +13,7 @@ from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.storage.files.store import Store
+from tests.support.here import printed, refused
 
 ROOT = Path(__file__).parents[3]
 RUN_FILES = [*(ROOT / "orchestrator").rglob("*.py")]
@@ -38,18 +39,16 @@ def niceness(store: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_workers_are_as_nice_as_asked_from_both_sides(sweep: Path, tmp_path: Path) -> None:
+def test_niceness_from_both_sides(sweep: Path, tmp_path: Path) -> None:
     ours, (here, there) = os.getpriority(os.PRIO_PROCESS, 0), (str(tmp_path / "a"), str(tmp_path / "b"))
-    words = ["run", str(sweep), "--workers", "1", "--store", here, "--nice", "3"]
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    words = ["run", sweep, "--workers", "1", "--store", here, "--nice", "3"]
+    printed(*words)
     depthrate.load(sweep).run(there, workers=1, nice=2)
     assert (niceness(here), niceness(there)) == ([ours + 3.0], [ours + 2.0])
-    refused = CliRunner().invoke(app, [*words, "--executor", "slurm"])
-    assert refused.exit_code == 2 and "--nice needs --executor local, but --executor is slurm" in refused.output
+    assert "--nice needs --executor local, but --executor is slurm" in refused(*words, "--executor", "slurm")
 
 
-def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> None:
+def test_command_line_and_notebook_share_options(sweep: Path) -> None:
     helped = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
     planned = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).output
     for option in launch_options():
@@ -89,7 +88,7 @@ def test_options_travel_as_json(folder: Store) -> None:
         (r"\bNICE\b", "executors/local.py"),
     ],
 )
-def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) -> None:
+def test_option_declared_and_used(use: str, file: str) -> None:
     """Two files: `attempts/options.py`, or an executor's own, and where it does something; nobody hands it on by name."""
     files = {
         path.relative_to(ROOT / "orchestrator").as_posix() for path in RUN_FILES if re.search(use, path.read_text())

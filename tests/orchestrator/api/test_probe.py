@@ -1,14 +1,12 @@
 """What a plan says of hours before a task's first run, what --pilot makes of it, and what a job is billed for."""
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.slurm.submitter import JOB_OVERHEAD_S, job_durations_s
 from depthrate.slurm.profile import Profile
+from tests.support.here import answer, printed, refused
 
 TASK = """
 import depthrate, time
@@ -21,23 +19,19 @@ def sleepy(*, depth: int, seed: int = 0, context):
 
 
 @pytest.mark.slow
-def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
+def test_pilot_runs_one_pack(tmp_path: Path) -> None:
     (tmp_path / "sleepy.py").write_text(TASK)
     lines = ["name: s", f"task: {tmp_path}/sleepy.py:sleepy", "grid: {depth: [1, 2]}", "seeds: 8"]
     (tmp_path / "s.yaml").write_text("\n".join(lines))
-    runner, given = CliRunner(), [str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"), "--workers", "1"]
-    before = runner.invoke(app, ["plan", *given])
-    assert "hours: unknown. To measure them on one pack: depthrate run SWEEP --pilot" in before.output, before.output
-    probed = runner.invoke(app, ["run", *given, "--pilot"])
-    assert probed.exit_code == 0 and "pilot run of 1 pack finished. s: 16 trials, 4 done" in probed.output, (
-        probed.output
-    )
-    assert "core-hours" in probed.output and "based on the last measured pack" in probed.output
-    assert "run the rest: depthrate run" in probed.output and "--pilot" not in probed.output.split("run the rest")[1]
-    after = json.loads(runner.invoke(app, ["plan", *given, "--json"]).output)
+    given = [tmp_path / "s.yaml", "--store", tmp_path / "store", "--workers", "1"]
+    assert "hours: unknown. To measure them on one pack: depthrate run SWEEP --pilot" in printed("plan", *given)
+    probed = printed("run", *given, "--pilot")
+    assert "pilot run of 1 pack finished. s: 16 trials, 4 done" in probed
+    assert "core-hours" in probed and "based on the last measured pack" in probed
+    assert "run the rest: depthrate run" in probed and "--pilot" not in probed.split("run the rest")[1]
+    after = answer("plan", *given)
     assert after["num_done"] == 4 and 12 * 0.2 <= 3600 * after["estimated_core_hours"] < 12 * 2
-    refused = runner.invoke(app, ["run", *given, "--pilot", "--detach"])
-    assert refused.exit_code == 2 and "Leave out --detach" in refused.output
+    assert "Leave out --detach" in refused("run", *given, "--pilot", "--detach")
 
 
 @pytest.mark.parametrize(
@@ -48,8 +42,6 @@ def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
         ([5.0] * 3, Profile(job_min=0, array_parallelism=3), [5.0, 5.0, 5.0]),
     ],
 )
-def test_a_job_is_held_from_its_start_up_to_its_last_pack(
-    seconds: list[float], profile: Profile, expected: list[float]
-) -> None:
+def test_job_is_held_until_its_last_pack(seconds: list[float], profile: Profile, expected: list[float]) -> None:
     assert job_durations_s(seconds, seconds, profile) == [JOB_OVERHEAD_S + item for item in expected]
     assert job_durations_s([1, 2], [1.0, None], profile) is None

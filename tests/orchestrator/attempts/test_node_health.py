@@ -9,18 +9,19 @@ from depthrate.orchestrator.attempts.node_health import (
     is_hardware_error,
 )
 from depthrate.storage.tables.states import FailureKind
+from tests.support.clock import Clock
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
-def test_the_chance_that_a_node_has_so_many_of_the_failures() -> None:
+def test_chance_of_a_node_s_failures() -> None:
     assert fisher_p_value(3, 0, 0, 3) == pytest.approx(1 / 20)
     assert fisher_p_value(2, 0, 0, 3) == pytest.approx(1 / 10)
     assert fisher_p_value(1, 1, 1, 1) == pytest.approx(5 / 6)
     assert fisher_p_value(0, 4, 2, 3) == 1.0
 
 
-def test_a_node_that_fails_alone_is_avoided_after_three_at_most() -> None:
+def test_node_failing_alone_is_excluded() -> None:
     for before in range(6):  # attempts that had gone well elsewhere
         health = NodeHealth(4)
         for number in range(before):
@@ -34,7 +35,7 @@ def test_a_node_that_fails_alone_is_avoided_after_three_at_most() -> None:
         assert health.unhealthy == health.excluded == []
 
 
-def test_a_bug_in_the_task_speaks_against_no_node() -> None:
+def test_task_bug_spares_nodes() -> None:
     health = NodeHealth(4)
     for number in range(40):
         for node in (f"n{number % 4}", f"n{(number + 1) % 4}"):  # tried again elsewhere
@@ -74,9 +75,8 @@ def test_hardware_is_never_a_packs_doing() -> None:
     assert sorted(health.unhealthy) == ["n0", "n1"]
 
 
-def test_a_node_that_dies_with_many_attempts_has_died_once() -> None:
-    now = [0.0]
-    health = NodeHealth(4, clock=lambda: now[0])
+def test_dying_node_counts_once() -> None:
+    health = NodeHealth(4, clock=(clock := Clock()))
     deaths = []
     for death in range(3):
         for number in range(8):
@@ -85,30 +85,28 @@ def test_a_node_that_dies_with_many_attempts_has_died_once() -> None:
         deaths.append(health.describe("n2").partition(" on n2")[0])
         if death == 0:
             assert health.unhealthy == [] and health.excluded == ["n2"], "one reboot is not enough"
-        now[0] += 300
+        clock.sleep(300)
     assert deaths == ["1 of 1 attempts failed", "2 of 2 attempts failed", "3 of 3 attempts failed"]
     assert health.unhealthy == ["n2"]
 
 
 def test_attempts_that_run_longer_elsewhere_are_proof_enough() -> None:
-    now = [0.0]
-    health = NodeHealth(2, clock=lambda: now[0])
+    health = NodeHealth(2, clock=(clock := Clock()))
     health.record_start("n0", "long")
     for number in range(3):
         health.record_start("n1", f"a{number}")
-        now[0] += 5
+        clock.sleep(5)
         health.record_failure("n1", f"p{number}", FailureKind.TASK, f"a{number}")
     assert health.unhealthy == ["n1"]
 
 
-def test_a_node_that_has_just_failed_is_left_alone_for_a_while() -> None:
-    now = [0.0]
-    health = NodeHealth(4, clock=lambda: now[0])
+def test_cooldown_after_a_failure() -> None:
+    health = NodeHealth(4, clock=(clock := Clock()))
     for node in ("n0", "n1", "n2", "n3"):
         health.record_start(node, f"on {node}")
     health.record_failure("n2", "p", FailureKind.TASK, "on n2")
     assert health.unhealthy == [] and health.excluded == ["n2"]
-    now[0] += 200
+    clock.sleep(200)
     assert health.excluded == [], "one failure is not enough"
 
 
@@ -150,11 +148,11 @@ def test_errors_of_hardware_are_known(error_text: str) -> None:
         "worker was killed by signal 9",
     ],
 )
-def test_errors_of_a_task_are_not_taken_for_hardware(error_text: str) -> None:
+def test_task_errors_are_not_hardware(error_text: str) -> None:
     assert not is_hardware_error(error_text)
 
 
-def test_a_job_that_starts_nothing_excludes_its_node_until_one_starts_there() -> None:
+def test_node_excluded_while_jobs_fail_to_start() -> None:
     nodes = StartFailures(2)
     for node in ("n1", "n2"):
         for job in ("1", "2", "3"):

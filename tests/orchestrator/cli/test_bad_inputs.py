@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
 from tests.support.bad_inputs import Row, bad_arguments, bad_sweeps
-from tests.support.here import TINY
+from tests.support.here import TINY, refused
 from tests.support.tests_rows import commit
 
 STORE = "there"
@@ -24,15 +24,8 @@ CPU_S, MEMORY_MB = 10.0, 300.0
 """What refusing may cost, on a slow and busy machine: reading a store or training would take more."""
 LETTERS = 700
 """That a message may have: it names all parameters or all shipped sweeps at most."""
-AS_PROCESSES = (
-    "derive '9**9**9'",
-    "search objective 'nc11'",
-    "file with a bomb",
-    "run --nonsense",
-    "run 's3://bucket//x'",
-    "query select * from read_csv('/etc/passwd')",
-    "report quickstart -o .",
-)
+AS_PROCESSES = ("derive '9**9**9'", "search objective 'nc11'", "file with a bomb", "run --nonsense")
+AS_PROCESSES += ("run 's3://bucket//x'", "query select * from read_csv('/etc/passwd')", "report quickstart -o .")
 """One for each place that refuses: what it takes to import and to read comes on top of what the tests above measure."""
 
 
@@ -125,15 +118,10 @@ def test_as_a_process_of_its_own(name: str, folder: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "DEPTHRATE_STORE"}
     root = str(Path(__file__).parents[3])
     # between it and us a small process: of a child of ours the kernel counts our own memory, from before it became another
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", MEASURED, sys.executable, "-m", "depthrate", *arguments],
-        cwd=folder,
-        env=environment | {"PYTHONPATH": root, "COLUMNS": "80"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-S", "-c", MEASURED, sys.executable, "-m", "depthrate", *arguments]
+    environment = environment | {"PYTHONPATH": root, "COLUMNS": "80"}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, **output)
     output, _, used = done.stdout.rpartition("used ")
     assert_refusal(done.returncode, output, row[2])
     assert everything(folder) == before, "something was written"
@@ -193,26 +181,16 @@ STREAM = ("--set", "stream=true", "--set", "batch_size=4")
 @pytest.mark.parametrize(
     ("task", "data", "more", "said"),
     [
-        (
-            "collapse",
-            "one",
-            (),
-            "few:one has samples of one class only (0)",
-        ),
+        ("collapse", "one", (), "few:one has samples of one class only (0)"),
         ("collapse", "Streamed", STREAM, "few:Streamed has samples of one class only (0)"),
         ("collapse", "none", (), "few:none: the training split has no samples (its x has shape [0, 4])"),
-        (
-            "collapse",
-            "none_held_out",
-            (),
-            "the test split has no samples (its x has shape [0, 4])",
-        ),
+        ("collapse", "none_held_out", (), "the test split has no samples (its x has shape [0, 4])"),
         ("collapse", "no_numbers", (), "20 samples without numbers (its x has shape [20, 0])"),
         ("regression", "targets", (), "few:targets: the training split has no samples (its x has shape [0, 4])"),
         ("next_token", "text", (), "few:text: the next token is 1 everywhere"),
     ],
 )
-def test_data_of_which_nothing_can_be_measured_are_refused_before_anything_starts(
+def test_unmeasurable_data_are_refused(
     task: str, data: str, more: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -221,6 +199,5 @@ def test_data_of_which_nothing_can_be_measured_are_refused_before_anything_start
     spec = f"name: few\ntask: {task}\nparams: {{arch: {arch}, dataset: './few.py:{data}', width: 8, steps: 2}}\n"
     Path("few.yaml").write_text(spec + "grid: {depth: [2]}\n")
     for command in ("plan", "run"):
-        refused = CliRunner().invoke(app, [command, "few.yaml", *more])
-        assert refused.exit_code == 2 and said in refused.output, refused.output
+        assert said in refused(command, "few.yaml", *more)
     assert not Path("results").exists()

@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
-from tests.support.here import TINY, invoke
+from tests.support.here import TINY, answer, invoke, printed, refused
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +45,11 @@ def test_adding_a_depth_runs_only_that_depth(done: tuple[Path, str]) -> None:
     assert (planned["num_trials"], planned["num_done"], planned["num_pending"]) == (6, 4, 2)
     code, output = invoke("run", *arguments)
     assert code == 0 and "6 trials, 4 done, 2 to run in" in output
-    rows = json.loads(
-        invoke(
-            "query",
-            "select depth, sweep, count(*) n from trials group by all order by 1, 2",
-            "--store",
-            store,
-            "--json",
-        )[1]
+    sql = "select depth, sweep, count(*) n from trials group by all order by 1, 2"
+    rows = [tuple(row.values()) for row in json.loads(printed("query", sql, "--store", store, "--json"))]
+    assert rows == [(2, "tiny", 2), (2, "wider", 2), (3, "tiny", 2), (3, "wider", 2), (4, "wider", 2)], (
+        "a trial belongs to every sweep that asks for it, whichever ran it"
     )
-    assert rows == [
-        {"depth": 2, "sweep": "tiny", "n": 2},
-        {"depth": 2, "sweep": "wider", "n": 2},
-        {"depth": 3, "sweep": "tiny", "n": 2},
-        {"depth": 3, "sweep": "wider", "n": 2},
-        {"depth": 4, "sweep": "wider", "n": 2},
-    ], "a trial belongs to every sweep that asks for it, whichever ran it"
     fits = json.loads(invoke("fit", "wider", "--store", store, "--json")[1])
     assert {row["n_points"] for row in fits} == {6}, "a fit uses its sweep's trials, whichever sweep ran them"
 
@@ -119,19 +107,14 @@ def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: P
     victim = next((store / "metrics" / "sweep=tiny").glob("*.parquet"))
     victim.write_bytes(victim.read_bytes()[:50])
     (store / "trials" / "sweep=tiny" / "foreign.parquet").write_bytes(b"PAR1 nonsense")
-    for arguments in (
-        ["status", "tiny"],
-        ["query", "select count(*) from results where sweep = 'tiny'"],
-        ["fit", "tiny"],
-    ):
+    for arguments in (["status", "tiny"], ["query", "select 1 from results where sweep = 'tiny'"], ["fit", "tiny"]):
         code, output = invoke(*arguments, "--store", str(store))
         assert code == 0 and victim.name in output and "foreign.parquet" in output, arguments
-    state = json.loads(CliRunner().invoke(app, ["status", "tiny", "--store", str(store), "--json"]).stdout)[0]
+    (state,) = answer("status", "tiny", "--store", store)
     assert (state["ok"], state["pending"]) == (2, 2), "trials whose rows are damaged do not count as done"
     code, output = invoke("run", str(done[0]), "--store", str(store))
     assert code == 0 and "4 trials, 2 done, 2 to run" in output
-    state = json.loads(CliRunner().invoke(app, ["status", "tiny", "--store", str(store), "--json"]).stdout)[0]
-    assert state["ok"] == 4, "running again redoes them"
+    assert answer("status", "tiny", "--store", store)[0]["ok"] == 4, "running again redoes them"
 
 
 SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "scipy", "pandas"}
@@ -164,7 +147,7 @@ def test_what_is_looked_at_often_imports_little(arguments: list[str], more: set[
 
 
 @pytest.mark.slow
-def test_the_page_the_table_the_json_and_the_module_give_one_number(tmp_path: Path) -> None:
+def test_all_views_show_one_exponent(tmp_path: Path) -> None:
     import html
     import re
 
@@ -196,7 +179,7 @@ def test_the_page_the_table_the_json_and_the_module_give_one_number(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_fits_of_the_moment_are_printed_and_not_kept(rates: str) -> None:
+def test_temporary_fits_are_not_stored(rates: str) -> None:
     before = invoke("query", "select * from fits", "--store", rates, "--json")[1]
     options = ["--metric", "nc3", "--layer", "-1", "--where", "depth < 9", "--target", "0.01"]
     code, output = invoke("fit", "tiny", "--store", rates, *options)
@@ -216,3 +199,24 @@ def test_the_engine_is_no_parameter(done: tuple[Path, str]) -> None:
     words = ["run", str(done[0]), "--store", done[1], "--device", "cpu", "--engine"]
     assert "4 done" in invoke(*words, "eager")[1]
     assert "engine is 'fast', expected one of auto, native, eager, compiled" in invoke(*words, "fast")[1]
+
+
+def test_version_help_and_completion() -> None:
+    assert printed("--version") == f"{version('depthrate')}\n"
+    assert printed("-h") == printed("--help") and "--install-completion" in printed("-h")
+    assert "KEY=VALUE" in printed("run", "-h")
+
+
+def test_init_runs_and_never_overwrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed("init", "start")
+    assert "mine: 12 trials, 0 done" in printed("plan", "start/sweep.yaml")
+    own = yaml.safe_load((tmp_path / "start/sweep.yaml").read_text()) | {"task": "./my_task.py:power_law", "params": {}}
+    (tmp_path / "start/own.yaml").write_text(yaml.safe_dump(own))
+    assert "12 trials, 0 done" in printed("plan", "start/own.yaml")
+    assert "sweep.yaml exists already" in refused("init", "start")
+    monkeypatch.chdir(tmp_path / "start")
+    for name in ("sweep.yaml", "my_task.py", "sweep.schema.json"):
+        Path(name).unlink()
+    printed("init")
+    assert "mine: 12 trials, 0 done" in printed("plan", "sweep.yaml")

@@ -11,6 +11,7 @@ from rich.console import Console
 import depthrate.orchestrator
 from depthrate.orchestrator.console.tables import (
     ANY_WIDTH,
+    FILE_WIDTH,
     TEXT_WIDTH,
     PlainConsole,
     format_value,
@@ -48,7 +49,7 @@ def test_a_table_prints_what_its_place_cannot_show(monkeypatch: pytest.MonkeyPat
     assert "\x1b" not in shown and "\\xe9" in shown and "\\x1b[31mred" in shown and "[b]" in shown
 
 
-def test_what_is_printed_is_neither_markup_nor_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_has_no_markup_or_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     make_console().print("store a[bold]b:tada:\x1b[31m")
     print_line("store a[bold]b:tada:\x1b[31m", stderr=True)
     out, err = capsys.readouterr()
@@ -57,16 +58,8 @@ def test_what_is_printed_is_neither_markup_nor_a_command(capsys: pytest.CaptureF
 
 def test_whatever_is_printed_goes_through_one_place() -> None:
     """Printed elsewhere are versions, JSON and YAML of our own, and requests to a process of ours."""
-    elsewhere = {
-        "app.py",
-        "schema.py",
-        "show.py",
-        "render_process.py",
-        "renderer.py",
-        "sql_process.py",
-        "tables.py",
-        "__main__.py",
-    }
+    elsewhere = {"app.py", "schema.py", "show.py", "tables.py", "__main__.py"}
+    elsewhere |= {"render_process.py", "renderer.py", "sql_process.py"}
     folder = Path(depthrate.orchestrator.__path__[0])
     for file in folder.rglob("*.py"):
         calls = [node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
@@ -87,12 +80,18 @@ def text_of(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_as_many_columns_as_a_terminal_has_room_for() -> None:
+def test_columns_fit_the_terminal() -> None:
     columns, row = [f"column_{i}" for i in range(12)], ["12345678"] * 12
     print_rows(console := on_terminal(80), columns, [row])
     lines = text_of(console).splitlines()
     assert max(map(len, lines)) <= 80 and sum("12345678" in line for line in lines) == 1, "a row is a line"
     assert "more columns" in lines[-1]
+    print_rows(console := on_terminal(80), columns, [row], wide=True)
+    assert "column_11" in text_of(console) and "more columns" not in text_of(console)
+    wide_columns, wide_row = [f"column {number}" for number in range(60)], ["x" * 9] * 60
+    print_rows(console := Console(file=io.StringIO(), width=100_000), wide_columns, [wide_row], more="--wide")
+    lines = text_of(console).splitlines()
+    assert max(map(len, lines)) <= FILE_WIDTH and "more columns" in lines[-1] and "--wide" in lines[-1]
     print_rows(console := on_terminal(30), ["a", "b"], [["1" * 20] * 2])
     assert "1 more column (b): --wide" in text_of(console)
     print_rows(console := on_terminal(30), ["none", "a", "b"], [[None, "1" * 20, "2" * 20]])
@@ -101,7 +100,7 @@ def test_as_many_columns_as_a_terminal_has_room_for() -> None:
     assert text_of(console).replace(" ", "").replace("\n", "").endswith("a/" + "long_name" * 5), "nothing is cut"
 
 
-def test_what_is_described_is_an_entry_where_a_terminal_has_no_room_for_a_table() -> None:
+def test_narrow_terminals_get_entries() -> None:
     columns, rows = ["parameter", "allowed", "default", "meaning"], [["a_long_name", "one of b, c", "", "word " * 30]]
     print_described(console := on_terminal(60), columns, rows)
     lines = text_of(console).splitlines()

@@ -92,7 +92,7 @@ def lab(launched: Path, tmp_path: Path) -> Lab:
     return Lab(tmp_path, [2, 3, 4])
 
 
-def test_an_edited_module_stops_the_launch_with_what_changed_and_the_ways_on(lab: Lab) -> None:
+def test_edited_module_stops_the_launch(lab: Lab) -> None:
     (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
     lab.write_sweep([2, 3, 4, 5])
     before = lab.store.list()
@@ -111,7 +111,7 @@ def test_an_edited_module_stops_the_launch_with_what_changed_and_the_ways_on(lab
     assert "run would stop" in lab.call("plan")[1]
 
 
-def test_rerun_counts_the_new_code_alone_and_the_old_comes_back_with_its_code(lab: Lab) -> None:
+def test_rerun_and_restore_code(lab: Lab) -> None:
     (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
     lab.write_sweep([2, 3, 4, 5])
     code, output = lab.run("--rerun")
@@ -129,7 +129,7 @@ def test_rerun_counts_the_new_code_alone_and_the_old_comes_back_with_its_code(la
     assert lab.num_attempts() >= attempts
 
 
-def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> None:
+def test_accepted_code_is_named_in_fits(lab: Lab) -> None:
     (lab.folder / "law.py").write_text(LAW + "# a comment\n")
     lab.write_sweep([2, 3, 4, 5])
     code, output = lab.run("--keep-results")
@@ -144,7 +144,7 @@ def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> N
 
 
 @pytest.mark.slow
-def test_what_was_accepted_can_be_run_again_after_all(lab: Lab) -> None:
+def test_accepted_code_can_rerun(lab: Lab) -> None:
     (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
     lab.write_sweep([2, 3, 4, 5])
     assert lab.run("--keep-results")[0] == 0 and lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 2}
@@ -158,7 +158,7 @@ def test_the_two_ways_contradict_each_other(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_code_elsewhere_is_the_same_and_a_renamed_file_is_another_task(lab: Lab) -> None:
+def test_code_identity_ignores_its_location(lab: Lab) -> None:
     moved = lab.folder / "moved"
     moved.mkdir()
     for name in ("law.py", "parts.py"):
@@ -176,7 +176,7 @@ def test_the_same_code_elsewhere_is_the_same_and_a_renamed_file_is_another_task(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_an_edit_during_a_run_changes_nothing_of_it(tmp_path: Path, workers: str) -> None:
+def test_edit_during_a_run_has_no_effect(tmp_path: Path, workers: str) -> None:
     lab = Lab(tmp_path, list(range(2, 42)))
     (tmp_path / "law.py").write_text(STEADY)
     code, output = lab.call("run", "--workers", workers, "--device", "cpu")
@@ -193,7 +193,7 @@ def test_an_edit_during_a_run_changes_nothing_of_it(tmp_path: Path, workers: str
     assert code == 0 and "40 trials, 40 done" in output, "the kept version is run by its name"
 
 
-def test_another_host_with_other_code_is_seen_before_it_commits(lab: Lab) -> None:
+def test_other_hosts_code_is_refused(lab: Lab) -> None:
     lab.write_sweep([2, 3, 4, 5])
     trial_id = json.loads(lab.call("plan", "--json")[1])["packs"][0]["trial_ids"][0]
     name = f"{time.strftime('%Y%m%dT%H%M%S')}_0123456789ab"
@@ -206,12 +206,10 @@ def test_another_host_with_other_code_is_seen_before_it_commits(lab: Lab) -> Non
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_other_code_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_checkpoint_of_other_code_is_ignored(tmp_path: Path) -> None:
     lab = Lab(tmp_path, [2])
-    source = LAW.replace(
-        "seed: int = 0):",
-        "seed: int = 0, context):\n    if (kept := context.load_checkpoint()): raise SystemError(kept)",
-    )
+    kept = "if (kept := context.load_checkpoint()): raise SystemError(kept)"
+    source = LAW.replace("seed: int = 0):", f"seed: int = 0, context):\n    {kept}")
     stops = source.replace("    return", "    context.save_checkpoint(b'old')\n    raise KeyError\n    return")
     (tmp_path / "law.py").write_text(stops)
     assert lab.run()[0] == 1
@@ -224,7 +222,7 @@ def test_a_checkpoint_of_other_code_is_not_gone_on_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_trials_from_before_are_said_to_be_unknown_and_nothing_is_refused(lab: Lab) -> None:
+def test_unknown_code_is_reported(lab: Lab) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -243,7 +241,7 @@ def test_trials_from_before_are_said_to_be_unknown_and_nothing_is_refused(lab: L
 
 
 @pytest.mark.slow
-def test_code_in_the_store_that_was_changed_is_not_executed(tmp_path: Path) -> None:
+def test_altered_stored_code_is_not_executed(tmp_path: Path) -> None:
     lab = Lab(tmp_path, [2])
     assert lab.run()[0] == 0
     (version,) = list_code_hashes(lab.store)
@@ -257,7 +255,7 @@ def test_code_in_the_store_that_was_changed_is_not_executed(tmp_path: Path) -> N
     assert lab.run()[0] == 0 and lab.nc1() == {2: 1, 3: 1}, "a launch keeps it anew"
 
 
-def test_a_decision_that_is_none_is_named_and_ignored(lab: Lab) -> None:
+def test_invalid_decision_is_ignored(lab: Lab) -> None:
     lab.store.write("decisions/sweep=s/000007-0123456789ab.json", b'{"kind": "rerun", "trial_ids": [[]]}')
     assert len(lab.nc1()) == 3
     assert "is not a decision" in lab.call("plan")[1]
@@ -266,9 +264,7 @@ def test_a_decision_that_is_none_is_named_and_ignored(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("overrides", [{}, {"depth": [5]}])
-def test_a_stored_sweep_executes_the_checked_code(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, object]
-) -> None:
+def test_stored_sweeps_run_as_checked(lab: Lab, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, object]) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(lab.folder / "state"))  # nothing is accepted
     monkeypatch.setenv(STRICT_MODES, "off")
     (lab.folder / "law.py").write_text(LAW.replace("-1.0", "-2.0"))

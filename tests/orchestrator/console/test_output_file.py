@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.output_file import output_file
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
+from tests.support.here import invoke, refused
 from tests.support.tests_rows import commit
 
 SQL = "select trial_id from trials"
@@ -32,12 +31,10 @@ def make_socket(path: Path) -> None:
 
 
 def query(store: Store, output: object, *more: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["query", SQL, "--store", store.url, "-o", str(output), *more])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.output
+    return invoke("query", SQL, "--store", store.url, "-o", output, *more)
 
 
-def test_a_link_stays_one_and_what_it_leads_to_is_written(store: Store, tmp_path: Path) -> None:
+def test_link_target_is_written(store: Store, tmp_path: Path) -> None:
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     target.write_text("a long content of before\n" * 10)
     link.symlink_to(target)
@@ -63,7 +60,7 @@ def test_a_device_stays_one(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet", "txt"])
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, format: str) -> None:
+def test_file_is_written_atomically(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"rows.{format}"
     path.write_text("before")
     with pytest.raises(KeyError), output_file(path) as stream:
@@ -73,12 +70,11 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, format: str) -> Non
 
 
 @pytest.mark.parametrize("given", ["", ".", "{folder}", "{folder}/file/rows.csv", "{folder}/file/none/rows.csv"])
-def test_a_place_of_no_file_is_refused_before_anything_is_asked(store: Store, tmp_path: Path, given: str) -> None:
+def test_impossible_path_is_refused_early(store: Store, tmp_path: Path, given: str) -> None:
     (tmp_path / "file").write_text("mine")
     code, output = query(store, given.format(folder=tmp_path))
     assert code == 2 and "cannot write" in output
-    result = CliRunner().invoke(app, ["report", "s", "--store", store.url, "-o", given.format(folder=tmp_path)])
-    assert result.exit_code == 2 and "cannot write" in result.output
+    assert "cannot write" in refused("report", "s", "--store", store.url, "-o", given.format(folder=tmp_path))
 
 
 def test_a_folder_is_created(store: Store, tmp_path: Path) -> None:
@@ -99,14 +95,12 @@ def test_a_pipe_that_no_program_reads_is_refused(
     monkeypatch.setattr("depthrate.orchestrator.console.output_file.READER_TIMEOUT_S", 0.2)
     write_spec(store, "s", "s1", {"name": "s", "task": "collapse"}, ["t1"])
     made(tmp_path / "x.csv")
-    result = CliRunner().invoke(app, [*words, str(tmp_path / "x.csv"), "--store", store.url])
-    assert result.exit_code == 2 and "no program reads" in result.output
+    assert "no program reads" in refused(*words, tmp_path / "x.csv", "--store", store.url)
     assert not stat.S_ISREG((tmp_path / "x.csv").lstat().st_mode)
 
 
 def test_figures_go_into_a_folder(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    words = ["report", "s", "--store", store.url, "-o", str(tmp_path / "r.html"), "--figures", str(file)]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2 and "is not a folder" in result.output and file.read_text() == "mine"
+    words = ["report", "s", "--store", store.url, "-o", tmp_path / "r.html", "--figures", file]
+    assert "is not a folder" in refused(*words) and file.read_text() == "mine"

@@ -53,9 +53,7 @@ def shared(folder: Store) -> Store:
     return folder
 
 
-def test_cancel_ends_the_jobs_of_the_sweep_and_no_others(
-    shared: Store, queue: Callable[..., None], tmp_path: Path
-) -> None:
+def test_cancel_spares_foreign_jobs(shared: Store, queue: Callable[..., None], tmp_path: Path) -> None:
     queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
     assert "1 job of s cancelled" in printed("cancel", "s", "--store", shared.root)
     assert (tmp_path / "cancelled").read_text().split() == ["--quiet", "7"]
@@ -70,20 +68,20 @@ def test_status_counts_only_them(shared: Store, queue: Callable[..., None]) -> N
 def test_a_launch_watches_only_them(shared: Store, queue: Callable[..., None]) -> None:
     queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
     submissions, known = jobs_of_sweep(shared, "s", "lab")
-    assert list(known) == ["7"] and {submission.name: submission.job_ids for submission in submissions} == {
+    assert list(known) == ["7"]
+    assert {submission.name: submission.job_ids for submission in submissions} == {
         OURS: ["7"],
         LIE: [],
     }
 
 
-def test_a_record_that_claims_a_job_of_another_record_does_not_get_it(
-    shared: Store, queue: Callable[..., None]
-) -> None:
+def test_record_cannot_claim_anothers_job(shared: Store, queue: Callable[..., None]) -> None:
     packs = [[SubmittedPack("20260101T000000_000000000009", "p9", ["t9"])]]
     Submission(LIE, "s", "lab", f"{shared.root}/slurm/s/{LIE}", packs, ["7"]).write(shared)
     queue(("7", "RUNNING", OURS))
     submissions, known = jobs_of_sweep(shared, "s", "lab")
-    assert list(known) == ["7"] and {submission.name: submission.job_ids for submission in submissions} == {
+    assert list(known) == ["7"]
+    assert {submission.name: submission.job_ids for submission in submissions} == {
         OURS: ["7"],
         LIE: [],
     }

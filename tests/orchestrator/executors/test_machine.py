@@ -49,7 +49,7 @@ def test_workers_share_the_memory_of_the_smallest_gpu(two_gpus: None) -> None:
         assert machine.choose_machine("cuda", workers).memory_bytes == pytest.approx(expected)
 
 
-def test_workers_share_the_main_memory_or_what_the_control_group_allows(tmp_path: Path) -> None:
+def test_workers_share_memory_or_control_group(tmp_path: Path) -> None:
     alone, four = (machine.choose_machine("cpu", workers).memory_bytes for workers in (1, 4))
     assert alone is not None and four == pytest.approx(alone / 4)
     limit = tmp_path / "memory.max"
@@ -70,9 +70,7 @@ def test_the_visible_ones_are_meant(two_gpus: None, monkeypatch: pytest.MonkeyPa
     assert machine.visible_gpus() == {}
 
 
-def test_instances_of_mig_are_named_by_uuid_and_have_a_part_of_the_memory(
-    two_gpus: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mig_instances_by_uuid(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 0, stdout=WITH_MIG if "-L" in command else MEBIBYTES, stderr="")
 
@@ -85,9 +83,7 @@ def test_instances_of_mig_are_named_by_uuid_and_have_a_part_of_the_memory(
 
 
 @pytest.mark.parametrize("has_mps", [True, False])
-def test_local_workers_share_a_gpu_through_mps_where_it_runs(
-    has_mps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mps_shares_a_gpu(has_mps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     if has_mps:

@@ -16,7 +16,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "main_memory_bytes", lambda: 4e9)
 
 
-def test_plan_shows_the_peak_of_each_pack_and_what_a_worker_has(tiny_sweep: Path, tmp_path: Path, memory: None) -> None:
+def test_plan_shows_peaks_and_limit(tiny_sweep: Path, tmp_path: Path, memory: None) -> None:
     arguments = ("plan", str(tiny_sweep), "--store", str(tmp_path / "store"), "--workers", "2")
     shown = invoke(*arguments)[1]
     assert "peak GB" in shown and "a worker may use 1.6 GB of memory" in shown
@@ -26,9 +26,7 @@ def test_plan_shows_the_peak_of_each_pack_and_what_a_worker_has(tiny_sweep: Path
 
 
 @pytest.mark.parametrize("verb", ["plan", "run"])
-def test_a_trial_that_no_worker_has_room_for_is_refused(
-    verb: str, tiny_sweep: Path, tmp_path: Path, memory: None
-) -> None:
+def test_oversized_trial_is_refused(verb: str, tiny_sweep: Path, tmp_path: Path, memory: None) -> None:
     arguments = [verb, str(tiny_sweep), "--store", str(tmp_path / "store"), "--workers", "2", "--set", "width=9000"]
     code, output = invoke(*arguments)
     assert code == 2 and not (tmp_path / "store").exists()

@@ -1,6 +1,7 @@
 """Features of the Ray executor: code sent to bare nodes, GPU shares, ASHA, and rejected options."""
 
 import os
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -11,11 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.options import LaunchOptions
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import ExecutorRequest
 from depthrate.orchestrator.executors.errors import ExecutorError
 from depthrate.orchestrator.executors.registry import open_executor
@@ -23,6 +22,7 @@ from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import SweepSpec
+from tests.support.here import printed, refused
 from tests.support.launches import drive, plan_of
 from tests.support.ray_nodes import await_nodes
 from tests.support.search_tasks import ASHA_SEARCH
@@ -31,26 +31,21 @@ ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from depthrate.orchestrator.executors.ray import session  # noqa: E402
 from depthrate.orchestrator.executors.ray.errors import RayError  # noqa: E402
 from depthrate.orchestrator.executors.ray.executor import RayExecutor  # noqa: E402
 from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes  # noqa: E402
 
 SUPPORT = Path(__file__).parents[2] / "support"
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+ignored = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("FutureWarning", "ResourceWarning")]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300), *ignored]
 
 
 def drive_on_ray(store: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:
     return drive(plan_of(store, task, workers=2, **spec), store, RayExecutor(session, workers=2, gpu_share=gpu_share))
 
 
-def test_workers_import_nothing_from_the_drivers_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_import_nothing_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     session = Session(address=None, workers=1).connect()
     try:
@@ -90,9 +85,7 @@ def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
 
 
 def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path, bare_cluster: Cluster) -> None:
-    lacking = subprocess.run(
-        [bare_python, "-c", "import depthrate"], capture_output=True, text=True, check=False, cwd="/"
-    )
+    lacking = subprocess.run([bare_python, "-c", "import depthrate"], capture_output=True, text=True, cwd="/")
     assert "No module named 'depthrate'" in lacking.stderr
     session = Session(address=bare_cluster.address).connect()
     assert session.max_resources()["CPU"] == 2 and check_nodes() == NodeCheck([], [])
@@ -112,20 +105,14 @@ def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
     assert not ray.is_initialized()
 
 
-def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, tmp_path: Path) -> None:
+def test_asha_compares_concurrent_packs(folder: Store, tmp_path: Path) -> None:
     """All trials are proposed in one batch, so every threshold comes from trials that run at the same time."""
-    spec = {
-        "name": "s",
-        "task": f"{SUPPORT}/search_tasks.py:climbs",
-        "params": {"log": str(tmp_path / "log")},
-        "search": ASHA_SEARCH,
-    }
+    climbs = f"{SUPPORT}/search_tasks.py:climbs"
+    spec = {"name": "s", "task": climbs, "params": {"log": str(tmp_path / "log")}, "search": ASHA_SEARCH}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
-    command = ["run", str(tmp_path / "s.yaml"), "--store", folder.root]
-    refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 2 and "asha needs --executor ray" in refused.output
-    result = CliRunner().invoke(app, [*command, "--executor", "ray", "--workers", "2"])
-    assert result.exit_code == 0, result.output
+    command = ["run", tmp_path / "s.yaml", "--store", folder.root]
+    assert "asha needs --executor ray" in refused(*command)
+    printed(*command, "--executor", "ray", "--workers", "2")
     records = SearchRecords(folder, "s")
     records.refresh()
     finished = {x for (x,) in results_of(folder).sql("select x from results").fetchall()}
@@ -151,3 +138,36 @@ def test_what_does_not_fit_is_refused(folder: Store) -> None:
     refuse("ray", "--cluster needs --executor slurm, but --executor is ray", cluster="x.toml")
     refuse("ray", "Run depthrate on a node of the cluster, with --address auto", address="ray://x:10001")
     assert issubclass(RayError, ValueError)
+
+
+def test_rays_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(session.ray, "init", lambda **options: given.update(options))
+    ray_session = session.Session(address=None, workers=1)
+    ray_session.connect()
+    outer = Path(given["_temp_dir"]).parent
+    try:
+        assert stat.S_IMODE(os.stat(outer).st_mode) == 0o700 and outer.name.startswith("dr-ray-")
+    finally:
+        ray_session._clean_up()
+    assert not outer.exists()
+
+
+LATE = """
+import sys
+from depthrate.orchestrator.executors.ray import session
+from depthrate.orchestrator.cli.exit_codes import exit_code
+def init(**options):
+    print("(raylet) a stack of twenty lines", file=sys.stderr, flush=True)
+    raise Exception("The current node timed out during startup.\\nThis could happen because\\n" + "advice\\n" * 40)
+session.ray.init = init
+sys.exit(exit_code(session.Session(address=None, workers=1).connect))
+"""
+
+
+def test_a_ray_that_does_not_start_in_time() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False)
+    said = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and len(said) == 1, done.stderr
+    assert said[0].startswith("depthrate: Ray cannot be started: The current node timed out during startup. If the")

@@ -38,15 +38,11 @@ def failed(folder: Path, *errors: object) -> Any:
 
 
 def in_worker(text: str) -> RayTaskError:
-    return RayTaskError(
-        "Worker.train",
-        f"Traceback (most recent call last):\n  File x\n{text}\n",
-        ValueError(text),
-        proctitle="ray::Worker",
-    )
+    shown = f"Traceback (most recent call last):\n  File x\n{text}\n"
+    return RayTaskError("Worker.train", shown, ValueError(text), proctitle="ray::Worker")
 
 
-def test_an_error_is_read_as_text_and_no_pickle_is_loaded(tmp_path: Path) -> None:
+def test_errors_load_no_pickle(tmp_path: Path) -> None:
     error = error_of(failed(tmp_path, "another one", in_worker("ValueError: boom")))
     assert "ValueError: boom" in str(error) and "another one" not in str(error) and "Failure #" not in str(error)
     assert kind_of(error) == "task" and not (tmp_path / "attacked").exists()
@@ -65,11 +61,11 @@ def test_an_error_is_read_as_text_and_no_pickle_is_loaded(tmp_path: Path) -> Non
         ("", "worker_lost"),
     ],
 )
-def test_the_kind_of_a_failure_is_told_by_its_text(error: object, kind: str, tmp_path: Path) -> None:
+def test_error_text_gives_its_kind(error: object, kind: str, tmp_path: Path) -> None:
     assert kind_of(error_of(failed(tmp_path, error))) == kind
 
 
-def test_a_death_is_one_line_that_all_who_died_so_have(tmp_path: Path) -> None:
+def test_equal_deaths_share_a_line(tmp_path: Path) -> None:
     def died(actor: str) -> str:
         text = f"The actor died.\n\tclass_name: Some\n\tactor_id: {actor}\n\tip: 10.0.0.1\nIt never ran.\n"
         return describe_exit(error_of(failed(tmp_path, text)))
@@ -84,7 +80,7 @@ def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
         assert str(error_of(SimpleNamespace(error_file=path))) == "Ray stored no error"  # type: ignore[arg-type]
 
 
-def test_tune_hears_of_a_worker_ended_for_memory_as_of_one_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Exception] = []
 
     class Manager:
@@ -103,9 +99,7 @@ def test_tune_hears_of_a_worker_ended_for_memory_as_of_one_that_died(monkeypatch
 
 
 @pytest.mark.parametrize("lacks", ["method", "class", "module"])
-def test_a_ray_that_is_made_otherwise_inside_is_left_as_it_is(
-    lacks: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_foreign_internals_stay(lacks: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="depthrate")
     if lacks == "method":
         monkeypatch.delattr(actor_manager.RayActorManager, "_actor_task_failed")

@@ -30,13 +30,8 @@ from depthrate.orchestrator.executors.ray.errors import RayError
 from depthrate.orchestrator.executors.ray.session import Session
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.alone,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+ignored = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("FutureWarning", "ResourceWarning")]
+pytestmark = [pytest.mark.ray, pytest.mark.alone, pytest.mark.timeout(600), *ignored]
 TOKEN = "a" * 64
 
 
@@ -60,7 +55,7 @@ def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_p
     assert "GCS" not in output, "it ends before Ray aborts it a minute after the loss"
 
 
-def test_a_head_that_asks_for_a_token_is_named_so(nodes: Nodes) -> None:
+def test_head_asks_for_a_token(nodes: Nodes) -> None:
     nodes.start(1, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
     output = ""
 
@@ -75,7 +70,7 @@ def test_a_head_that_asks_for_a_token_is_named_so(nodes: Nodes) -> None:
     assert "requires a token. Set RAY_AUTH_MODE=token" in output
 
 
-def test_a_node_that_runs_no_tasks_is_left_out(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
+def test_node_without_cpus_is_skipped(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
     """As one whose memory is full, where Ray ends every worker."""
     nodes.start(1)
     nodes.start(2, RAY_memory_usage_threshold="0.001", RAY_memory_monitor_refresh_ms="50")
@@ -108,16 +103,14 @@ def test_a_local_ray_leaves_no_token_mode_behind(nodes: Nodes, monkeypatch: pyte
         session.close()
 
 
-def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
+def test_unreachable_address_is_refused() -> None:
     began = time.monotonic()
     with pytest.raises(RayError, match="no Ray cluster at '127.0.0.1:1': .*Connection refused"):
         Session(address="127.0.0.1:1").connect()
     assert time.monotonic() - began < 20
 
 
-def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
-    folder: Store, nodes: Nodes, tmp_path: Path
-) -> None:
+def test_workers_follow_joining_and_dying_nodes(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
     nodes.start(1)
     run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3, 4, 5, 6]}, params={"seconds": 12.0})
 
@@ -136,7 +129,7 @@ def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
     assert len(take_snapshot(folder).trial_ids()) == 6  # records are put together by then
 
 
-def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long(
+def test_unstarted_worker_charges_no_pack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: queue.SimpleQueue[Any] = queue.SimpleQueue()

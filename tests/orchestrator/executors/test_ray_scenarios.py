@@ -18,12 +18,8 @@ from tests.support.here import await_that
 from tests.support.ray_nodes import OWN_TASKS, Nodes, launch, ray_nodes
 from tests.support.search_tasks import ASHA_SEARCH
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.alone,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark += [pytest.mark.filterwarnings("ignore::ResourceWarning")]
 SUPPORT = OWN_TASKS.parent
 
 
@@ -80,7 +76,7 @@ def _num_processes(log: Path) -> int:
     return len({line.split()[2] for line in log.read_text().splitlines()}) if log.exists() else 0
 
 
-def test_a_pack_that_a_node_kills_for_memory_is_halved(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
+def test_node_out_of_memory_halves_packs(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
     """Ray's memory monitor, which clusters enable, counts all processes of this machine."""
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total_gb, free_gb = (int(meminfo[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))

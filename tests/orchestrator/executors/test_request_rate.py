@@ -23,19 +23,10 @@ from depthrate.slurm.job_states import JobState
 from depthrate.slurm.profile import Profile
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
+from tests.support.clock import Clock
 from tests.support.launches import spec_of
 
 LIMITS = Limits("lab", 101, 1000, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
-
-
-class Clock:
-    """A clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def looks_in(budget: RequestBudget, clock: Clock, seconds: int, took_s: float = 0.01, **given: Any) -> list[float]:
@@ -62,7 +53,7 @@ def test_no_minute_has_more_looks_than_six(poll_s: float | None, is_news_due: bo
     assert busiest_minute(looks) <= most and len(looks) >= 300 / (poll_s or 15) - 1
 
 
-def test_what_is_to_be_expected_is_looked_for_at_once() -> None:
+def test_expected_changes_are_polled_at_once() -> None:
     clock = Clock()
     budget = RequestBudget(clock)
     assert len(looks_in(budget, clock, 110)) == 8
@@ -90,7 +81,7 @@ def test_a_count_of_jobs_is_a_question_too() -> None:
 
 
 @pytest.mark.parametrize("how", [{"has_answered": False}, {"took_s": 6.0}])
-def test_a_controller_that_fails_or_is_slow_is_asked_ever_more_seldom(how: dict[str, Any]) -> None:
+def test_failing_controller_is_polled_less(how: dict[str, Any]) -> None:
     clock = Clock()
     budget = RequestBudget(clock)
     looks = looks_in(budget, clock, 600, **how)
@@ -112,9 +103,7 @@ class Cluster:
         self.packs: dict[str, float] = {}
         """Attempt -> time of its end, for attempts that have not ended."""
 
-    def submit(
-        self, profile: Any, name: str, folder: Path, function: Any, arguments: list[list[str]], exclude: Any
-    ) -> list[str]:
+    def submit(self, profile: Any, name: str, folder: Path, function: Any, arguments: Any, exclude: Any) -> list[str]:
         self.sbatches += 1
         if sum(end > self.clock() for end in self.ends.values()) + len(arguments) > 6:
             raise SubmitLimitError("AssocMaxSubmitJobLimit")
@@ -144,9 +133,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("estimated_s", [None, 5.0])
-def test_two_hundred_short_packs_where_six_jobs_are_taken(
-    folder: Store, monkeypatch: pytest.MonkeyPatch, estimated_s: float | None
-) -> None:
+def test_200_packs_in_six_jobs(folder: Store, monkeypatch: pytest.MonkeyPatch, estimated_s: float | None) -> None:
     """A launch that submits whenever it may, as the driver does: at most 6 squeue and 2 sbatch a minute."""
     clock = Clock()
     cluster = Cluster(clock, folder)

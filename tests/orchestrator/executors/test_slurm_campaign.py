@@ -73,9 +73,7 @@ def test_a_launch_in_a_job_outlives_all_that_goes_wrong(limited: Bench) -> None:
     took_s = time.monotonic() - begun
     steps = [step[:3] for step in bench.steps()]
     ends = results_of(bench.store).sql("select state, error_kind, count(*) from attempts group by all").fetchall()
-    print(
-        f"{took_s:.0f} s, at most {most} jobs, {len(steps) - len(set(steps))} steps done twice of {len(steps)}; {ends}"
-    )
+    print(f"{took_s:.0f} s, at most {most} jobs, {len(steps) - len(set(steps))} steps twice of {len(steps)}; {ends}")
     assert most <= MOST, at_most
     bench.run("run")  # takes what is over off the books
     lost_with_a_node = 2 * round((CHECKPOINT_S + 1) / STEP_S)  # of the two packs that it may have run

@@ -26,7 +26,7 @@ def begin(bench: Bench, num_packs: int, **params: object) -> subprocess.Popen[st
 
 
 @pytest.mark.parametrize("how", ["hangs", "is away"])
-def test_a_launch_ends_when_all_is_committed_though_the_controller_never_answers(bench: Bench, how: str) -> None:
+def test_launch_ends_without_a_controller(bench: Bench, how: str) -> None:
     """Results are read from the store: a squeue of 8 s once hid them for three minutes."""
     bench.wrap("squeue", 'while [ -e hangs ]; do sleep 0.2; done; exec $REAL "$@"')
     process = begin(bench, 4)
@@ -81,7 +81,7 @@ def few(bench: Bench) -> Iterator[Bench]:
     lab.reconfigure()
 
 
-def test_jobs_in_another_qos_leave_the_room_of_this_one(few: Bench) -> None:
+def test_other_qos_keeps_its_limit(few: Bench) -> None:
     """They were once counted: nothing could be submitted."""
     others = ["sbatch", "--hold", "--qos=normal", "--array=0-9", "--output=/dev/null", "--wrap=true"]
     few.lab.run(*others, f"--chdir={few.folder}")

@@ -196,7 +196,7 @@ def test_arrays_are_split_and_kept_in_the_store(executor: SlurmExecutor, schedul
     assert [pack.pack_id for submission in stored for job in submission.packs for pack in job] == ["a", "b", "c"]
 
 
-def test_a_plan_shows_the_form_of_the_name_that_jobs_have(
+def test_plan_shows_the_job_name(
     executor: SlurmExecutor, folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("submitit")
@@ -213,7 +213,7 @@ def test_a_plan_shows_the_form_of_the_name_that_jobs_have(
     assert submission.folder.replace(submission.name, planned[1]) in script
 
 
-def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
+def test_done_pack_needs_no_scheduler(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, job.attempt_id, "running")
@@ -224,7 +224,7 @@ def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, sched
 
 
 @pytest.mark.parametrize("state", ["done", "failed"])
-def test_what_a_job_has_written_is_believed_before_the_controller_is_asked_again(
+def test_job_records_precede_the_controller(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, state: str
 ) -> None:
     job = submit_one(executor)
@@ -233,9 +233,7 @@ def test_what_a_job_has_written_is_believed_before_the_controller_is_asked_again
     assert ends_of(executor) == [AttemptEnd(job.attempt_id, latest_id=job.attempt_id)]
 
 
-def test_a_job_that_was_started_anew_runs_under_another_name(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_restarted_job_has_another_name(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     job = submit_one(executor)
     again = nth_attempt_id(job.attempt_id, 1)
     record(folder, job.attempt_id, "interrupted")
@@ -259,7 +257,7 @@ def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler:
     assert end.kind == "node_lost" and end.exit_message == "job 1_0 ended as NODE_FAIL on n1"
 
 
-def test_a_job_that_nobody_knows_is_lost_after_a_while(executor: SlurmExecutor, scheduler: Scheduler) -> None:
+def test_unknown_job_is_lost_eventually(executor: SlurmExecutor, scheduler: Scheduler) -> None:
     submit_one(executor)
     del scheduler.queue["1_0"]
     assert ends_of(executor, 2) == [], "sacct is slow, squeue forgets"
@@ -275,9 +273,7 @@ def test_accounting_is_asked_for_what_the_queue_forgot(executor: SlurmExecutor, 
     assert [end.kind for end in ends] == ["node_lost", "out_of_memory"]
 
 
-def test_a_pack_behind_others_had_no_time_but_a_job_that_never_begins_fails(
-    scheduler: Scheduler, folder: Store
-) -> None:
+def test_packs_behind_others_had_no_time(scheduler: Scheduler, folder: Store) -> None:
     """The first timeout is requeued for free. Without counting, the pack would be requeued forever."""
     executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, grace_s=0), LIMITS, folder, "s", clock=Clock())
     first, behind = (replace(job, estimated_s=1.0) for job in jobs("a", "b"))
@@ -293,9 +289,7 @@ def test_a_pack_behind_others_had_no_time_but_a_job_that_never_begins_fails(
     assert end.kind == "timeout" and "ended as TIMEOUT on n1" in str(end.exit_message)
 
 
-def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_early_time_limit_counts(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     record(folder, job.attempt_id, "interrupted", started_at=time.time() - 3000)
@@ -306,7 +300,7 @@ def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
 @pytest.mark.parametrize(
     ("ran_min", "checkpoints", "kind"), [(55, 0, "timeout"), (55, 3, "cut_off"), (5, 0, "cut_off")]
 )
-def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
+def test_no_checkpoint_within_the_time_limit(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, ran_min: int, checkpoints: int, kind: str
 ) -> None:
     """It never checks for a stop request, so its job is killed. A pack that started late in a job had no chance."""
@@ -381,9 +375,7 @@ def test_the_last_node_that_meets_the_keys_stays(scheduler: Scheduler, folder: S
     assert scheduler.excluded == [] and executor.num_nodes == 2
 
 
-def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsewhere(
-    scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_node_is_excluded_first(scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Jobs that wait are kept away from it too, and no pack is charged: our program never ran."""
     executor = SlurmExecutor(Profile(exclude=("n9",), grace_s=200), LIMITS, folder, "s", clock=Clock())
     first, second, running, *_ = submitted = jobs("a", "b", "c", "d", "e")
@@ -427,9 +419,7 @@ def test_failures_while_others_compute_are_a_nodes_doing(
     assert health.unhealthy == ["n2"]
 
 
-def test_setup_lines_that_fail_everywhere_are_given_up_at_once(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_failing_setup_lines_give_up(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     executor.submit(jobs("a", "b", "c", "d", "e"))
     scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=SETUP_FAILED_CODE)
     assert [end.kind for end in ends_of(executor)] == ["not_begun"], "one job is not enough"
@@ -479,7 +469,7 @@ def test_end_written_since_the_last_poll_counts(
     assert end.exit_message is None and end.record is not None and end.record["state"] == "done"
 
 
-def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
+def test_silent_pack_is_lost_after_grace(scheduler: Scheduler, folder: Store) -> None:
     clock = Clock()
     executor = SlurmExecutor(Profile(grace_s=90), LIMITS, folder, "s", clock=clock)
     job = submit_one(executor)
@@ -491,7 +481,7 @@ def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Sch
     assert end.kind == "node_lost" and 80 < clock.now - began < 200
 
 
-def test_a_definite_end_needs_no_grace_where_the_store_is_fresh(scheduler: Scheduler, folder: Store) -> None:
+def test_fresh_store_needs_no_grace(scheduler: Scheduler, folder: Store) -> None:
     clock = Clock()
     executor = SlurmExecutor(Profile(grace_s=90), LIMITS, folder, "s", clock=clock)
     job = submit_one(executor)
@@ -507,7 +497,7 @@ def test_a_definite_end_needs_no_grace_where_the_store_is_fresh(scheduler: Sched
     assert end.kind == "out_of_memory" and clock.now - began < 60 and "Increase mem_gb" in str(end.exit_message)
 
 
-def test_starts_before_the_last_are_closed_when_the_next_has_begun(
+def test_earlier_starts_are_closed(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lost attempts count against their node."""
@@ -530,13 +520,13 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
     assert job.attempt_id not in {end.attempt_id for end in ends}, "its job keeps running and is not resubmitted"
     stored = [read_attempt(folder, "s", name) for name in names]
     assert [entry and entry["state"] for entry in stored] == ["lost", "lost", "running"]
-    assert (
-        stored[0] is not None and stored[0]["ended_at"] == 1060.0 and "ended as NODE_FAIL on n1" in stored[0]["error"]
-    )
+    assert stored[0] is not None
+    assert stored[0]["ended_at"] == 1060.0
+    assert "ended as NODE_FAIL on n1" in stored[0]["error"]
     assert stored[1] is not None and span_s(stored[1], time.time()) == 30.0, "as the accounting counts it"
 
 
-def test_what_the_scheduler_knows_wins_over_what_a_dying_worker_wrote(folder: Store) -> None:
+def test_scheduler_outranks_a_dying_worker(folder: Store) -> None:
     record(folder, "a", "interrupted", error="asked to stop")
     expected = "job 1_0 reached its time limit of 1 min. Increase walltime_min."
     there = read_attempt(folder, "s", "a")
@@ -546,7 +536,7 @@ def test_what_the_scheduler_knows_wins_over_what_a_dying_worker_wrote(folder: St
     assert stored is not None and (stored["state"], stored["error"]) == ("lost", expected), "as logs and status show it"
 
 
-def test_why_jobs_wait_is_said_with_what_to_do(
+def test_waiting_reasons_are_explained(
     executor: SlurmExecutor, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "depthrate")
@@ -560,9 +550,7 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     executor.profile = replace(executor.profile, grace_s=60)
     executor._queue._grace_s = 60
     ends_of(executor, 3)
-    assert any(
-        "ended as TIMEOUT (probably walltime_min was too short), waiting up to" in text for text in caplog.messages
-    )
+    assert any("ended as TIMEOUT (probably walltime_min was too short), waiting" in text for text in caplog.messages)
 
 
 def test_a_failed_start_ends_before_slurm_lists_it(
@@ -618,7 +606,7 @@ def test_a_possible_folder_is_left_as_it_was(folder: Store, tmp_path: Path, monk
     assert jobs_folder(Profile(folder="a/../new jobs/b"), folder, "s") == tmp_path / "new jobs/b/s"
 
 
-def test_a_job_that_is_being_ended_at_its_time_limit_is_told_of_before_it_is_over(
+def test_time_limit_signal_is_reported(
     executor: SlurmExecutor, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A controller waits for KillWait, and longer, until it calls that TIMEOUT."""
@@ -631,9 +619,7 @@ def test_a_job_that_is_being_ended_at_its_time_limit_is_told_of_before_it_is_ove
     assert not [text for text in caplog.messages if "n2" in text], "that one just ends"
 
 
-def test_a_job_that_runs_past_its_time_limit_is_told_of_before_the_controller_ends_it(
-    scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_overrun_is_reported_early(scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "depthrate")
     executor = SlurmExecutor(Profile(grace_s=0, walltime_min=2), LIMITS, folder, "s", clock=Clock())
     executor.submit(jobs("a", "b"))
@@ -654,7 +640,7 @@ def test_a_job_that_runs_past_its_time_limit_is_told_of_before_the_controller_en
 
 
 @pytest.mark.parametrize("why", ["it has had its time", "its pack saved its state to end", ""])
-def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
+def test_expected_changes_precede_polling(
     scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     now, real = [0.0], time.time()
@@ -680,7 +666,7 @@ def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
     assert (min(gaps) < 12) == bool(why)
 
 
-def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
+def test_cancellation_is_known_at_once(scheduler: Scheduler, folder: Store) -> None:
     executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60), LIMITS, folder, "s", clock=Clock())
     submitted = [replace(job, estimated_s=1.0) for job in jobs("a", "b", "c")]
     executor.submit(submitted)
@@ -694,9 +680,7 @@ def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Sc
     assert {end.exit_message for end in ends} == {"job 1_0 was cancelled on n1"}
 
 
-def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_unwatched_deaths_are_reported(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     """After `--detach` no launch writes the end."""
     executor.submit([*jobs("a", "b"), *jobs("c", "d", "e")])
     now = time.time()
@@ -733,9 +717,7 @@ def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Schedul
     )
 
 
-def test_an_element_that_was_cancelled_alone_while_it_waited_is_listed_nowhere(
-    executor: SlurmExecutor, scheduler: Scheduler
-) -> None:
+def test_cancelled_waiting_element(executor: SlurmExecutor, scheduler: Scheduler) -> None:
     """SLURM 22.05 lists it neither in squeue nor in sacct. A job that ran and is unknown may have any state."""
     executor.submit(jobs("a", "b", "c"))
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
@@ -745,9 +727,7 @@ def test_an_element_that_was_cancelled_alone_while_it_waited_is_listed_nowhere(
     assert {end.attempt_id[-1]: end.kind for end in ends} == {"b": "cancelled", "c": "worker_lost"}
 
 
-def test_a_launch_cancels_what_it_watches_without_taking_that_for_the_users_doing(
-    executor: SlurmExecutor, scheduler: Scheduler
-) -> None:
+def test_own_cancellations_are_not_the_user_s(executor: SlurmExecutor, scheduler: Scheduler) -> None:
     silent, waiting, other = jobs("a", "b", "c")
     executor.submit([silent, waiting, other])
     scheduler.queue["1_0"] = scheduler.queue["2_0"] = JobState("RUNNING", 0, "n1")
@@ -761,7 +741,7 @@ def test_a_launch_cancels_what_it_watches_without_taking_that_for_the_users_doin
 
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])
-def test_the_store_is_read_while_the_controller_does_not_answer(
+def test_store_is_read_without_a_controller(
     executor: SlurmExecutor, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The end comes from the attempt's record, or from a commit without a record."""
@@ -774,9 +754,7 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
     answered, scheduler.is_away = threading.Event(), how == "fails"
     if how == "hangs":
         monkeypatch.setattr(watched_jobs, "ANSWER_WAIT_S", 0.01)
-        monkeypatch.setattr(
-            watched_jobs, "squeue_states", lambda job_ids: answered.wait(60) and scheduler.squeue(job_ids)
-        )
+        monkeypatch.setattr(watched_jobs, "squeue_states", lambda ids: answered.wait(60) and scheduler.squeue(ids))
     assert ends_of(executor, 10) == []
     record(executor.store, recorded.attempt_id, "done")
     commit(executor.store, f"20260101T000001_{'9' * 12}", committed.trial_ids)
@@ -796,9 +774,7 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
     assert end.kind == "out_of_memory", "a late answer is used"
 
 
-def test_time_in_the_controller_is_no_reason_to_rest(
-    scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_controller_stops_no_polling(scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backoff counts only the poll's own time: a slow squeue once caused a wait of 20 times its duration."""
     now = [0.0]
     executor = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=lambda: now[0])
@@ -833,9 +809,7 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     )
 
 
-def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_next_launch_spares_committed_trials(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     first, second, third = jobs("a", "b", "c")
     executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, grace_s=0), LIMITS, folder, "s", clock=Clock())
     executor.submit([replace(job, estimated_s=1.0) for job in (first, second, third)])
@@ -849,9 +823,7 @@ def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
     assert [end.attempt_id for end in ends_of(other)] == [second.attempt_id], "its plan does not have the first"
 
 
-def test_a_trial_submitted_twice_is_where_it_was_last(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_last_submission_holds_a_trial(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     """Its first job still runs other packs. Mistaking it for the current one would submit the trial a third time."""
     (job,) = jobs("a")
     again = replace(job, attempt_id=f"20260101T000009_{'b' * 12}")
@@ -863,7 +835,7 @@ def test_a_trial_submitted_twice_is_where_it_was_last(
     assert list(other.submitted()) == [again.attempt_id, job.attempt_id], "the plan takes the first pack with the trial"
 
 
-def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
+def test_finished_folders_go_and_failed_stay(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -873,9 +845,7 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     folders = {}
     for name in names:
         executor.submit(jobs(name))
-        (submission,) = [
-            submission for submission in read_submissions(folder, ["s"]) if submission.packs[0][0].pack_id == name
-        ]
+        (submission,) = [made for made in read_submissions(folder, ["s"]) if made.packs[0][0].pack_id == name]
         folders[name] = Path(submission.folder)
         (folders[name] / "log.err").touch()
     done, failed, interrupted, ending = (job.attempt_id for job in jobs(*names))
@@ -891,7 +861,7 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     assert [name for name in names if folders[name].exists()] == ["b", "c"], "one failed, one keeps running"
 
 
-def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folders(
+def test_running_or_unreachable_jobs_keep_folders(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finished_folders.time, "sleep", lambda seconds: None)
@@ -912,9 +882,7 @@ def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folder
     assert not Path(submission.folder).exists(), "the job leaves an end marker"
 
 
-def test_the_folder_of_what_failed_goes_once_another_job_has_done_its_work(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_failed_folders_go_after_success(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     """It once stayed forever, because its submission was deleted before its trials were committed."""
     first, again = jobs("a", "b")
     again = replace(again, trial_ids=first.trial_ids)
@@ -934,9 +902,7 @@ def test_the_folder_of_what_failed_goes_once_another_job_has_done_its_work(
 
 
 @pytest.mark.slow
-def test_folders_that_an_unreachable_controller_left_go_with_the_next_launch(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_next_launch_removes_unreachable_folders(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     job = submit_one(executor)
     commit(folder, job.attempt_id, job.trial_ids)
     ends_of(executor)
@@ -950,9 +916,7 @@ def test_folders_that_an_unreachable_controller_left_go_with_the_next_launch(
     assert list(stored.parent.iterdir()) == [stored], "folders from an earlier version do not list their trials"
 
 
-def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
-) -> None:
+def test_next_launch_removes_finished_folders(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     job = submit_one(executor)
     (submission,) = read_submissions(folder, ["s"])
     Path(submission.folder).mkdir(parents=True, exist_ok=True)
@@ -965,16 +929,14 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     assert not Path(submission.folder).exists() and not read_submissions(folder, ["s"])
 
 
-def test_a_job_runs_nothing_that_is_committed_when_it_starts(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_skips_committed_trials(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     done, fresh = submitted = [replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b")]
     commit(folder, f"20260101T000001_{'9' * 12}", done.trial_ids)
     assert [job.attempt_id for job in _Bundle(submitted).waiting] == [fresh.attempt_id]
 
 
-def test_a_job_started_anew_leaves_to_the_driver_what_failed_in_it(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restarted_job_leaves_failures(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver has resubmitted them. Running them here too would run them twice with one checkpoint."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")

@@ -102,7 +102,7 @@ def test_a_limit_that_is_known_costs_one_submission(cluster: Cluster, folder: St
     assert [len(array.packs) for array in submit(outbox, cluster, 25)] == [2]
 
 
-def test_the_users_other_jobs_are_counted_once_a_minute(cluster: Cluster, folder: Store) -> None:
+def test_other_jobs_are_counted_once(cluster: Cluster, folder: Store) -> None:
     outbox, _ = outbox_of(cluster, folder, 5)
     submit(outbox, cluster, 30)
     for ended in range(5):
@@ -134,7 +134,7 @@ def test_parallel_jobs_bounded_over_arrays(cluster: Cluster, folder: Store) -> N
     assert [len(array.packs) for array in submit(outbox, cluster, 3)] == [2]
 
 
-def test_a_cluster_that_takes_nothing_although_nothing_is_there_says_so(cluster: Cluster, folder: Store) -> None:
+def test_unusable_cluster_is_reported(cluster: Cluster, folder: Store) -> None:
     cluster.most = 0
     outbox, _ = outbox_of(cluster, folder, None)
     with pytest.raises(SlurmError, match="allow no job of this user") as caught:
@@ -142,7 +142,7 @@ def test_a_cluster_that_takes_nothing_although_nothing_is_there_says_so(cluster:
     assert not isinstance(caught.value, SubmitLimitError) and not folder.list("jobs")
 
 
-def test_what_may_have_been_accepted_is_cancelled_before_it_goes_out_again(cluster: Cluster, folder: Store) -> None:
+def test_ambiguous_submissions_are_cancelled_first(cluster: Cluster, folder: Store) -> None:
     outbox, _ = outbox_of(cluster, folder, None)
     cluster.is_unclear = True
     with pytest.raises(UnclearSubmissionError):
@@ -154,9 +154,7 @@ def test_what_may_have_been_accepted_is_cancelled_before_it_goes_out_again(clust
 
 
 @pytest.mark.parametrize("num_arrays", [9, 50])
-def test_sbatch_is_called_six_times_a_minute_at_most_within_a_submission_too(
-    cluster: Cluster, folder: Store, num_arrays: int
-) -> None:
+def test_sbatch_rate_within_a_submission(cluster: Cluster, folder: Store, num_arrays: int) -> None:
     cluster.most, called = 10_000, list[float]()
     clock = lambda: cluster.now  # noqa: E731
     limits = Limits("lab", 3, 1000, {})
@@ -175,7 +173,7 @@ def test_sbatch_is_called_six_times_a_minute_at_most_within_a_submission_too(
     assert cluster.now <= 20 * num_arrays
 
 
-def test_room_for_fewer_than_all_is_known_before_sbatch_may_be_called_again(cluster: Cluster, folder: Store) -> None:
+def test_remaining_room_before_sbatch(cluster: Cluster, folder: Store) -> None:
     """A detached launch then exits immediately."""
     clock = lambda: cluster.now  # noqa: E731
     room = SubmitQuota(SubmitLimits({JobGroup(): 5}), clock)
@@ -185,7 +183,7 @@ def test_room_for_fewer_than_all_is_known_before_sbatch_may_be_called_again(clus
     assert cluster.calls == 3
 
 
-def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
+def test_each_account_counts_as_a_call(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
     def submit(*args: Any) -> list[str]:
         CALLS["sbatch"] += 4
         return cluster.submit(*args)
@@ -199,7 +197,7 @@ def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: S
     assert cluster.calls == 1
 
 
-def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
+def test_qos_limit_counts_its_jobs(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
     """Hundreds of jobs in another QOS do not count. Jobs of other users count towards a limit of all users."""
     few, everyone = JobGroup(qos="few"), JobGroup(qos="few", is_shared=True)
     counts = {
@@ -223,7 +221,7 @@ def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folde
     assert room.describe(2) == f"QOS few {wanted}"
 
 
-def test_the_folder_of_an_array_for_which_there_is_no_room_is_removed(cluster: Cluster, folder: Store) -> None:
+def test_rejected_arrays_lose_their_folder(cluster: Cluster, folder: Store) -> None:
     outbox, _ = outbox_of(cluster, folder, None)
     taken = submit(outbox, cluster, 30)
     names = {path.parent.name for path in Path(folder.root).glob("slurm/s/*/trials")}

@@ -32,7 +32,7 @@ def attempts_on(bench: Bench, node: str) -> list[tuple[str, str]]:
     return results_of(bench.store).sql(query).fetchall() if bench.store.list("attempts") else []
 
 
-def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> None:
+def test_detached_equals_local(bench: Bench) -> None:
     params = {"arch": "rn1", "samples_per_class": 5, "steps": 60, "width": 16}
     bench.sweep(params=params, grid={"depth": [2, 3]}, seeds=2, fit=[{"metric": "nc1"}])
     spec = yaml.safe_load((bench.folder / "sweep.yaml").read_text())
@@ -51,7 +51,7 @@ def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> Non
     assert not list((bench.url / "slurm").glob("*/*")), "the job folders are removed too"
 
 
-def test_a_stronger_partition_takes_the_nodes_for_a_while(bench: Bench) -> None:
+def test_preemption_by_a_stronger_partition(bench: Bench) -> None:
     bench.sweep(params={"steps": 80, "step_s": 0.25}, grid={"depth": [2, 3]})
     process = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
@@ -76,7 +76,7 @@ def test_one_job_is_cancelled_by_hand(bench: Bench) -> None:
     bench.check(3, most_redone=1)
 
 
-def test_curves_are_seen_while_jobs_train_also_after_one_was_killed(bench: Bench) -> None:
+def test_live_curves_survive_a_kill(bench: Bench) -> None:
     (hold := bench.folder / "hold").touch()
     bench.profile["mem_gb"] = 2.5  # a node has room for one job, so that one is killed
     bench.sweep("curved", params={"hold": str(hold)}, grid={"depth": [2, 3]})
@@ -112,7 +112,7 @@ def test_everything_is_cancelled_by_hand(bench: Bench) -> None:
     assert bench.status()["pending"] == 2 and not bench.queue()
 
 
-def test_a_pack_longer_than_the_time_limit_goes_through_several_jobs(bench: Bench) -> None:
+def test_pack_spans_several_jobs(bench: Bench) -> None:
     bench.profile |= {"walltime_min": 1, "signal_s": 15}
     bench.sweep(params={"steps": 200, "step_s": 0.25}, grid={"depth": [2]})
     assert "1 to run" in bench.wait(bench.start())
@@ -137,7 +137,7 @@ def test_a_node_dies(bench: Bench) -> None:
 @pytest.mark.skipif(
     not os.environ.get("DEPTHRATE_TEST_LONG"), reason="a node is lost three times. Set DEPTHRATE_TEST_LONG."
 )
-def test_a_node_that_dies_three_times_is_avoided_and_its_deaths_are_on_the_books(bench: Bench) -> None:
+def test_node_dying_thrice_is_excluded(bench: Bench) -> None:
     """It is the only available node at first, so the same job is lost on it repeatedly."""
     others = "n1,n3,n4"
     bench.lab.run("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
@@ -230,7 +230,7 @@ def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
     bench.check(2, most_redone=0)
 
 
-def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None:
+def test_resuming_at_random_moments(bench: Bench) -> None:
     """Jobs have committed some of their packs, run one, and have others to do."""
     moment = random.Random(seed := random.SystemRandom().randrange(1000))
     print("moments of seed", seed)
@@ -276,7 +276,7 @@ def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
     bench.check(2, most_redone=2)
 
 
-def test_what_exceeds_a_limit_is_refused_before_anything_is_submitted(bench: Bench) -> None:
+def test_exceeded_limits_are_refused_early(bench: Bench) -> None:
     bench.sweep(grid={"depth": [2]})
     for changes, message in (
         ({"partition": "gpu"}, "partition is 'gpu', which this cluster does not have. Set it to one of high, main"),
@@ -312,7 +312,7 @@ def test_jobs_at_once_are_bounded_over_all_arrays(bench: Bench) -> None:
 
 
 @pytest.mark.skipif(not os.environ.get("DEPTHRATE_TEST_LONG"), reason="takes two time limits. Set DEPTHRATE_TEST_LONG.")
-def test_a_task_without_checkpoints_and_too_short_a_time_limit(bench: Bench) -> None:
+def test_no_checkpoints_within_the_time_limit(bench: Bench) -> None:
     bench.profile |= {"walltime_min": 1}
     bench.sweep("stubborn", params={"depth": 2})
     printed = bench.wait(bench.start(), code=1)
@@ -343,9 +343,7 @@ def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
     bench.check(12, most_redone=0)
     assert {step[3] for step in bench.steps()} <= {"n1", "n3", "n4"}
     lost = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
-    assert lost == [("not_begun",)] and num_jobs(bench) <= 12 + 4, (
-        "its two CPUs, and at most once more before it is excluded"
-    )
+    assert lost == [("not_begun",)] and num_jobs(bench) <= 12 + 4, "its two CPUs, and at most once more"
 
 
 def test_a_node_on_which_trials_fail_is_avoided(bench: Bench) -> None:
@@ -369,16 +367,14 @@ def test_a_node_on_which_trials_fail_is_avoided(bench: Bench) -> None:
         assert "failed on n2" in node["avoided"]
 
 
-def test_a_task_that_fails_on_every_node_stops_the_launch(bench: Bench) -> None:
+def test_failure_on_every_node_stops(bench: Bench) -> None:
     bench.profile |= {"job_min": 0, "array_parallelism": 4}
     bench.sweep(
         "sickened", params={"trace": str(bench.trace), "node": "all", "error": "a bug"}, grid={"depth": [*range(2, 26)]}
     )
     printed = bench.wait(bench.start(), code=1)
     assert "stopped early" in printed and "Excluded" not in printed
-    assert 1 <= printed.count("RuntimeError: a bug") <= 2, (
-        "a line as it happens, with a count and nodes, and one at the end"
-    )
+    assert 1 <= printed.count("RuntimeError: a bug") <= 2, "a line as it happens, and one at the end"
     (last,) = [line for line in printed.splitlines() if "RuntimeError: a bug" in line and "See: depthrate logs" in line]
     assert " packs on n" in last
     assert list(bench.status()["errors"]) == ["RuntimeError: a bug"]

@@ -39,7 +39,7 @@ def test_a_launch_inside_a_job_of_its_own(bench: Bench) -> None:
     assert not lost(bench)
 
 
-def test_variables_of_the_users_do_not_override_the_cluster_file(bench: Bench) -> None:
+def test_cluster_file_outranks_user_variables(bench: Bench) -> None:
     bench.environment |= {
         "SBATCH_PARTITION": "high",
         "SBATCH_EXPORT": "NONE",
@@ -81,7 +81,7 @@ def test_a_driver_killed_in_mid_submit_costs_nothing(bench: Bench) -> None:
     assert not lost(bench)
 
 
-def test_an_answer_that_is_lost_while_the_controller_is_away_is_cleared_up_later(bench: Bench) -> None:
+def test_lost_answer_is_resolved_later(bench: Bench) -> None:
     """sbatch accepts the jobs, then the controller is away: they are cancelled before their packs are resubmitted."""
     bench.profile |= {"array_parallelism": 2}
     hold = bench.folder / "hold"
@@ -116,7 +116,7 @@ def test_two_launches_at_the_same_moment_submit_once(bench: Bench) -> None:
     assert not lost(bench)
 
 
-def test_two_detached_launches_at_the_same_moment_submit_once(bench: Bench) -> None:
+def test_concurrent_detached_launches_submit_once(bench: Bench) -> None:
     bench.sweep(**FEW)
     launches = [bench.start("--detach"), bench.start("--detach")]
     for launch in launches:
@@ -141,7 +141,7 @@ def limited(bench: Bench) -> Iterator[Bench]:
     bench.lab.limit_submitted(None)
 
 
-def test_what_there_is_no_room_for_is_submitted_as_jobs_end(limited: Bench) -> None:
+def test_overflow_is_submitted_later(limited: Bench) -> None:
     process, most = limited.start(), 0
     while process.poll() is None:
         most = max(most, len(limited.queue()))
@@ -184,7 +184,7 @@ def test_how_often_slurm_is_asked(bench: Bench) -> None:
     assert counts["squeue"] <= 20, "20 s of work"
 
 
-def test_a_thousand_jobs_stay_within_what_arrays_and_a_qos_take(bench: Bench) -> None:
+def test_thousand_jobs_respect_the_limits(bench: Bench) -> None:
     """Arrays have at most 100 jobs (MaxArraySize). The accounting limits the QOS to 250 jobs per user."""
     lab, hold = bench.lab, bench.folder / "hold"
     hold.touch()
@@ -212,7 +212,7 @@ def test_a_thousand_jobs_stay_within_what_arrays_and_a_qos_take(bench: Bench) ->
         lab.reconfigure()
 
 
-def test_jobs_run_the_code_that_they_were_submitted_with(bench: Bench) -> None:
+def test_jobs_run_their_submitted_code(bench: Bench) -> None:
     """The resumed launch also reports a task file that changed in the meantime."""
     file, body = bench.folder / "mine.py", "return {'metrics': [{'layer': depth, 'nc1': %s}]}"
     lines = ["import depthrate", "@depthrate.task(version=1)", "def mine(*, depth: int, context):", f"    {body}"]

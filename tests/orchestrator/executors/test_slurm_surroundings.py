@@ -68,7 +68,7 @@ def test_packs_share_a_gpu(bench: Bench, has_service: bool) -> None:
 
 
 @pytest.mark.skipif(not IMAGE or not shutil.which("apptainer"), reason="needs apptainer and DEPTHRATE_TEST_IMAGE")
-def test_jobs_in_a_container_go_back_into_the_queue_without_scontrol(bench: Bench) -> None:
+def test_containers_requeue_without_scontrol(bench: Bench) -> None:
     bench.profile |= {"container": IMAGE, "python": sys.executable}
     bench.profile["container_binds"] = [sys.prefix, os.path.realpath(sys.base_prefix), str(ROOT)]
     bench.environment["PYTHONPATH"] = str(ROOT)
@@ -139,7 +139,7 @@ def test_an_image_that_is_not_there_is_refused(bench: Bench) -> None:
     assert "container is 'nowhere.sif', which does not exist" in bench.run("plan", code=2)
 
 
-def test_scratch_folders_end_with_their_job_and_data_is_copied_once_a_node(bench: Bench) -> None:
+def test_scratch_folders_and_data_per_node(bench: Bench) -> None:
     scratch, cache, data = bench.folder / "scratch", bench.folder / "cache", bench.folder / "data"
     data.mkdir()
     (data / "numbers").write_text("one two")
@@ -170,7 +170,7 @@ def files_with(text: str, *folders: Path) -> list[Path]:
     ]
 
 
-def test_keys_are_read_when_a_job_starts_and_stand_nowhere_else(bench: Bench, s3: S3Server) -> None:
+def test_secrets_are_read_at_start(bench: Bench, s3: S3Server) -> None:
     """The launch's credentials have expired when its jobs start, and no stored ones have."""
     keys, secrets = bench.folder / "keys", ("OLDSECRET7c1f", "NEWSECRET9a2e")
     keys.mkdir()

@@ -78,7 +78,7 @@ def test_a_missing_library_is_named(
         (["s", "runs", "--wandb", "--optuna"], "--optuna and --wandb are mutually exclusive"),
     ],
 )
-def test_an_export_to_nowhere_or_to_two_is_refused(ran: Path, words: list[str], message: str) -> None:
+def test_exactly_one_destination(ran: Path, words: list[str], message: str) -> None:
     refused = call(app, ["export", *words])
     assert refused.exit_code == 2 and message in refused.stderr
 
@@ -121,7 +121,7 @@ def test_tensorboard_reads_metrics_by_step(ran: Path) -> None:
 
 
 @pytest.mark.slow
-def test_results_of_a_second_run_replace_those_of_the_first(ran: Path) -> None:
+def test_second_run_replaces_the_first(ran: Path) -> None:
     export = ["export", "s", "runs"]
     assert "wrote 2 runs" in call(app, export).output
     (first,) = Path("runs/s/depth=3").iterdir()
@@ -172,7 +172,7 @@ def read_run(folder: Path) -> tuple[Any, dict[str, Any], list[dict[str, Any]], b
 
 
 @pytest.mark.slow
-def test_wandbs_own_records_hold_parameters_and_metrics_by_step(ran: Path) -> None:
+def test_wandb_records_parameters_and_metrics(ran: Path) -> None:
     pytest.importorskip("wandb", reason="pip install 'depthrate[wandb]'")
     first = call(app, ["export", "s", "runs", "--wandb"])
     assert first.exit_code == 0, first.output

@@ -61,7 +61,7 @@ def test_packs_of_one_attempt_are_committed_together(folder: Store, unhurried: N
 
 
 @pytest.mark.slow
-def test_an_attempt_gives_back_what_it_has_no_time_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_attempt_returns_packs(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.BATCH_S", 0.0)
     job = job_of(folder, short_plan(folder, "hop", grid={"depth": [2, 3, 4]}))
     attempt = run_job(job, StopFlag())
@@ -70,20 +70,18 @@ def test_an_attempt_gives_back_what_it_has_no_time_for(folder: Store, monkeypatc
     assert raw_rows(folder) == 3, "committed packs are not run again"
 
 
-def test_features_of_several_widths_go_into_files_of_their_own(folder: Store, unhurried: None) -> None:
+def test_feature_widths_have_their_own_files(folder: Store, unhurried: None) -> None:
     job = job_of(folder, short_plan(folder, "widens", grid={"depth": [2, 3, 4]}))
     assert run_job(job, StopFlag()).state == "done"
     results = results_of(folder)
-    widths = [
-        len(results.features(pack_spec.trial_ids[0], layer=depth)[1][0])
-        for depth, pack_spec in zip((2, 3, 4), job.packs(), strict=True)
-    ]
+    packs = zip((2, 3, 4), job.packs(), strict=True)
+    widths = [len(results.features(pack.trial_ids[0], layer=depth)[1][0]) for depth, pack in packs]
     assert widths == [2, 3, 2] and len(folder.list("features")) == len(folder.list("trials")) == 3
 
 
 @pytest.mark.parametrize("how", ["metrics", "features"])
 @pytest.mark.parametrize("bad", [3, 4])
-def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(folder: Store, how: str, bad: int) -> None:
+def test_failed_trials_features_are_not_committed(folder: Store, how: str, bad: int) -> None:
     plan = short_plan(folder, "breaks", grid={"depth": [2, 3, 4]}, params={"bad": bad, "how": how})
     trials = sorted((t for pack in plan.packs for t in pack.trials), key=lambda trial: trial.params["depth"])
     options, task = job_options(folder), plan.checked.sweep.loaded_task
@@ -107,7 +105,7 @@ def test_what_was_done_before_a_failure_is_committed(folder: Store, unhurried: N
     assert [depth for depth, _ in committed(folder)] == [2, 3]
 
 
-def test_how_many_go_together_follows_from_how_long_they_took() -> None:
+def test_batch_size_follows_durations() -> None:
     batching = Batching(is_possible=True)
 
     def took(seconds: float, count: int) -> int:
@@ -134,7 +132,7 @@ def test_what_failed_before_goes_alone() -> None:
     assert len(group_entries(entries, size=3, max_groups=2)) == 2
 
 
-def test_a_failure_counts_for_the_pack_whose_it_is() -> None:
+def test_failure_counts_for_its_pack() -> None:
     def entries() -> list[QueuedPack]:
         return [QueuedPack(Pack(name, ())) for name in "abc"]
 
@@ -148,14 +146,12 @@ def test_a_failure_counts_for_the_pack_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize("failed", ["a", ""])
-def test_a_failure_in_a_pack_that_others_committed_is_not_the_next_ones(failed: str) -> None:
+def test_peer_commits_are_no_failure(failed: str) -> None:
     left = [QueuedPack(Pack("b", ()))]
     record = {"state": AttemptState.FAILED, "pack_id": failed}
     guilty, others = split_failed(left, FailureKind.TABLE, record)
     assert not guilty and others == left and left[0].runs_alone
-    assert split_failed(left, FailureKind.TABLE, record) == (left, []), (
-        "an attempt of one pack has only that pack's failures"
-    )
+    assert split_failed(left, FailureKind.TABLE, record) == (left, []), "an attempt of one pack has only its failures"
     alone = [QueuedPack(Pack("b", ()))]
     assert split_failed(alone, FailureKind.TASK, {"state": AttemptState.FAILED, "pack_id": "b"}) == (alone, [])
     assert split_failed(alone, FailureKind.WORKER_LOST, None) == (alone, [])
@@ -177,7 +173,7 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_p
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_noticed_while_what_it_has_forked_goes_on(folder: Store, tmp_path: Path) -> None:
+def test_kill_is_noticed_beside_a_fork(folder: Store, tmp_path: Path) -> None:
     outcome = drive_short(folder, "forks", grid={"depth": [2, 3]}, params={"folder": str(tmp_path)})
     os.kill(int((tmp_path / "child").read_text()), 9)  # it is there: nobody has waited for it
     assert not outcome.failures and [depth for depth, _ in committed(folder)] == [2, 3]
@@ -185,7 +181,7 @@ def test_a_killed_worker_is_noticed_while_what_it_has_forked_goes_on(folder: Sto
 
 
 @pytest.mark.slow
-def test_a_pack_that_fails_among_others_is_reported_alone(folder: Store) -> None:
+def test_failing_pack_is_reported_alone(folder: Store) -> None:
     outcome = drive_short(folder, "fails", grid={"depth": list(range(1, 41))})
     (failure,) = outcome.failures
     assert failure.error == "RuntimeError: depth 20 is cursed" and len(failure.pack.trials) == 1
@@ -194,7 +190,7 @@ def test_a_pack_that_fails_among_others_is_reported_alone(folder: Store) -> None
 
 
 @pytest.mark.slow
-def test_a_column_of_two_types_fails_only_the_pack_that_has_the_other(folder: Store) -> None:
+def test_conflicting_column_fails_its_pack(folder: Store) -> None:
     outcome = drive_short(folder, "widens", grid={"depth": list(range(1, 41))}, params={"text_at": 20})
     (failure,) = outcome.failures
     assert "mark" in failure.error and failure.pack.trials[0].params["depth"] == 20
@@ -202,7 +198,7 @@ def test_a_column_of_two_types_fails_only_the_pack_that_has_the_other(folder: St
 
 
 @pytest.mark.slow
-def test_compactions_and_checks_beside_batches_see_each_trial_once(folder: Store, tmp_path: Path) -> None:
+def test_compaction_beside_batches(folder: Store, tmp_path: Path) -> None:
     seen, damaged, is_over = [0], list[str](), threading.Event()
 
     def look() -> None:

@@ -52,21 +52,20 @@ def test_the_summary_names_peers_and_reasons() -> None:
     pack: Any = SimpleNamespace(pack_id="p", trials=[])
     watcher._seconds_left = lambda *_: None  # type: ignore[method-assign] - it needs a task
     reasons = {"JobHeldUser": 2, "ReqNodeNotAvail, UnavailableNodes:n2": 1}
-    text = watcher.summary(
-        progress(packs_submitted=[pack] * 3, waiting_reasons=reasons, blocking_launches=["the launch on n2, pid 7"])
-    )
+    state = progress(packs_submitted=[pack] * 3, waiting_reasons=reasons, blocking_launches=["the launch on n2, pid 7"])
+    text = watcher.summary(state)
     assert "3 submitted, 3 jobs waiting (JobHeldUser 2, ReqNodeNotAvail 1)" in text
     assert text.endswith("1 pack waiting for the launch on n2, pid 7")
 
 
-def test_a_wait_for_a_peer_is_printed_at_once() -> None:
+def test_peer_wait_is_printed_at_once() -> None:
     watcher = LaunchWatcher(PLAN, Console(file=(output := io.StringIO()), width=300))
     for _ in range(2):
         watcher(progress(blocking_launches=["the launch on n2, pid 7"]))
     assert output.getvalue() == "0/1 trial, 1 pack waiting for the launch on n2, pid 7\n"
 
 
-def test_a_silent_peer_has_a_time_to_its_take_over(folder: Store) -> None:
+def test_silent_peer_shows_takeover_time(folder: Store) -> None:
     def described(silent_s: float) -> list[str]:
         claim = {"launch_id": PEER, "sweep": "s", "host": "n2", "pid": 7, "renewed_at": time.time() - silent_s}
         folder.write(claim_path(PEER, 1), json.dumps(claim | {"trials": {"t1": 1.0}}).encode())

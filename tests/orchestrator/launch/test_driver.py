@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.attempts.record import Attempt, read_attempt
+from depthrate.orchestrator.attempts.record import read_attempt
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.cli.launch_output import plan_summary
 from depthrate.orchestrator.executors.base import AttemptEnd
@@ -21,10 +21,11 @@ from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.clock import Clock
 from tests.support.launches import (
     OWN_TASKS,
     IdleExecutor,
-    clock_of,
+    attempt_of,
     committed,
     drive,
     drive_task,
@@ -40,7 +41,7 @@ STEADY = OWN_TASKS.with_name("steady_task.py")
 
 
 @pytest.mark.slow
-def test_an_error_of_the_code_is_reported_at_once(folder: Store) -> None:
+def test_code_error_is_reported_at_once(folder: Store) -> None:
     outcome = drive_task(folder, "misspelt", grid={"depth": [2, 3, 4]})
     (failure,) = outcome.failures
     assert failure.error.startswith("AttributeError:") and states(folder).count("failed") == 1
@@ -56,22 +57,22 @@ def test_halving_spares_what_is_committed(folder: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_returns_no_table_is_not_retried(folder: Store) -> None:
+def test_missing_table_is_not_retried(folder: Store) -> None:
     outcome = drive_task(folder, "wrong", params={"depth": 2})
     assert "task returned list for a trial, expected a mapping" in outcome.failures[0].error
     assert states(folder) == ["failed"]
 
 
 @pytest.mark.slow
-def test_the_same_error_from_many_packs_stops_the_launch(folder: Store) -> None:
+def test_equal_errors_stop_the_launch(folder: Store) -> None:
     outcome = drive_task(folder, "wrong", grid={"depth": list(range(1, 40))}, workers=1)
     assert outcome.stopped_early and 3 <= len(outcome.failures) < 10
 
 
 @pytest.mark.slow
-def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
+def test_live_peers_keep_their_packs(folder: Store) -> None:
     trial_ids = [trial.trial_id for trial in plan_of(folder, grid={"depth": [2, 3]}).checked.trials]
-    other = Attempt(attempt_id="other", sweep="s", pack_id="p", trial_ids=trial_ids, device="cpu", host="elsewhere")
+    other = attempt_of("other", trial_ids=trial_ids, host="elsewhere")
     other.heartbeat_at = time.time() - 57  # three seconds from counting as dead
     other.write(folder)
     started = time.monotonic()
@@ -81,7 +82,7 @@ def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
 
 
 @pytest.mark.slow
-def test_two_launches_at_the_same_moment_share_the_work(folder: Store, tmp_path: Path) -> None:
+def test_concurrent_launches_share_work(folder: Store, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     spec = {"params": {"trace": str(trace), "steps": 5}, "grid": {"depth": [2, 3, 5, 8, 13, 21]}}
     both = threading.Barrier(2)
@@ -121,9 +122,9 @@ def test_many_small_trials_are_committed_in_few_files(folder: Store) -> None:
     assert len(folder.list("trials")) < 50, "some 12, more the busier this machine is"
 
 
-def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> None:
+def test_traceless_worker_blames_the_store(folder: Store) -> None:
     """Each retry is delayed, and the message names the possible causes."""
-    executor, clock = IdleExecutor(), clock_of(0.5)
+    executor, clock = IdleExecutor(), Clock(step_s=0.5)
     outcome = drive(plan_of_depths(folder, 1), folder, executor, clock=clock)
     assert "its node could not write to the store, or has another store at this path" in outcome.failures[0].error
     assert len(executor.submitted_ids) == 4 and clock() > 2.5 * (2 + 4 + 8)
@@ -137,9 +138,7 @@ def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool
         def submit(self, jobs: Sequence[AttemptSpec]) -> None:
             super().submit(jobs)
             if len(self.submitted_ids) == 1:
-                Attempt(
-                    attempt_id=self.submitted_ids[0], sweep="s", pack_id="p", trial_ids=jobs[0].trial_ids, device="cpu"
-                ).write(folder)
+                attempt_of(self.submitted_ids[0], trial_ids=jobs[0].trial_ids).write(folder)
             else:  # the first is given up, and the second runs
                 for attempt_id, is_late in zip(self.submitted_ids, (True, False), strict=True):
                     hour, value = (1, 1.0) if is_late is is_first else (2, 2.0)
@@ -165,7 +164,7 @@ def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool
     assert not plan_of_depths(folder, 1).packs
 
 
-def test_after_a_cancellation_nothing_is_submitted_and_what_runs_goes_on(folder: Store) -> None:
+def test_cancellation_submits_nothing_more(folder: Store) -> None:
     class Cancelled(IdleExecutor):
         capacity = 2
 
@@ -186,7 +185,7 @@ def test_after_a_cancellation_nothing_is_submitted_and_what_runs_goes_on(folder:
     assert states(folder) == ["done"], "a pack that was not started is no attempt"
 
 
-def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detached_launch_waits_for_overflow(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(IdleExecutor):
         capacity = 10
 
@@ -195,16 +194,14 @@ def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, mon
             if len(jobs) > 1:
                 raise SubmitRateError("sbatch is called 6 times per minute at most", jobs[1:])
 
-    now = [0.0]
-    monkeypatch.setattr("depthrate.orchestrator.launch.driver.time.sleep", lambda seconds: now.append(0.0))
-    executor = Slow()
-    watch, clock = (lambda progress: None), (lambda: 10.0 * len(now))
+    executor, clock, watch = Slow(), Clock(), lambda progress: None
+    monkeypatch.setattr("depthrate.orchestrator.launch.driver.time.sleep", lambda seconds: clock.sleep(10.0))
     driver = Driver(plan_of_depths(folder, 4), folder, executor, job_options(folder), watch, clock)
     detached = driver.detach()
     assert len(executor.submitted_ids) == 4 == detached.submitted and not detached.not_submitted
 
 
-def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> None:
+def test_unplanned_ends_are_ignored(folder: Store) -> None:
     """A scheduler still has jobs of an earlier launch whose packs are committed or were submitted again."""
 
     class Talkative(IdleExecutor):
@@ -212,7 +209,7 @@ def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> 
             return [AttemptEnd("20260101T000000_000000000000"), *super().poll(timeout_s)]
 
     plan = plan_of(folder, "wrong", params={"depth": 2})
-    assert len(drive(plan, folder, Talkative(), clock=clock_of(100.0)).failures) == 1
+    assert len(drive(plan, folder, Talkative(), clock=Clock(step_s=100.0)).failures) == 1
 
 
 def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,10 +218,8 @@ def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pyte
     class Odd(IdleExecutor):
         def poll(self, timeout_s: float) -> list[AttemptEnd]:
             record = {"state": AttemptState.FAILED, "error_kind": FailureKind.TABLE, "pack_id": "p"}
-            return [
-                AttemptEnd(end.attempt_id, record=record | {"error": "odd " * len(self.submitted_ids)})
-                for end in super().poll(timeout_s)
-            ]
+            record |= {"error": "odd " * len(self.submitted_ids)}
+            return [AttemptEnd(end.attempt_id, record=record) for end in super().poll(timeout_s)]
 
     compared = list[str]()
     monkeypatch.setattr(

@@ -6,11 +6,9 @@ import statistics
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.store_synthetic import PACK_S, write_pack
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.estimates import (
     PACK_OVERHEAD_S,
     TRIAL_OVERHEAD_S,
@@ -25,16 +23,12 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.packing import Pack, estimated_wall_s, pack_trials
 from depthrate.sweeps.spec import SweepSpec
 from depthrate.tasks.interface import Engine, Task
+from tests.support.here import printed
 
 
 def sweep_of(seeds: int) -> SweepSpec:
-    return SweepSpec(
-        name="measured",
-        task="collapse",
-        params={"arch": "rn1", "depth": 34, "samples_per_class": 20, "steps": 100, "measure_steps": []},
-        grid={"width": [32, 64]},
-        seeds=seeds,
-    )
+    params = {"arch": "rn1", "depth": 34, "samples_per_class": 20, "steps": 100, "measure_steps": []}
+    return SweepSpec(name="measured", task="collapse", params=params, grid={"width": [32, 64]}, seeds=seeds)
 
 
 def store_with(url: str, cpu_s: float | None) -> Store:
@@ -61,7 +55,7 @@ def estimates_of(store: Store, device: str = "cpu") -> tuple[Estimates, list[flo
     return estimates, reckoned, [estimates(pack) or 0.0 for pack in plan.packs]
 
 
-def test_processor_seconds_of_measured_packs_correct_it_and_wall_time_does_not(tmp_path: Path) -> None:
+def test_processor_time_corrects_wall_time(tmp_path: Path) -> None:
     slow, reckoned, corrected = estimates_of(store_with(str(tmp_path / "a"), cpu_s=PACK_S / 4))
     quick, _, of_quick = estimates_of(store_with(str(tmp_path / "b"), cpu_s=PACK_S / 8))
     assert len(slow.measured) == len(quick.measured) == 2
@@ -72,7 +66,7 @@ def test_processor_seconds_of_measured_packs_correct_it_and_wall_time_does_not(t
     assert corrected == pytest.approx([factor * estimated for estimated in reckoned])
 
 
-def test_packs_without_processor_seconds_or_on_another_device_say_nothing(tmp_path: Path) -> None:
+def test_incomparable_packs_are_ignored(tmp_path: Path) -> None:
     store = store_with(str(tmp_path / "a"), cpu_s=None)
     estimates, reckoned, same = estimates_of(store)
     overhead_s = PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * 2  # what is left of a pack
@@ -96,18 +90,17 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
         "params: {arch: rn1, depth: 34, samples_per_class: 20, steps: 100, measure_steps: []}\n"
     )
     call = ["plan", str(tmp_path / "measured.yaml"), "--store", str(tmp_path / "store")]
-    plan_json = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
+    plan_json = json.loads(printed(*call, "--json"))
     estimated = [pack["estimated_core_s"] for pack in plan_json["packs"]]
-    assert plan_json["estimated_core_hours"] == pytest.approx(
-        (sum(estimated) + WORKER_START_S * min(plan_json["workers"], len(estimated))) / 3600
-    )
+    hours = (sum(estimated) + WORKER_START_S * min(plan_json["workers"], len(estimated))) / 3600
+    assert plan_json["estimated_core_hours"] == pytest.approx(hours)
     assert plan_json["estimate_rests_on_packs"] == 2
-    output = CliRunner().invoke(app, call).output
+    output = printed(*call)
     assert "based on the last 2 measured packs of task collapse" in " ".join(output.split())
     assert f" {float(f'{estimated[0]:.2g}'):g}" in output
 
 
-def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) -> None:
+def test_batched_packs_are_measured_separately(tmp_path: Path) -> None:
     store, checked = Store(str(tmp_path)), check_sweep(sweep_of(2))
     attempt, task = "20260101T000000_00000000000a", checked.task
     rows = [
@@ -125,7 +118,7 @@ def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) 
     assert corrected == pytest.approx([3 * estimated for estimated in reckoned])
 
 
-def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_path: Path) -> None:
+def test_estimate_follows_the_engine(tmp_path: Path) -> None:
     store = store_with(str(tmp_path), cpu_s=PACK_S / 4)
     plan = make_plan(check_sweep(sweep_of(4)), store)
     pack, task = plan.packs[0], plan.checked.task
@@ -133,9 +126,7 @@ def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_
     assert native_s < eager_s / 2
     asks_natively = make_estimates(plan, store, "cpu", Engine.AUTO)
     without = dataclasses.replace(asks_natively, measured=(), by_engine={})
-    assert without(pack) == pytest.approx(
-        PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * len(pack.trials) + native_s / without.speed
-    )
+    assert without(pack) == pytest.approx(whole_s(pack, task) - eager_s + native_s / without.speed)
     native_whole_s = whole_s(pack, task, Engine.NATIVE)
     ran_eagerly = [(0.0, 7.0)]
     assert (

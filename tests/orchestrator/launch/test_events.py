@@ -1,17 +1,15 @@
 """Events of a launch: one counted line per kind, in `run`, in the store and in `status`."""
 
-import json
 import logging
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from depthrate.orchestrator.attempts.events import log_event
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, read_last_launch
 from depthrate.storage.files.store import Store
+from tests.support.here import answer, printed
 
 log = logging.getLogger("depthrate")
 BROKEN = """
@@ -33,12 +31,13 @@ class Follower:
 
     def after(self, seconds: float) -> list[str]:
         """Advance the clock and return the lines published then."""
-        before, self.now = len(self.lines), self.now + seconds
+        before = len(self.lines)
+        self.clock.sleep(seconds)
         self.log.publish()
         return self.lines[before:]
 
 
-def test_events_of_a_kind_are_one_line_with_their_number_and_nodes(folder: Store) -> None:
+def test_equal_events_share_a_line(folder: Store) -> None:
     follower = Follower(folder)
     with follower.log:
         for job, node in (("17_0", "n1"), ("17_4", "n1"), ("18_1", "n2")):
@@ -57,7 +56,7 @@ def test_events_of_a_kind_are_one_line_with_their_number_and_nodes(folder: Store
         assert follower.after(EVENT_REPEAT_INTERVAL_S) == []
 
 
-def test_an_error_is_one_line_whatever_becomes_of_its_packs(folder: Store) -> None:
+def test_errors_share_a_line(folder: Store) -> None:
     follower = Follower(folder)
     with follower.log:
         for node, outcome in (("n1", "retried"), ("n2", "retried"), ("n2", "given up")):
@@ -66,9 +65,7 @@ def test_an_error_is_one_line_whatever_becomes_of_its_packs(folder: Store) -> No
         log_event("pack", "RuntimeError: a bug", where="n3", outcome="given up")
         log_event("pack", "RuntimeError: another", where="n3", outcome="retried")
         log_event("pack", "RuntimeError: a third", where="n3", outcome="given up")
-    assert follower.lines[1:] == ["1 pack on n3 retried: RuntimeError: another"], (
-        "the summary at the end lists the packs given up"
-    )
+    assert follower.lines[1:] == ["1 pack on n3 retried: RuntimeError: another"], "the summary lists the others"
     launch = read_last_launch(folder, "s")
     assert launch is not None
     assert [event["text"] for event in launch["events"]][1] == "1 pack on n3 given up: RuntimeError: a bug"
@@ -96,7 +93,7 @@ def test_what_is_so_is_told_when_it_changes(folder: Store) -> None:
     assert lines == [["8 jobs waiting: PartitionDown"], [], [], ["7 jobs waiting: PartitionDown"]]
 
 
-def test_warnings_are_events_too_and_what_is_left_is_told_at_the_end(
+def test_warnings_and_failures_end_the_launch(
     folder: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
@@ -117,17 +114,13 @@ def test_warnings_are_events_too_and_what_is_left_is_told_at_the_end(
     assert read_last_launch(folder, "s") == launch, "a damaged file is passed over"
 
 
-def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Path) -> None:
+def test_equal_errors_are_listed_once(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "s.yaml").write_text(f"name: s\ntask: {tmp_path}/broken.py:broken\ngrid: {{depth: [1, 2]}}\n")
-    runner, store = CliRunner(), str(tmp_path / "store")
-    ran = runner.invoke(app, ["run", str(tmp_path / "s.yaml"), "--store", store, "--workers", "1"])
-    assert ran.exit_code == 1 and "2 trials in 2 packs" in ran.output, ran.output
-    assert ran.output.count("See: depthrate logs") == 1
-    assert "1 packs" not in ran.output and ran.output.count("ValueError: no such depth") <= 2, (
-        "as it happens, and at the end"
-    )
-    (state,) = json.loads(runner.invoke(app, ["status", "--store", store, "--json"]).output)
+    said = printed("run", tmp_path / "s.yaml", "--store", tmp_path / "store", "--workers", "1", code=1)
+    assert "2 trials in 2 packs" in said and said.count("See: depthrate logs") == 1
+    assert "1 packs" not in said and said.count("ValueError: no such depth") <= 2, "and at the end"
+    (state,) = answer("status", "--store", tmp_path / "store")
     text = " ".join(event["text"] for event in state["events"])
     assert "ValueError: no such depth" in text and "given up" in text
     assert state["scheduler_calls"] == {}

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.attempts.record import Attempt, SchedulerFacts, new_attempt_id, read_attempt
+from depthrate.orchestrator.attempts.record import SchedulerFacts, new_attempt_id, read_attempt
 from depthrate.orchestrator.attempts.spec import AttemptSpec
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import AttemptEnd
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.launch import write_launch
@@ -21,7 +19,9 @@ from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
-from tests.support.launches import OWN_TASKS, IdleExecutor, clock_of, drive, plan_of_depths, spec_of
+from tests.support.clock import Clock
+from tests.support.here import printed
+from tests.support.launches import OWN_TASKS, IdleExecutor, attempt_of, drive, plan_of, plan_of_depths, spec_of
 from tests.support.tests_rows import commit
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -31,18 +31,14 @@ def test_nodes_says_which_are_suspects(folder: Store) -> None:
     folder.write_format()
     now = time.time()
     for node, seconds_ago, error in (("n1", 30, None), ("n2", 60, ECC), ("n3", 30, None), ("n4", 300, ECC)):
-        attempt = Attempt(
-            attempt_id=new_attempt_id(), sweep="s", pack_id=node, trial_ids=["t"], device="cpu", host=node
-        )
+        attempt = attempt_of(new_attempt_id(), pack_id=node, host=node)
         attempt.state = AttemptState.DONE if error is None else AttemptState.FAILED
         attempt.error, attempt.error_kind = error, None if error is None else FailureKind.HARDWARE
         attempt.started_at, attempt.ended_at = now - seconds_ago - 1, now - seconds_ago
         attempt.write(folder)
-    write_launch(
-        folder, check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
-    )
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--json"])
-    avoided = {node["node"]: node["avoided"] for node in json.loads(result.output)}
+    write_launch(folder, plan_of(folder, grid={"depth": [2]}).checked)
+    listed = json.loads(printed("nodes", "s", "--store", folder.url, "--json"))
+    avoided = {node["node"]: node["avoided"] for node in listed}
     assert "1 of 1 attempts failed on n2" in avoided.pop("n2")
     assert set(avoided.values()) == {""}
 
@@ -86,9 +82,7 @@ class Cluster(IdleExecutor):
     def _end(self, job: AttemptSpec, node: str) -> AttemptEnd:
         error = self._fails(job, node)
         self.ran.append((job.pack_id, node, error is not None))
-        attempt = Attempt(
-            attempt_id=job.attempt_id, sweep="s", pack_id=job.pack_id, trial_ids=job.trial_ids, device="cpu", host=node
-        )
+        attempt = attempt_of(job.attempt_id, pack_id=job.pack_id, trial_ids=job.trial_ids, host=node)
         attempt.state = AttemptState.DONE if error is None else AttemptState.FAILED
         attempt.error, attempt.error_kind = error, None if error is None else failure_kind(RuntimeError(error))
         if error is None:
@@ -98,12 +92,12 @@ class Cluster(IdleExecutor):
 
 
 def drive_cluster(folder: Store, fails: Any, num_trials: int = 24, tick_s: float = 0.0) -> tuple[Outcome, Cluster]:
-    executor, clock = Cluster(folder, fails), clock_of(tick_s) if tick_s else time.monotonic
+    executor, clock = Cluster(folder, fails), Clock(step_s=tick_s) if tick_s else time.monotonic
     return drive(plan_of_depths(folder, num_trials), folder, executor, clock=clock), executor
 
 
 @pytest.mark.parametrize("error", ["it is broken here", ECC])
-def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, error: str) -> None:
+def test_unhealthy_node_costs_three_attempts(folder: Store, error: str) -> None:
     outcome, cluster = drive_cluster(folder, lambda job, node: error if node == "n2" else None)
     assert not outcome.failures and not outcome.stopped_early
     failed = Counter(node for _, node, has_failed in cluster.ran if has_failed)
@@ -112,7 +106,7 @@ def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, error: str
     assert len(done) == 24 and set(done.values()) == {1}
 
 
-def test_a_bug_that_every_node_has_shown_is_not_tried_again(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_universal_bug_is_not_retried(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="depthrate")
     outcome, cluster = drive_cluster(folder, lambda job, node: "it is broken everywhere")
     assert outcome.stopped_early and len(cluster.ran) == len(outcome.failures) == 4
@@ -139,7 +133,7 @@ def test_hardware_that_fails_everywhere_ends_too(folder: Store) -> None:
     assert outcome.stopped_early and len(cluster.ran) < 24 * 9
 
 
-def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
+def test_lost_attempt_counts_for_its_node(folder: Store) -> None:
     """The record also has the job's id, although the driver writes it."""
 
     class Lost(Cluster):
@@ -188,15 +182,13 @@ def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
-    outcome, cluster = drive_cluster(
-        folder, lambda job, node: ECC if node == "n2" else None, num_trials=60, tick_s=20.0
-    )
+    outcome, cluster = drive_cluster(folder, lambda job, node: ECC if node == "n2" else None, 60, tick_s=20.0)
     assert not outcome.failures and 2 <= sum(has_failed for _, _, has_failed in cluster.ran) <= 3
     checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
     write_launch(folder, checked)
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url])
-    assert "node n2 is excluded: " in result.output and "--clear n2" in result.output.replace("\n", " ")
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--clear", "n7"])
-    assert result.exit_code == 2 and "n1, n2, n3, n4" in result.output
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--clear", "n2"])
-    assert result.exit_code == 0 and "node n2: failures cleared" in result.output and "is excluded" not in result.output
+    command = ("nodes", "s", "--store", folder.url)
+    output = printed(*command)
+    assert "node n2 is excluded: " in output and "--clear n2" in output.replace("\n", " ")
+    assert "n1, n2, n3, n4" in printed(*command, "--clear", "n7", code=2)
+    output = printed(*command, "--clear", "n2")
+    assert "node n2: failures cleared" in output and "is excluded" not in output

@@ -7,20 +7,23 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import read_attempt
 from depthrate.orchestrator.attempts.spec import AttemptSpec
+from depthrate.orchestrator.launch import supervisor
 from depthrate.orchestrator.worker import attempt_runner, context
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files import local
 from depthrate.storage.files.full import StoreFullError, is_full, size_text
-from depthrate.storage.files.store import Store
-from tests.support.launches import job_options, spec_of
+from depthrate.storage.files.store import Store, StoreError
+from tests.support.clock import Clock
+from tests.support.launches import IdleExecutor, attempt_of, drive, job_options, plan_of_depths, spec_of
 
 TASK = """
 import depthrate
@@ -74,26 +77,20 @@ def test_finished_rows_are_kept_until_there_is_room(
     assert record is not None and record["state"] == "done"
 
 
-def test_who_is_told_to_end_meanwhile_ends_without_a_failure(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_termination_meanwhile_is_no_failure(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     SmallDisk(monkeypatch, "/trials/", 10**9)
     stop = StopFlag()
     monkeypatch.setattr(attempt_runner.time, "sleep", lambda seconds: stop.set("time is up"))
     assert run_job(job_of(folder, tmp_path, [2]), stop).state == "interrupted"
 
 
-def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_is_held_on_the_node(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context.tempfile, "gettempdir", lambda: str(tmp_path))
     SmallDisk(monkeypatch, "store/checkpoints/" if "store" in folder.root else f"{folder.root}/checkpoints/", 1)
     job = job_of(folder, tmp_path, [2])
 
     def opened() -> context.WorkerContext:
-        attempt = attempt_runner.Attempt(
-            attempt_id=job.attempt_id, sweep="s", pack_id="p", trial_ids=["t2"], device="cpu"
-        )
+        attempt = attempt_of(job.attempt_id, trial_ids=["t2"])
         pruning = attempt_runner.Pruning(job, None)
         return context.WorkerContext(folder, job, None, attempt, StopFlag(), ["t2"], pruning)  # type: ignore[arg-type]
 
@@ -110,9 +107,7 @@ def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
     assert opened().load_checkpoint() is None, "far larger than the saved checkpoint"
 
 
-def test_an_error_names_the_file_what_is_free_and_what_is_needed(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_names_file_and_space(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     SmallDisk(monkeypatch, "/fits/", 1)
     with pytest.raises(StoreFullError) as caught:
         folder.write("fits/a.json", b"x" * 1500)
@@ -154,3 +149,27 @@ def test_a_store_that_fills_and_is_enlarged(small_disk: Path, tmp_path: Path) ->
     assert run.wait(timeout=240) == 0, (tmp_path / "out").read_text()
     assert results_of(Store(str(store))).sql("select count(*) from trials").fetchall() == [(16,)]
     assert len(trace.read_text().split()) == 16, "nothing was trained twice"
+
+
+def test_failed_write_with_free_space(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota is not in the file system's free space."""
+    entry = SimpleNamespace(beat={"needs_bytes": 176_000})
+
+    class Full(supervisor.AttemptSupervisor):
+        def __init__(self) -> None:
+            self._store, self.running = folder, {"a": entry}  # type: ignore[dict-item]
+
+    noted: list[str] = []
+    monkeypatch.setattr(supervisor, "log_event", lambda _, text, **__: noted.append(text))
+    monkeypatch.setattr(supervisor, "free_bytes", lambda _: 5_710_000)
+    Full()._check_store()
+    assert "a write failed although 5.71 MB are free" in noted[0] and "176 kB" in noted[0]
+
+
+def test_a_full_disk_is_called_one(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Store) -> None:
+        raise StoreError(f"store {self.url!r} cannot be written: [Errno 28] No space left on device")
+
+    monkeypatch.setattr(Store, "check_writable", full)
+    outcome = drive(plan_of_depths(folder, 1), folder, IdleExecutor(), clock=Clock(step_s=5.0))
+    assert "No space left on device" in outcome.failures[0].error

@@ -13,18 +13,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark, write_cancel_mark
-from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.attempts.spec import AttemptSpec, PackTrials
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.files.store import Store
-from tests.support.here import await_that
-from tests.support.launches import committed, job_options, states
+from tests.support.here import await_that, invoke
+from tests.support.launches import attempt_of, committed, job_options, states
 
 SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
 HANGS = """
@@ -51,22 +48,12 @@ class Lab:
         self.sweep.write_text(yaml.safe_dump({"name": "s", "task": "./law.py:law", "grid": {"depth": [2, 3, 4]}}))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "depthrate",
-            "run",
-            str(self.sweep),
-            "--store",
-            self.store.url,
-            "--workers",
-            "1",
-        ]
-        return subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = ["run", str(self.sweep), "--store", self.store.url, "--workers", "1", *words]
+        words = (sys.executable, "-m", "depthrate", *command)
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def call(self, *words: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, [*words, "--store", self.store.url])
-        return result.exit_code, result.output
+        return invoke(*words, "--store", self.store.url)
 
     def records(self) -> list[dict[str, object]]:
         return [json.loads(self.store.read(p)) for p in self.store.list("attempts") if p.endswith(".json")]
@@ -83,7 +70,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 @pytest.mark.slow
-def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) -> None:
+def test_hung_worker_is_killed(lab: Lab) -> None:
     driver = lab.start()
     pid = lab.await_hang()
     driver.kill()
@@ -118,21 +105,20 @@ def test_force_ends_a_launch_whose_worker_hears_nothing(lab: Lab) -> None:
     await_that(lambda: not Path(f"/proc/{pid}").exists(), 30)
 
 
-def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
+def test_stalled_pack_is_retried(lab: Lab) -> None:
     driver = lab.start("--stall-minutes", "0.1")
     output = driver.communicate(timeout=200)[0]
     assert driver.returncode == 0, output
     assert "failed" in states(lab.store)
     (failed,) = (record for record in lab.records() if record["state"] == "failed")
-    assert "no progress for" in str(failed["error"]) and "step 3/10: terminated by --stall-minutes" in str(
-        failed["error"]
-    )
+    assert "no progress for" in str(failed["error"])
+    assert "step 3/10: terminated by --stall-minutes" in str(failed["error"])
     printed = lab.store.read(f"attempts/sweep=s/{failed['attempt_id']}.log").decode()
     assert "law.py" in printed and "in law" in printed, "where it hung"
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_stopped_is_ended_by_its_driver(lab: Lab) -> None:
+def test_stopped_worker_is_killed(lab: Lab) -> None:
     """The worker cannot terminate itself. A peer launch that waits for its trial continues too."""
     driver = lab.start("--stall-minutes", "0.2")
     pid = lab.await_hang()
@@ -148,9 +134,7 @@ def test_a_worker_that_is_stopped_is_ended_by_its_driver(lab: Lab) -> None:
 def test_status_names_what_comes_no_further(lab: Lab) -> None:
     trial_id = json.loads(lab.call("plan", str(lab.sweep), "--json")[1])["packs"][0]["trial_ids"][0]
     name = f"{time.strftime('%Y%m%dT%H%M%S')}_0123456789ab"
-    record = Attempt(
-        attempt_id=name, sweep="s", pack_id="p", trial_ids=[trial_id], device="cpu", host="node7", pid=4711
-    )
+    record = attempt_of(name, trial_ids=[trial_id], host="node7", pid=4711)
     record.step, record.num_steps, record.progress_at = 10, 200, time.time() - 1200
     record.write(lab.store)
     code, output = lab.call("status", str(lab.sweep))
@@ -161,7 +145,7 @@ def test_status_names_what_comes_no_further(lab: Lab) -> None:
     assert stalled["pid"] == 4711 and 1190 < stalled["stalled_s"] < 1300
 
 
-def test_the_mark_says_who_is_to_end_at_once(folder: Store) -> None:
+def test_mark_ends_a_worker(folder: Store) -> None:
     write_cancel_mark(folder, "s")
     assert forced_attempts(read_cancel_mark(folder, "s")) == set() == forced_attempts(None)
     write_cancel_mark(folder, "s", ["a", "b"])
@@ -170,7 +154,7 @@ def test_the_mark_says_who_is_to_end_at_once(folder: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stall_s", [None, 2.0])
-def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
+def test_missing_features_stall_nothing(
     folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stall_s: float | None
 ) -> None:
     """Meanwhile the previous trial waits for its commit."""

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from depthrate.orchestrator.api.status import SchedulerPoller
-from depthrate.orchestrator.attempts.record import Attempt, read_attempt
+from depthrate.orchestrator.attempts.record import read_attempt
 from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
 from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats, write_heartbeats
@@ -22,7 +22,9 @@ from depthrate.storage.attempts.records import RecordReader, read_loose_records
 from depthrate.storage.files.paths import attempt_path, heartbeat_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
+from tests.support.clock import Clock
 from tests.support.counted_files import CountedFileSystem
+from tests.support.launches import attempt_of
 from tests.support.thousand_workers import simulate
 
 
@@ -38,15 +40,11 @@ def test_requests_a_pack_are_few_and_flat(tmp_path: Path, as_jobs: bool) -> None
     assert many.kinds["driver", "read"] < 4 * 240
 
 
-def _attempt(name: str = "a", **fields: Any) -> Attempt:
-    return Attempt(attempt_id=name, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", **fields)
-
-
 def test_what_has_not_changed_is_not_read_again() -> None:
     store = Store("counted://reads")
     assert isinstance(store.fs, CountedFileSystem)
     for name in ("a", "b", "c"):
-        _attempt(name).beat(store)
+        attempt_of(name).beat(store)
     write_heartbeats(store, "s", "n1", {"a": {"heartbeat_at": time.time() + 5, "step": 7}})
     reader = RecordReader(store, "s")
     everything = reader.refresh(lambda path: True)
@@ -54,16 +52,16 @@ def test_what_has_not_changed_is_not_read_again() -> None:
     before = store.fs.requests["driver", "read"]
     assert reader.refresh(lambda path: True) == everything
     assert store.fs.requests["driver", "read"] == before, "two listings, nothing else"
-    _attempt("b", state=AttemptState.DONE).beat(store)
+    attempt_of("b", state=AttemptState.DONE).beat(store)
     assert reader.refresh(lambda path: True)[attempt_path("s", "b")]["state"] is AttemptState.DONE
     assert store.fs.requests["driver", "read"] == before + 1
     store.delete_many([attempt_path("s", "b")])
     assert len(reader.refresh(lambda path: True)) == 2
 
 
-def test_a_beat_says_how_a_running_attempt_is_and_nothing_of_one_that_has_ended(folder: Store) -> None:
-    _attempt("a").write(folder)
-    _attempt("b", state=AttemptState.FAILED, step=3).write(folder)
+def test_heartbeats_describe_running_attempts(folder: Store) -> None:
+    attempt_of("a").write(folder)
+    attempt_of("b", state=AttemptState.FAILED, step=3).write(folder)
     later = time.time() + 10
     write_heartbeats(folder, "s", "n", {name: {"heartbeat_at": later, "step": 9, "num_steps": 10} for name in "ab"})
     records = {r["attempt_id"]: r for _, r in read_loose_records(folder, folder.list("attempts"))}
@@ -74,13 +72,13 @@ def test_a_beat_says_how_a_running_attempt_is_and_nothing_of_one_that_has_ended(
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"at": "x", "attempts": {}}', b'{"at": 1, "attempts": {"a": 3}}'])
 def test_what_is_no_beat_is_left_out(folder: Store, content: bytes) -> None:
-    _attempt("a").write(folder)
+    attempt_of("a").write(folder)
     folder.write(heartbeat_path("s", "n"), content)
     ((_, record),) = read_loose_records(folder, folder.list("attempts"))
     assert record["step"] == 0 and NodeHeartbeats(folder, "s").poll() == {}
 
 
-def test_a_nodes_clock_that_is_wrong_is_set_right_by_the_stores(folder: Store) -> None:
+def test_wrong_node_clock_is_corrected(folder: Store) -> None:
     wrong = time.time() - 7200
     beat = {"at": wrong, "attempts": {"a": {"heartbeat_at": wrong - 3, "step": 1}}}
     folder.write(heartbeat_path("s", "n"), json.dumps(beat).encode())
@@ -96,23 +94,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _beat_once(store: str, name: str, ready: Any, go_on: Any) -> None:
-    node = NodeHeartbeat(Store(store), _attempt(name, step=5), 0.2)
+    node = NodeHeartbeat(Store(store), attempt_of(name, step=5), 0.2)
     node.beat()
     ready.set()
     go_on.wait(20)
 
 
-def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store, here: Path) -> None:
+def test_node_reporter_is_replaced(folder: Store, here: Path) -> None:
     context = multiprocessing.get_context("fork")
     ready, go_on = context.Event(), context.Event()
     first = context.Process(target=_beat_once, args=(folder.root, "a", ready, go_on))
     first.start()
     assert ready.wait(20)
-    second = NodeHeartbeat(folder, _attempt("b", step=6), 30.0)
+    second = NodeHeartbeat(folder, attempt_of("b", step=6), 30.0)
     second.beat()
-    assert NodeHeartbeats(folder, "s").poll().keys() == {"a"}, (
-        "the first worker is the reporter, and has not reported since"
-    )
+    assert NodeHeartbeats(folder, "s").poll().keys() == {"a"}, "the first reports, and has not reported since"
     first.kill()
     first.join()
     second.beat()
@@ -124,17 +120,15 @@ def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store,
 
 def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "café_2")
-    node = NodeHeartbeat(folder, _attempt("a", step=5), 1.0)
+    node = NodeHeartbeat(folder, attempt_of("a", step=5), 1.0)
     node.beat()
     node.close()
     assert NodeHeartbeats(folder, "s").poll()["a"]["step"] == 5
 
 
 @pytest.mark.parametrize("is_full_at_first", [True, False])
-def test_who_tells_is_heard_though_its_machine_has_no_room(
-    folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch, is_full_at_first: bool
-) -> None:
-    node = NodeHeartbeat(folder, _attempt("a"), 0.1)
+def test_reporter_disk_full(folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch, is_full_at_first: bool) -> None:
+    node = NodeHeartbeat(folder, attempt_of("a"), 0.1)
     if not is_full_at_first:
         node.beat()
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "no space left on device"))
@@ -143,11 +137,8 @@ def test_who_tells_is_heard_though_its_machine_has_no_room(
     before = time.time()
     node.beat()
     node.close()
-    heartbeats = [
-        *NodeHeartbeats(folder, "s").poll().values(),
-        *RecordReader(folder).refresh(lambda path: True).values(),
-    ]
-    assert [heartbeat["heartbeat_at"] >= before for heartbeat in heartbeats] == [True]
+    (heartbeat,) = (NodeHeartbeats(folder, "s").poll() | RecordReader(folder).refresh(lambda path: True)).values()
+    assert heartbeat["heartbeat_at"] >= before
 
 
 def test_who_is_not_spoken_of_speaks_for_itself(folder: Store, here: Path) -> None:
@@ -157,7 +148,7 @@ def test_who_is_not_spoken_of_speaks_for_itself(folder: Store, here: Path) -> No
     still = context.Process(target=_beat_once, args=(folder.root, "a", ready, go_on))
     still.start()
     assert ready.wait(20)
-    node = NodeHeartbeat(folder, _attempt("b"), 0.1)
+    node = NodeHeartbeat(folder, attempt_of("b"), 0.1)
     node.beat()
     time.sleep(0.5)
     node.beat()
@@ -175,20 +166,19 @@ def test_old_beats_are_taken_away(folder: Store) -> None:
     assert list(folder.list("beats")) == [heartbeat_path("s", "alive")]
 
 
-def test_a_watch_shares_one_answer_of_the_controller_and_backs_off(folder: Store) -> None:
-    now, poll_times = [0.0], []
-    waiting = [5]
+def test_watchers_share_one_answer(folder: Store) -> None:
+    clock, poll_times, waiting = Clock(), [], [5]
 
     def ask(store: Store, sweep: str) -> dict[str, SchedulerAnswer | None]:
-        poll_times.append(now[0])
+        poll_times.append(clock.now)
         return {"slurm": SchedulerAnswer(JobCounts(waiting[0], 1), [])}
 
-    controllers = SchedulerPoller(folder, ask, lambda: now[0])
-    for now[0] in range(0, 300, 2):
+    controllers = SchedulerPoller(folder, ask, clock)
+    for clock.now in range(0, 300, 2):
         seen = controllers.poll("s")["slurm"]
     assert len(poll_times) == 7 and poll_times[1] == 16 and poll_times[-1] - poll_times[-2] >= 60, poll_times
     waiting[0] = 3
-    for now[0] in range(300, 400, 2):
+    for clock.now in range(300, 400, 2):
         seen = controllers.poll("s")["slurm"]
     assert seen is not None and seen.counts.waiting == 3
     assert poll_times[-1] - poll_times[-2] < 40, "soon again after something changed"

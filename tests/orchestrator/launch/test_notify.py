@@ -6,11 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import RunState
+from tests.support.here import printed
 
 TASK = """
 import depthrate
@@ -24,20 +23,19 @@ def fragile(*, depth: int, seed: int = 0, context):
 
 
 @pytest.mark.slow
-def test_a_command_is_told_of_the_first_failure_and_of_the_end(tmp_path: Path) -> None:
+def test_command_gets_failure_and_end(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(TASK)
     (tmp_path / "s.yaml").write_text("name: s\ntask: ./own.py:fragile\ngrid: {depth: [2, 3]}\n")
     heard = tmp_path / "heard"
     command = f'echo "$DEPTHRATE_EVENT $DEPTHRATE_SWEEP $DEPTHRATE_MESSAGE" >> {heard}'
     arguments = ["run", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"), "--workers", "1"]
-    result = CliRunner().invoke(app, [*arguments, "--notify", command])
-    assert result.exit_code == 1
+    printed(*arguments, "--notify", command, code=1)
     first, last = heard.read_text().splitlines()
     assert first.startswith("failure s 1 trial of s failed:") and "too deep" in first
     assert last == "end s s ended incomplete: some trials are not committed"
 
 
-def test_a_webhook_gets_json_and_silence_is_no_error() -> None:
+def test_webhook_gets_json() -> None:
     got: list[dict[str, str]] = []
 
     class Listener(http.server.BaseHTTPRequestHandler):
@@ -51,10 +49,8 @@ def test_a_webhook_gets_json_and_silence_is_no_error() -> None:
 
     with http.server.HTTPServer(("127.0.0.1", 0), Listener) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
-        assert (
-            Notifier(f"http://127.0.0.1:{server.server_port}/hook", "s").notify_end(lambda: RunState.COMPLETE)
-            is RunState.COMPLETE
-        )
+        hook = f"http://127.0.0.1:{server.server_port}/hook"
+        assert Notifier(hook, "s").notify_end(lambda: RunState.COMPLETE) is RunState.COMPLETE
     payload = {"event": "end", "sweep": "s", "message": "s is complete", "text": "s is complete"}
     assert got == [payload]
     assert Notifier("http://127.0.0.1:9/nobody", "s").notify_end(lambda: RunState.COMPLETE) is RunState.COMPLETE

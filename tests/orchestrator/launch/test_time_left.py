@@ -8,6 +8,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.launch import display
 from depthrate.orchestrator.launch.display import LaunchWatcher
+from tests.support.clock import Clock
 
 
 def pack(estimate: float) -> Any:
@@ -16,16 +17,16 @@ def pack(estimate: float) -> Any:
 
 def seconds_left(monkeypatch: pytest.MonkeyPatch, estimates: list[float], ends: list[float], now: float) -> float:
     """Return the time left at `now` if packs with these estimates end at these times, one after another."""
-    clock = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
+    clock = Clock()
+    monkeypatch.setattr(display.time, "monotonic", clock)
     monkeypatch.setattr(display, "estimated_wall_s", lambda pack, task: pack.estimate)
     packs = [pack(estimate) for estimate in estimates]
     checked = SimpleNamespace(trials=[p.trials[0] for p in packs], task=SimpleNamespace(fused=True))
     watcher = LaunchWatcher(SimpleNamespace(checked=checked, packs=packs, done=set()), Console(quiet=True))  # type: ignore[arg-type]
     left = None
-    while clock[0] < now:
-        clock[0] += 1.0
-        queued = [p for p, end in zip(packs, ends, strict=True) if end > clock[0]]
+    while clock.now < now:
+        clock.sleep(1.0)
+        queued = [p for p, end in zip(packs, ends, strict=True) if end > clock.now]
         progress = SimpleNamespace(packs_queued=queued, packs_submitted=[], packs_running=[])
         left = watcher._seconds_left(progress)  # type: ignore[arg-type]
     assert left is not None
@@ -38,9 +39,5 @@ def test_slower_packs_change_the_time_left(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_wrong_estimates_do_not_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimates, ends = (
-        [12.0] * 27 + [1.0] * 135,
-        [90 / 27 * (i + 1) for i in range(27)] + [90 + 1.4 * i for i in range(135)],
-    )
-    left = seconds_left(monkeypatch, estimates, ends, now=90)
-    assert 185 / 2 < left < 185 * 2
+    ends = [90 / 27 * (i + 1) for i in range(27)] + [90 + 1.4 * i for i in range(135)]
+    assert 185 / 2 < seconds_left(monkeypatch, [12.0] * 27 + [1.0] * 135, ends, now=90) < 185 * 2

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost, cost_lines, idle_hours, span_s, wait_s
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
+from tests.support.here import answer, printed
 
 HOUR = 3600.0
 NOW = 100 * HOUR
@@ -30,19 +29,14 @@ def row(name: str, hours: float) -> dict[str, Any]:
 
 def cpu(records: list[Record], rows: list[dict[str, Any]]) -> dict[str, float]:
     hours = compute_cost(records, rows, NOW).devices["cpu"]
-    return {
-        name: round(getattr(hours, name), 6) for name in ("used", "committed", "failed", "repeated", "around", "idle")
-    }
+    return {n: round(getattr(hours, n), 6) for n in ("used", "committed", "failed", "repeated", "around", "idle")}
 
 
 def test_each_hour_is_counted_once() -> None:
-    records = [
-        record("a", "done", 0, 2),
-        record("b", "failed", 2, 3, error_kind=FailureKind.TASK),
-        record("c", "lost", 3, 9, heartbeat_at=4 * HOUR, error_kind=FailureKind.NODE_LOST),
-        record("d", "interrupted", 4, 5, checkpoints=2),
-        record("e", "done", 5, 6),
-    ]
+    lost = {"heartbeat_at": 4 * HOUR, "error_kind": FailureKind.NODE_LOST}
+    records = [record("a", "done", 0, 2), record("b", "failed", 2, 3, error_kind=FailureKind.TASK)]
+    records += [record("c", "lost", 3, 9, **lost), record("d", "interrupted", 4, 5, checkpoints=2)]
+    records += [record("e", "done", 5, 6)]
     rows = [row("a", 1.5), row("e", 1.75)]
     documented = compute_cost(records, rows, NOW).to_json()["hours"]["cpu"]
     parts = ("useful", "failed", "repeated", "overhead", "idle", "allocated")
@@ -69,18 +63,17 @@ def test_what_is_wasted(fields: dict[str, Any], kind: str | None) -> None:
     state = fields.pop("state")
     records = [record("x", state, 0, 1, **fields), record("other", "done", 1, 2)]
     hours = compute_cost(records, [row("other", 1)], NOW).devices["cpu"]
-    assert {name: getattr(hours, name) for name in ("failed", "repeated")} == {
-        name: 1.0 if name == kind else 0.0 for name in ("failed", "repeated")
-    }
+    found = {name: getattr(hours, name) for name in ("failed", "repeated")}
+    assert found == {name: float(name == kind) for name in found}
 
 
-def test_a_share_of_a_gpu_is_that_part_of_its_hours() -> None:
+def test_gpu_share_scales_hours() -> None:
     records = [record(name, "done", 0, 2, device="cuda", gpu_share=0.5) for name in "ab"]
     hours = compute_cost(records, [row("a", 2), row("b", 1)], NOW).devices["cuda"]
     assert (hours.used, hours.committed, hours.idle, hours.efficiency) == (2, 1.5, 0, 0.75)
 
 
-def test_slots_of_a_job_are_idle_while_others_of_it_run() -> None:
+def test_slots_idle_beside_others() -> None:
     long, short, later = record("a", "done", 0, 4), record("b", "done", 0, 1), record("c", "done", 2, 3)
     assert idle_hours([long, short, later], NOW) == {"cpu": 2.0}
     assert idle_hours([long, short, later | {"job_id": "2"}], NOW) == {"cpu": 3.0}
@@ -97,11 +90,9 @@ def test_spans_and_waits() -> None:
 
 def test_nodes_and_kinds_of_failures() -> None:
     lost = {"error_kind": FailureKind.NODE_LOST, "host": "bad", "heartbeat_at": 3 * HOUR}
-    records = [
-        record("a", "done", 0, 1),
-        record("b", "lost", 1, 3, **lost, error="node bad is gone"),
-        record("c", "failed", 3, 4, host="bad", error_kind=FailureKind.TASK, error="RuntimeError: x"),
-    ]
+    failed = {"host": "bad", "error_kind": FailureKind.TASK, "error": "RuntimeError: x"}
+    records = [record("a", "done", 0, 1), record("b", "lost", 1, 3, **lost, error="node bad is gone")]
+    records += [record("c", "failed", 3, 4, **failed)]
     cost = compute_cost(records, [row("a", 1)], NOW)
     bad = cost.nodes["bad"]
     assert (bad.attempts, bad.done, bad.hours, bad.wasted_hours) == (2, 0, 3.0, 3.0)
@@ -111,11 +102,9 @@ def test_nodes_and_kinds_of_failures() -> None:
 
 def test_words_fit_into_80_columns() -> None:
     records = [record(str(kind), "lost", 0, 1234.5, error_kind=kind) for kind in list(FailureKind)[:4]]
-    lines = cost_lines(
-        "a_sweep_with_a_name", compute_cost([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9)
-    )
+    lines = cost_lines("a_long_name", compute_cost([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9))
     assert max(map(len, lines)) <= 80, lines
-    assert lines[0] == "a_sweep_with_a_name: 45001 core-hours allocated, 20% useful"
+    assert lines[0] == "a_long_name: 45001 core-hours allocated, 20% useful"
 
 
 def test_nothing_has_cost_nothing() -> None:
@@ -124,22 +113,21 @@ def test_nothing_has_cost_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
-    store, runner = str(tmp_path / "store"), CliRunner()
-    assert runner.invoke(app, ["run", str(tiny_sweep), "--store", store, "--workers", "1"]).exit_code == 0
+    store = str(tmp_path / "store")
+    printed("run", tiny_sweep, "--store", store, "--workers", "1")
     broken = {"attempt_id": "20260101T000000_000000000000", "sweep": "tiny", "pack_id": "p", "trial_ids": ["x"]}
     broken |= {"state": "failed", "error_kind": "task", "error": "RuntimeError: no", "host": "bad", "device": "cpu"}
     broken |= {"started_at": 1767225600.0, "heartbeat_at": 1767229200.0, "ended_at": 1767229200.0}
     Store(store).write(f"attempts/sweep=tiny/{broken['attempt_id']}.json", json.dumps(broken).encode())
-    result = runner.invoke(app, ["status", "tiny", "--store", store])
-    assert result.exit_code == 0, result.output
-    assert "core-hours allocated" in result.output and "failures: task 1 (1 h)" in result.output
-    cost = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
+    shown = printed("status", "tiny", "--store", store)
+    assert "core-hours allocated" in shown and "failures: task 1 (1 h)" in shown
+    cost = answer("status", "tiny", "--store", store)[0]["cost"]
     hours = cost["hours"]["cpu"]
     assert hours["failed"] == 1.0 and 0 < hours["committed"] < hours["used"] - 1 and cost["cpu_share"] > 0
-    nodes = runner.invoke(app, ["nodes", "tiny", "--store", store])
-    assert nodes.exit_code == 0 and "task 1" in nodes.output and "RuntimeError: no" in nodes.output
-    first, second = json.loads(runner.invoke(app, ["nodes", "tiny", "--store", store, "--json"]).output)
+    nodes = printed("nodes", "tiny", "--store", store)
+    assert "task 1" in nodes and "RuntimeError: no" in nodes
+    first, second = answer("nodes", "tiny", "--store", store)
     assert first["node"] == "bad" and second["done"] > 0
-    assert runner.invoke(app, ["compact", "--store", store, "--retain-hours", "0"]).exit_code == 0
-    again = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
+    printed("compact", "--store", store, "--retain-hours", "0")
+    again = answer("status", "tiny", "--store", store)[0]["cost"]
     assert again["hours"]["cpu"]["used"] == pytest.approx(hours["used"]), "also for compacted records"

@@ -17,18 +17,8 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from tests.support.tests_rows import commit
 
-SOUND: dict[str, Any] = {
-    "attempt_id": "a",
-    "sweep": "s",
-    "pack_id": "p",
-    "trial_ids": ["t1"],
-    "state": "running",
-    "started_at": 1.0,
-    "heartbeat_at": 2e9,
-    "host": "elsewhere",
-    "pid": 7,
-    "device": "cpu",
-}
+SOUND: dict[str, Any] = {"attempt_id": "a", "sweep": "s", "pack_id": "p", "trial_ids": ["t1"], "state": "running"}
+SOUND |= {"started_at": 1.0, "heartbeat_at": 2e9, "host": "elsewhere", "pid": 7, "device": "cpu"}
 NO_RECORDS: dict[str, bytes] = {
     "nothing": b"",
     "torn": b'{"attempt_id": "a", "sw',
@@ -117,7 +107,7 @@ def test_the_stored_words_are_what_they_were(folder: Store) -> None:
     assert [*TrialState] == ["ok", "diverged", "running", "failed", "pending"]
 
 
-def test_a_status_of_a_later_version_is_done_all_the_same(folder: Store) -> None:
+def test_newer_state_is_done(folder: Store) -> None:
     commit(folder, "20260101T000000_000000000001", ["t1"])
     snapshot = take_snapshot(folder)
     column = snapshot.trials.column_names.index("status")

@@ -12,10 +12,10 @@ from depthrate.orchestrator.report.drawing.render_files import draw
 from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots, verdict_table
 from depthrate.orchestrator.report.page import render_report
-from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
+from tests.support.report_data import bare_data
 
 SCATTER = ScatterPanel(kind="thing", title="Things", axes=("Across", "Up"), group="sort", doc="A point a thing.")
 PROFILE = ProfilePanel(measurement="sizes", predicted="told_sizes")
@@ -51,15 +51,12 @@ def make_data(steps=STEPS):
                 for step in steps:
                     drawn = pd.DataFrame(rng.normal(size=(30, 2)), columns=["x", "y"])
                     points.append(drawn.assign(trial_id=trial_id, step=step, kind="thing", label=np.arange(30) % 3))
-    return ReportData(
-        name="things", spec={"name": "things"}, trials=pd.DataFrame(trials), results=pd.DataFrame(results),
-        metrics=pd.DataFrame(), curves=pd.DataFrame(), fits=[], store="s", commands=[], versions={}, git=None,
-        created_at="now", problems=[], measurements=MEASUREMENTS, lists=pd.DataFrame(lists),
-        panels=(VERDICT, SCATTER, PROFILE), points=pd.concat(points),
-    )  # fmt: skip
+    frames = {"trials": pd.DataFrame(trials), "results": pd.DataFrame(results), "lists": pd.DataFrame(lists)}
+    panels = (VERDICT, SCATTER, PROFILE)
+    return bare_data(**frames, points=pd.concat(points), measurements=MEASUREMENTS, panels=panels)
 
 
-def test_points_are_one_figure_a_setting_coloured_by_label_with_a_slider():
+def test_points_are_coloured_with_a_slider():
     first, second, _ = declared_plots(make_data())
     assert (first.title, second.title) == ("Things, rate = 0.1", "Things, rate = 0.2")
     assert [trace["name"] for trace in first.traces] == ["sort 0", "sort 1", "sort 2"]
@@ -88,7 +85,7 @@ def test_a_profile_stands_beside_its_prediction():
     assert measured["x"][0] == 1 and measured["x"][-1] == 400
 
 
-def test_a_verdict_is_said_in_words_with_numbers_beside():
+def test_verdict_has_numbers():
     table = verdict_table(make_data(), VERDICT)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", table)
     assert cells[:5] == ["0.1", "2", "no &lt;order&gt; (1 of 2); in order (1 of 2)", "0.6000", "0.5000 [0.2500]"]
@@ -108,7 +105,7 @@ def test_the_page_and_the_files_hold_them():
         assert draw(plot)["svg"].startswith(b"<?xml") and plot_csv(plot).count("\n") > 20
 
 
-def test_nothing_is_said_where_a_task_declares_nothing_or_nothing_was_measured():
+def test_undeclared_figures_are_absent():
     data = make_data()
     assert "Collapse and theory" not in render_report(replace(data, panels=()))
     empty = replace(data, results=data.results[["trial_id"]], lists=pd.DataFrame(), points=pd.DataFrame())

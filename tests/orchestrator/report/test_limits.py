@@ -14,6 +14,7 @@ from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import construction_cost
+from tests.support.report_data import bare_data
 
 DEPTHS = [2, 3, 5, 9]
 LIMIT = 0.02
@@ -28,22 +29,11 @@ def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = No
     ]
     gaps = [construction_cost(d - 1, weight_decay[d], matrices=matrices, total_change=1.7) for d in DEPTHS]
     results = pd.DataFrame(rows).assign(objective=[LIMIT + gap for gap in gaps], objective_gap=gaps)
-    empty = pd.DataFrame()
-    return ReportData(
-        **{
-            "name": "s",
-            "spec": {},
-            "trials": pd.DataFrame(rows),
-            "results": results.assign(**columns),
-            "metrics": empty,
-        },
-        **{"curves": empty, "fits": [], "store": "", "commands": [], "versions": {}, "git": None, "created_at": ""},
-        problems=[],
-        measurements=known_measurements(COLLAPSE),
-    )
+    frames = {"trials": pd.DataFrame(rows), "results": results.assign(**columns)}
+    return bare_data(**frames, measurements=known_measurements(COLLAPSE))
 
 
-def test_a_bound_far_above_does_not_press_the_values_into_a_line() -> None:
+def test_distant_bound_keeps_the_scale() -> None:
     equal = dict.fromkeys(DEPTHS, 0.005)
     (plot,) = limit_plots(data_of(1, equal, objective_bound=[2.2, 2.1, 2.0, 1.9], stationary=[1.0] * 4))
     low, high = plot.layout["yaxis"]["range"]
@@ -67,20 +57,15 @@ def lines(data: ReportData) -> dict[str, list[float]]:
         (2, {depth: 0.005 / depth for depth in DEPTHS}),
     ],
 )
-def test_the_line_of_the_construction_goes_through_networks_that_are_it(
-    matrices: int, weight_decay: dict[int, float]
-) -> None:
+def test_construction_line_only_where_it_holds(matrices: int, weight_decay: dict[int, float]) -> None:
     drawn = lines(data_of(matrices, weight_decay))
     assert drawn["limit"] == pytest.approx([LIMIT] * 4)
     assert drawn["construction"] == pytest.approx(drawn["o0"], rel=1e-4)
 
 
-def test_where_the_construction_is_not_known_only_the_limit_is_drawn() -> None:
+def test_unknown_construction_shows_the_limit() -> None:
     drawn = lines(data_of(1, dict.fromkeys(DEPTHS, 0.005), arch="t11"))
     assert set(drawn) == {"o0", "limit"}
-
-
-def test_without_a_limit_there_is_no_figure() -> None:
     assert limit_plots(data_of(1, dict.fromkeys(DEPTHS, 0.005), objective_gap=float("nan"))) == []
 
 
@@ -89,15 +74,14 @@ def named(data: ReportData) -> set[str]:
     return {trace["name"] for trace in plot.traces if trace["name"]}
 
 
-def test_two_matrices_a_block_under_a_constant_decay_have_a_lower_bound_and_no_limit() -> None:
+def test_two_matrices_have_no_limit() -> None:
     constant, scaled = dict.fromkeys(DEPTHS, 0.0025), {depth: 0.005 / depth for depth in DEPTHS}
-    assert "lower bound" in named(data_of(2, constant)) and "limit for infinite depth" not in named(
-        data_of(2, constant)
-    )
+    lower = named(data_of(2, constant))
+    assert "lower bound" in lower and "limit for infinite depth" not in lower
     assert "limit for infinite depth" in named(data_of(2, scaled)) & named(data_of(1, constant))
 
 
-def test_the_theorem_s_own_bound_is_drawn_where_it_is_known_of_optima_alone() -> None:
+def test_theorem_bound_without_construction() -> None:
     bound, constant = [float("nan"), 0.9, 0.7, 0.5], dict.fromkeys(DEPTHS, 0.005)
     unsaid = data_of(1, constant, objective_bound=bound)
     assert "bound" not in lines(unsaid) and "not shown: it holds for optima" in SECTION.lead(unsaid)
@@ -106,7 +90,7 @@ def test_the_theorem_s_own_bound_is_drawn_where_it_is_known_of_optima_alone() ->
     assert "without a factor" in SECTION.lead(said)
 
 
-def test_a_bound_that_weights_of_zero_keep_too_is_not_drawn() -> None:
+def test_trivial_bound_is_not_drawn() -> None:
     constant, ends = dict.fromkeys(DEPTHS, 0.005), [1.0] * 4
     partly = data_of(1, constant, objective_bound=[float("nan"), 900.0, math.log(10), 0.5], stationary=ends)
     assert lines(partly)["bound"] == pytest.approx([LIMIT + 0.5])

@@ -88,7 +88,7 @@ def test_axes_are_those_declared(done: Path) -> None:
 
 
 @pytest.mark.slow
-def test_columns_have_the_declared_types_though_all_values_are_null(done: Path) -> None:
+def test_null_columns_have_declared_types(done: Path) -> None:
     results = depthrate.open(str(done / "store"))
     types = dict(results.sql("select column_name, column_type from (describe metrics)").fetchall())
     assert (types["never"], types["shape"], types["undeclared"]) == ("DOUBLE", "DOUBLE[]", "DOUBLE")
@@ -132,7 +132,7 @@ def test_tasks_prints_what_a_task_measures(done: Path) -> None:
 # What the store is told
 
 
-def test_stores_keep_the_columns_and_types_that_they_have_always_had() -> None:
+def test_columns_and_types_are_permanent() -> None:
     """The order is checked too. Newer columns may be in between."""
     schemas = builtin_columns().schemas
     numbers = "nc1 nc1_pinv nc2a nc2b nc3 ncc_accuracy pfc2 rank stable_rank condition_number relative_position".split()  # noqa: SIM905
@@ -178,7 +178,7 @@ def test_matrices_come_as_rows_or_flat() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_measured_without_a_step_is_measured_at_the_end(tmp_path: Path) -> None:
+def test_stepless_metric_is_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(
         "import depthrate\nimport torch\n\n\n@depthrate.task(version=1)\ndef falls(*, depth: int):\n"
         "    curves = [{'step': step, 'loss': 1 - step / 10} for step in range(10)]\n"
@@ -223,7 +223,7 @@ def returned(*, kind: str, seed: int = 0):
 
 
 @pytest.mark.slow
-def test_a_trial_whose_last_loss_is_not_finite_has_diverged_whoever_trained_it(tmp_path: Path) -> None:
+def test_infinite_last_loss_means_diverged(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(LOOP)
     for name, kinds in (("loop", ["1", "nan", "inf"]), ("returned", ["1", "nan", "inf", "none", "frame"])):
         sweep = {"name": name, "task": f"./mine.py:{name}", "grid": {"kind": kinds}}
@@ -231,9 +231,8 @@ def test_a_trial_whose_last_loss_is_not_finite_has_diverged_whoever_trained_it(t
         code, said = cli(tmp_path, "run", f"{name}.yaml", "--workers", "1")
         assert code == 0 and "2 of them diverged" in said, said
     trials = depthrate.open(tmp_path / "results").sql("select task, kind, status from trials").fetchall()
-    assert {row[:2] for row in trials if row[2] == "diverged"} == {
-        (f"mine:{task}", kind) for task in ("loop", "returned") for kind in ("nan", "inf")
-    }
+    ended = {row[:2] for row in trials if row[2] == "diverged"}
+    assert ended == {(f"mine:{task}", kind) for task in ("loop", "returned") for kind in ("nan", "inf")}
     assert {row[2] for row in trials} == {"ok", "diverged"} and len(trials) == 8
     logged = depthrate.open(tmp_path / "results").sql(
         "select count(*) from curves c join trials t using (trial_id) where t.task = 'mine:loop' and t.status = 'diverged'"

@@ -33,12 +33,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write_sweep(declared: str, fits: list[str]) -> None:
     Path("t.py").write_text(TASK.replace("DECLARED", declared))
     figures = [{"kind": "curve", "metric": name, "x": "depth"} for name in fits]
-    spec = {
-        "name": "s",
-        "task": "./t.py:t",
-        "grid": {"depth": [2, 4, 8, 16]},
-        "fit": [{"metric": name} for name in fits],
-    }
+    spec = {"name": "s", "task": "./t.py:t", "grid": {"depth": [2, 4, 8, 16]}, "fit": [{"metric": m} for m in fits]}
     Path("s.yaml").write_text(json.dumps({**spec, "figures": figures}))
 
 

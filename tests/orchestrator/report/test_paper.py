@@ -36,7 +36,7 @@ def words_of(svg: str) -> list[str]:
     return [re.sub("<[^>]*>", "", text).strip() for text in texts]
 
 
-def test_exponents_are_mathematics_and_dollars_of_users_are_not() -> None:
+def test_exponents_are_typeset_and_dollars_escaped() -> None:
     assert label("depth<sup>−0.41</sup>", SCREEN) == "depth$^{-0.41}$"
     assert label("(depth − 1)<sup>0.5</sup>", SCREEN) == "(depth − 1)$^{0.5}$"
     assert label("cost_in_$ &lt;b&gt;", SCREEN) == r"cost_in_\$ <b>"
@@ -45,7 +45,7 @@ def test_exponents_are_mathematics_and_dollars_of_users_are_not() -> None:
 
 
 @pytest.mark.slow
-def test_a_paper_s_figure_has_its_width_and_its_text_as_text() -> None:
+def test_paper_figure_has_width_and_text() -> None:
     files = draw(small_plot(), COLUMN)
     svg = files["svg"].decode()
     assert re.search(r'<svg [^>]*width="234pt"', svg), "3.25 inches"
@@ -74,12 +74,12 @@ def test_the_text_of_a_pdf_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dash", ["solid", "dash", "dot", "dashdot", "longdashdot"])
-def test_every_dash_of_the_page_is_drawn_in_a_file(dash: str) -> None:
+def test_dashes_match_the_page(dash: str) -> None:
     assert draw(small_plot(line={"color": "#000000", "dash": dash}))["svg"].startswith(b"<?xml")
 
 
 @pytest.mark.slow
-def test_a_legend_is_inside_where_there_is_room_and_below_where_not() -> None:
+def test_legend_inside_or_below() -> None:
     def lowest_name(plot: Plot) -> float:
         svg = draw(plot, COLUMN)["svg"].decode()
         height = float(re.search(r'<svg [^>]*height="([\d.]+)pt"', svg)[1])  # type: ignore[index]
@@ -89,9 +89,7 @@ def test_a_legend_is_inside_where_there_is_room_and_below_where_not() -> None:
         return (max(names) - axis[0]) / height
 
     few = small_plot()
-    many = replace(
-        few, traces=[trace | {"name": f"{i}: depth<sup>−{i}</sup>"} for i in range(9) for trace in few.traces]
-    )
+    many = replace(few, traces=[t | {"name": f"{i}: depth<sup>−{i}</sup>"} for i in range(9) for t in few.traces])
     assert lowest_name(few) < 0 < lowest_name(many)
 
 
@@ -104,10 +102,7 @@ def test_a_legend_is_inside_where_there_is_room_and_below_where_not() -> None:
             ReportOptions(figures=Path("f"), width=PaperWidth.text),
             "--width text is for figures in paper style",
         ),
-        (
-            ReportOptions(figures=Path("f"), style=StyleName.paper, dark=True),
-            "--style paper and --dark are mutually exclusive",
-        ),
+        (ReportOptions(Path("f"), style=StyleName.paper, dark=True), "--style paper and --dark are mutually exclusive"),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(options: ReportOptions, message: str) -> None:
@@ -127,7 +122,7 @@ def test_any_text_is_latex() -> None:
 
 
 @pytest.mark.slow
-def test_the_fits_are_a_table_of_booktabs_with_their_numbers() -> None:
+def test_fits_as_a_booktabs_table() -> None:
     data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=3)
     table = fits_table(data)
     assert [table.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
@@ -160,7 +155,7 @@ def test_latex_compiles_whatever_things_are_called(tmp_path: Path) -> None:
     assert "Missing character" not in (tmp_path / "paper.log").read_text(errors="replace")
 
 
-def test_a_narrow_log_axis_below_a_thousandth_has_ticks() -> None:
+def test_narrow_log_axis_has_ticks() -> None:
     """Round numbers around it may start at 0, which has no logarithm."""
     figure, axes = plt.subplots()
     axes.set_yscale("log")

@@ -8,19 +8,15 @@ import pytest
 
 from depthrate.orchestrator.report.figures.declared import declared_plots
 from depthrate.orchestrator.report.page import render_report
-from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
+from tests.support.report_data import bare_data
 
 PATH = PathPanel(measurement="size", predicted="told", x="place")
 MAP = LayerMapPanel(measurement="size", needs="told")
 TRADE = TradeOffPanel(x="place", y="size", along="rate")
 MEASUREMENTS = by_name(
-    [
-        Metric("size", "Size"),
-        Metric("told", panel="fitted"),
-        Metric("place", "Place", axis="linear", panel="fitted"),
-    ]
+    [Metric("size", "Size"), Metric("told", panel="fitted"), Metric("place", "Place", axis="linear", panel="fitted")]
 )
 
 
@@ -39,15 +35,12 @@ def make_data(panels=(PATH, MAP, TRADE)):
                     metrics.append(at | {"size": size, "told": 3 * size, "place": (layer - 2) / 2})
     trials, metrics = pd.DataFrame(trials), pd.DataFrame(metrics)
     last = metrics[metrics["step"] == 8]
-    return ReportData(
-        name="paths", spec={"name": "paths"}, trials=trials, results=last[last["is_last"]],
-        metrics=metrics[(metrics["step"] == 8) | metrics["is_last"]], curves=pd.DataFrame(), fits=[], store="s",
-        commands=[], versions={}, git=None, created_at="now", problems=[], measurements=MEASUREMENTS, panels=panels,
-        layered=metrics,
-    )  # fmt: skip
+    shown = metrics[(metrics["step"] == 8) | metrics["is_last"]]
+    frames = {"trials": trials, "results": last[last["is_last"]], "metrics": shown, "layered": metrics}
+    return bare_data(**frames, measurements=MEASUREMENTS, panels=panels)
 
 
-def test_a_path_has_its_mean_its_range_and_its_prediction():
+def test_path_has_mean_range_and_prediction():
     (plot,) = declared_plots(make_data((PATH,)))
     band, mean, told = plot.traces[:3]
     assert mean["x"] == told["x"] == [0, 0.5, 1] and mean["name"] == "rate = 0.1"
@@ -59,7 +52,7 @@ def test_a_path_has_its_mean_its_range_and_its_prediction():
     assert any("off by a factor of 3 on average" in note for note in plot.notes)
 
 
-def test_a_map_has_a_figure_a_setting_with_the_last_layer_on_top():
+def test_map_has_one_figure_per_group():
     first, second = declared_plots(make_data((MAP,)))
     assert first.title == "Size over steps and layers, rate = 0.1" and "rate = 0.2" in second.title
     (heat,) = first.traces

@@ -18,11 +18,12 @@ from depthrate.orchestrator.report.figures.requested import SECTION, requested_p
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.plot import heat_map
 from depthrate.orchestrator.report.read_store import read_figures
-from depthrate.orchestrator.report.report_data import STATE_COLUMNS, FigureContent, ReportData
+from depthrate.orchestrator.report.report_data import STATE_COLUMNS, FigureContent
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import figure_request
 from depthrate.tasks.fits.proportions import wilson_interval
+from tests.support.report_data import bare_data
 from tests.support.tests_rows import commit
 
 TRIALS = pd.DataFrame(
@@ -35,10 +36,7 @@ TRIALS = pd.DataFrame(
         for seed in (0, 1)
     ]
 )
-EMPTY = ReportData(
-    name="s", spec={}, trials=TRIALS, results=pd.DataFrame(), metrics=pd.DataFrame(), curves=pd.DataFrame(), fits=[],
-    store="", commands=[], versions={}, git=None, created_at="", problems=[],
-)  # fmt: skip
+EMPTY = bare_data(trials=TRIALS)
 
 
 def plots_of(request, **columns):
@@ -47,11 +45,9 @@ def plots_of(request, **columns):
 
 
 def test_a_curve_is_means_points_and_theory():
-    (plot,) = plots_of(
-        {"kind": "curve", "metric": "nc1", "x": "width", "by": ["lr"], "lines": {"theory": "1"}},
-        value=TRIALS["width"] * TRIALS["lr"] + TRIALS["seed"],
-        line_0=3 * TRIALS["width"],
-    )
+    curve = {"kind": "curve", "metric": "nc1", "x": "width", "by": ["lr"], "lines": {"theory": "1"}}
+    value = TRIALS["width"] * TRIALS["lr"] + TRIALS["seed"]
+    (plot,) = plots_of(curve, value=value, line_0=3 * TRIALS["width"])
     named = {trace["name"]: trace for trace in plot.traces if trace["showlegend"]}
     assert named.keys() == {"0.1", "0.2", "theory"}
     assert named["0.1"]["x"] == [8, 16, 32] and named["0.1"]["y"] == pytest.approx([1.3, 2.1, 3.7])
@@ -60,7 +56,7 @@ def test_a_curve_is_means_points_and_theory():
     assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
 
 
-def test_a_reference_line_that_some_trials_have_no_value_for_has_gaps():
+def test_reference_line_has_gaps():
     line = pd.array([None if width == 8 else 3 * width for width in TRIALS["width"]], dtype="Int64")
     request = {"kind": "curve", "metric": "nc1", "x": "width", "lines": {"theory": "num_classes"}}
     (plot,) = plots_of(request, value=TRIALS["width"] / 7, line_0=line)
@@ -70,7 +66,7 @@ def test_a_reference_line_that_some_trials_have_no_value_for_has_gaps():
     assert "theory" not in [trace["name"] for trace in nowhere.traces]
 
 
-def test_numbers_stand_in_the_cells_of_a_map_that_has_room_for_them():
+def test_map_cells_hold_numbers():
     assert "text" in heat_map(np.ones((20, 8)), "rank") and "text" not in heat_map(np.ones((2, 9)), "rank")
 
 
@@ -91,9 +87,7 @@ def test_a_share_has_wilsons_intervals():
 
 
 def test_a_map_averages_its_cells():
-    (plot,) = plots_of(
-        {"kind": "map", "metric": "nc1", "x": "width", "y": "lr"}, value=TRIALS["width"] + TRIALS["seed"]
-    )
+    (plot,) = plots_of({"kind": "map", "metric": "nc1", "x": "width", "y": "lr"}, value=TRIALS.width + TRIALS.seed)
     (trace,) = plot.traces
     assert trace["z"] == [[8.5, 16.5, 32.5]] * 2
     assert plot.layout["yaxis"]["ticktext"] == ["0.2", "0.1"] and "Mean of 2 trials per cell" in plot.notes[0]
@@ -105,20 +99,12 @@ def test_a_distribution_counts_what_lies_below_a_line():
         value=np.arange(12.0), line_0=[4.0] * 12,
     )  # fmt: skip
     assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
-    assert [note for note in plot.notes if "below L" in note] == [
-        "0.1: 2 of 6 below L (4).",
-        "0.2: 2 of 6 below L (4).",
-    ]
+    assert [n for n in plot.notes if "below L" in n] == ["0.1: 2 of 6 below L (4).", "0.2: 2 of 6 below L (4)."]
 
 
 def test_a_spectrum_has_a_line_a_layer():
-    rows = pd.DataFrame(
-        [
-            {"trial_id": t, "layer": layer, "value": [4.0 / layer, 1e-3], "height": 0}
-            for t in ("t110", "t111")
-            for layer in (1, 2)
-        ]
-    )
+    made = [(t, layer) for t in ("t110", "t111") for layer in (1, 2)]
+    rows = pd.DataFrame([{"trial_id": t, "layer": n, "value": [4.0 / n, 1e-3], "height": 0} for t, n in made])
     request = figure_request({"kind": "spectrum", "metric": "singular_values"})
     (plot,) = requested_plots(replace(EMPTY, figures=[FigureContent(request, rows)]))
     assert [(trace["name"], trace["y"]) for trace in plot.traces] == [("1", [4, 1e-3]), ("2", [2, 1e-3])]
@@ -126,15 +112,12 @@ def test_a_spectrum_has_a_line_a_layer():
 
 
 @pytest.mark.slow
-def test_a_matrix_is_drawn_in_two_orders_for_the_lowest_trial():
+def test_matrix_has_two_orders():
     grams = [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 11 + [[4.0, 2, 0, 2, 4, 0, 0, 0, 4]]
     heights = [1.0] * 11 + [0.5]
-    in_class_order, in_other = plots_of(
-        {"kind": "matrix", "metric": "class_gram", "order": "class_order", "lowest": "objective"},
-        value=grams,
-        places=[[0.0, 1, 2]] * 11 + [[2.0, 0, 1]],
-        height=heights,
-    )
+    matrix = {"kind": "matrix", "metric": "class_gram", "order": "class_order", "lowest": "objective"}
+    places = [[0.0, 1, 2]] * 11 + [[2.0, 0, 1]]
+    in_class_order, in_other = plots_of(matrix, value=grams, places=places, height=heights)
     assert in_class_order.traces[0]["z"] == [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]] and "t421" in in_class_order.notes[0]
     assert in_other.traces[0]["z"] == [[1, 0, 0], [0, 1, 0.5], [0, 0.5, 1]]
     assert in_other.layout["xaxis"]["ticktext"] == ["2", "0", "1"]
@@ -142,40 +125,32 @@ def test_a_matrix_is_drawn_in_two_orders_for_the_lowest_trial():
         assert draw(plot)["svg"] and plot_csv(plot).count("\n") == 10
 
 
-def test_values_are_read_by_sql_and_faults_are_said(tmp_path):
+def test_sql_values_and_errors(tmp_path):
     store = Store(str(tmp_path))
     commit(store, "a1", ["x", "y", "z"])
     results = Results(Store(str(tmp_path)), builtin_columns())
+    curve = {"kind": "curve", "x": "depth"}
     requests = [
         figure_request(request)
         for request in (
-            {
-                "kind": "curve",
-                "metric": "nc1 * 2",
-                "x": "depth",
-                "lines": {"theory": "depth + 1"},
-                "where": "depth < 4",
-            },
-            {"kind": "curve", "metric": "nc1", "x": "depth", "layer": -2},
+            {**curve, "metric": "nc1 * 2", "lines": {"theory": "depth + 1"}, "where": "depth < 4"},
+            {**curve, "metric": "nc1", "layer": -2},
             {"kind": "share", "condition": "nc1 > 6 and depth = 2", "x": "depth"},
             {"kind": "spectrum", "metric": "singular_values"},
-            {"kind": "curve", "metric": "nc1 +", "x": "depth", "title": "Half"},
+            {**curve, "metric": "nc1 +", "title": "Half"},
         )
     ]
     last, before, share, spectrum, broken = read_figures(results, requests, ["x", "y", "elsewhere"])
     assert last.rows[["trial_id", "value", "line_0"]].values.tolist() == [["x", 12.4, 3], ["y", 12.4, 4]]
     assert before.rows["value"].tolist() == pytest.approx([6.1, 6.1])
     assert share.rows["value"].tolist() == [True, False]
-    assert sorted(zip(spectrum.rows["trial_id"], spectrum.rows["layer"], strict=True))[:3] == [
-        ("x", 0),
-        ("x", 1),
-        ("x", 2),
-    ]
+    layers = sorted(zip(spectrum.rows["trial_id"], spectrum.rows["layer"], strict=True))
+    assert layers[:3] == [("x", 0), ("x", 1), ("x", 2)]
     assert broken.rows.empty and "cannot draw the figure 'Half' (curve)" in broken.message
     assert not requested_plots(replace(EMPTY, figures=[broken]))
 
 
-def test_the_page_has_the_section_only_where_it_is_asked_for(monkeypatch):
+def test_section_only_on_request(monkeypatch):
     monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/** plotly.js */")
     assert SECTION.section not in render_report(EMPTY)
     rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "height": 0})
@@ -190,13 +165,9 @@ DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOT
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", DOCUMENTED, ids=[asked["kind"] for asked in DOCUMENTED])
-def test_each_figure_of_the_docs_is_drawn_on_the_page_and_in_files(asked):
+def test_documented_figures_are_drawn(asked):
     parameters = {"weight_decay": TRIALS["lr"] / 100, "depth": TRIALS["width"] // 8}
-    values = {
-        "matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12,
-        "spectrum": [[2.0, 1.0]] * 12,
-        "share": TRIALS["seed"] > 0,
-    }
+    values = {"matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12, "spectrum": [[2.0, 1.0]] * 12, "share": TRIALS.seed > 0}
     rows = {"trial_id": TRIALS["trial_id"], "height": 0.0, "value": values.get(asked["kind"], 1.0 + TRIALS["seed"])}
     rows |= {"layer": 1, "places": [[2.0, 0, 1]] * 12, "line_0": 2.0}
     content = FigureContent(figure_request(asked), pd.DataFrame(rows))

@@ -1,9 +1,9 @@
 """No output calls trials stationary, converged or optimal unless their solver reports it."""
 
 import io
+import itertools
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -19,8 +19,7 @@ from depthrate.tasks.fits.rates import fit_many
 
 ROWS = [
     {"x": float(x), "y": 0.3 * x**-0.5 * (1 + 0.01 * seed), "seed": seed, "trial_id": f"{x}-{seed}", "draw": seed}
-    for x in (2, 3, 5, 8)
-    for seed in range(3)
+    for x, seed in itertools.product((2, 3, 5, 8), range(3))
 ]
 ALL = frozenset(str(row["trial_id"]) for row in ROWS)
 CLAIM = re.compile(
@@ -42,7 +41,7 @@ def printed(curve):
 
 
 @pytest.mark.parametrize("stationary", [frozenset(), frozenset(list(ALL)[:-1])], ids=["none", "all but one"])
-def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, stationary):
+def test_nonstationary_trials_are_named(curve, stationary):
     unfinished = replace(curve, stationary=stationary, unconverged=ALL - stationary)
     table = printed(unfinished)
     assert not CLAIM.search(table), table
@@ -53,12 +52,12 @@ def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, 
     assert without != said and not CLAIM.search(without), without
 
 
-def test_objectives_that_rest_are_not_said_to_be_at_an_optimum(curve):
+def test_constant_objective_is_no_optimum(curve):
     table = printed(curve)
     assert "at this budget, not an optimum: all objectives have come to rest" in table and not CLAIM.search(table)
 
 
-def test_what_is_stationary_is_said_to_be_and_the_bound_is_compared(curve):
+def test_stationary_trials_meet_the_bound(curve):
     done = replace(curve, stationary=ALL)
     assert "Stationary: all 12 trials, by their solver's tolerance" in printed(done)
     assert "theorem's bound" in printed(done) and "Ratio to the bound" in support_table([done])
@@ -68,12 +67,5 @@ def test_what_is_stationary_is_said_to_be_and_the_bound_is_compared(curve):
     ("moved", "stationary", "is_converged"),
     [(0.0, False, False), (0.5, True, True), (0.0, None, True), (0.5, None, False)],
 )
-def test_a_solver_s_word_goes_before_how_little_the_objective_moved(moved, stationary, is_converged):
+def test_solver_outranks_the_objective(moved, stationary, is_converged):
     assert Convergence(moved, 10.0, stationary).is_converged is is_converged
-
-
-def test_the_readme_claims_nothing_for_quickstart():
-    text = (Path(__file__).parents[3] / "README.md").read_text()
-    output = text.split("```text")[1].split("```")[0]
-    assert output.startswith("\nquickstart: ") and "bound" not in output
-    assert "describe training at this budget, not an optimum" in output and "depthrate run converged" not in text

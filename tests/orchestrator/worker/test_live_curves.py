@@ -91,7 +91,7 @@ def test_what_has_not_changed_is_not_written_again(folder: Store, soon: None, mo
     assert folder.stamps("live") != before
 
 
-def test_long_curves_are_thinned_evenly_and_keep_their_newest_row(folder: Store, soon: None) -> None:
+def test_long_curves_are_thinned_evenly(folder: Store, soon: None) -> None:
     ids = [f"t{number}" for number in range(8)]
     live, curves = live_of(folder, *ids), {t: list[dict[str, Any]]() for t in ids}
     live.follow(curves)
@@ -113,7 +113,7 @@ def test_long_curves_are_thinned_evenly_and_keep_their_newest_row(folder: Store,
     assert len(test) >= 100  # what is logged seldom is not thinned because something else is logged often
 
 
-def test_a_committed_trial_leaves_and_the_last_one_takes_the_file_along(folder: Store, soon: None) -> None:
+def test_committed_trials_leave_the_file(folder: Store, soon: None) -> None:
     live = live_of(folder, "t1", "t2")
     live.follow({"t1": [{"step": 0, "loss": 1.0}], "t2": [{"step": 3, "loss": 1.0}]})
     live.write_if_due()
@@ -147,7 +147,7 @@ def test_after_the_end_nothing_comes_back(folder: Store, soon: None) -> None:
 
 
 @pytest.mark.parametrize("wrong", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("what is this")])
-def test_a_store_that_refuses_is_said_once_and_harms_nothing(
+def test_refusing_store_warns_once(
     folder: Store, soon: None, wrong: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*inputs: object, **more: object) -> None:
@@ -213,9 +213,7 @@ def await_live(store: Path, launch: subprocess.Popen[str], not_of: str = "") -> 
 
 
 @pytest.mark.slow
-def test_where_live_curves_cannot_be_written_the_trial_is_committed(
-    folder: Store, soon: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unwritable_curves_commit(folder: Store, soon: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     task = load_task(str(tmp_path / "loop.py") + ":slow")
     folder.write("live", b"no folder can be here")
@@ -266,12 +264,10 @@ def test_asked_while_it_runs_killed_and_run_again(tmp_path: Path) -> None:
     assert {row[0] for row in results.sql("select attempt_id from trials").fetchall()} == {second}
 
 
-def test_trials_of_several_sweeps_show_what_differs_within_a_sweep():
+def test_trials_of_several_sweeps():
     last = {"train": {"step": 3, "loss": 0.5}}
     inputs = [("a", {"depth": 2, "width": 8}), ("a", {"depth": 3, "width": 8}), ("b", {"width": 9, "epochs": 5})]
     trials = [RunningTrial(sweep, f"t{place}", params, 0.0, last) for place, (sweep, params) in enumerate(inputs)]
-    assert running_table(trials) == (
-        ["running", "sweep", "step", "loss", "depth"],
-        [["t0", "a", 3, 0.5, 2], ["t1", "a", 3, 0.5, 3], ["t2", "b", 3, 0.5, None]],
-    )
+    rows = [["t0", "a", 3, 0.5, 2], ["t1", "a", 3, 0.5, 3], ["t2", "b", 3, 0.5, None]]
+    assert running_table(trials) == (["running", "sweep", "step", "loss", "depth"], rows)
     assert running_table(trials[:2])[0] == ["running", "step", "loss", "depth"]

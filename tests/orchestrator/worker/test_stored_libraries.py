@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.mark.slow
-def test_a_node_without_a_compiler_trains_natively_by_what_another_built(store: Store, tmp_path: Path) -> None:
+def test_compilerless_node_loads_the_stored_library(store: Store, tmp_path: Path) -> None:
     first, bare = (Node(tmp_path / name, store, has_compiler=name == "first") for name in ("first", "bare"))
     assert first.run()["state"] == AttemptState.DONE
     (library,) = first.cache.glob("*.so")
@@ -122,10 +122,8 @@ def test_a_library_that_was_changed_is_not_loaded(store: Store, left: Path, mach
     content = left.read_bytes()
     for changed in (content[:-1] + b"?", content[:5000], b""):
         left.write_bytes(changed)
-        assert (
-            machine.refusal(store)
-            == f"{left.name} in the store does not match its checksum and was not loaded. Delete it."
-        )
+        said = f"{left.name} in the store does not match its checksum and was not loaded. Delete it."
+        assert machine.refusal(store) == said
 
 
 @pytest.mark.parametrize("part", ["store", "library"])
@@ -149,8 +147,6 @@ def test_nothing_is_left_where_others_may_write(store: Store, machine: Machine) 
     assert machine.cached("first") and not store.list("libraries")
 
 
-def test_that_there_is_none_is_said_after_a_wait(
-    store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_is_reported(store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "SHARED_LIBRARY_TIMEOUT_S", 0.1)
     assert machine.refusal(store) == "no node with a compiler and this processor has put a library into the store"

@@ -54,31 +54,22 @@ BESIDE = {
         ("def f(:", []),
     ],
 )
-def test_the_code_is_the_file_and_what_it_imports_beside_it(source: str, found: list[str], tmp_path: Path) -> None:
+def test_code_is_file_and_imports(source: str, found: list[str], tmp_path: Path) -> None:
     write(tmp_path, {**BESIDE, "my_task.py": source})
     code = collect_code(tmp_path / "my_task.py", tmp_path)
     assert sorted(code.contents) == sorted([*found, "my_task.py"]) and code.main == "my_task.py"
 
 
 def test_an_installed_package_has_itself_alone(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        {
-            "mine/__init__.py": "",
-            "mine/laws.py": "import other\nfrom mine import more",
-            "mine/more.py": "",
-            "other.py": "",
-        },
-    )
+    files = {"mine/__init__.py": "", "mine/more.py": "", "other.py": ""}
+    write(tmp_path, files | {"mine/laws.py": "import other\nfrom mine import more"})
     code = collect_code(tmp_path / "mine/laws.py", tmp_path, siblings=False)
     assert sorted(code.contents) == ["mine/__init__.py", "mine/laws.py", "mine/more.py"]
 
 
-def test_a_folder_full_of_modules_is_not_taken_by_computed_names(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        {f"m{index}.py": "" for index in range(1100)} | {"my_task.py": "import importlib\nimportlib.import_module(x)"},
-    )
+def test_computed_names_collect_nothing(tmp_path: Path) -> None:
+    many = {f"m{index}.py": "" for index in range(1100)}
+    write(tmp_path, many | {"my_task.py": "import importlib\nimportlib.import_module(x)"})
     with pytest.raises(TooManyFilesError, match="more than 1000 files .* separate folder"):
         collect_code(tmp_path / "my_task.py", tmp_path)
 
@@ -103,7 +94,7 @@ def measured(task) -> float:
     return float(result.tables["metrics"][0]["nc1"])
 
 
-def test_what_was_read_is_executed_whatever_the_files_hold_by_now(tmp_path: Path) -> None:
+def test_collected_code_is_executed(tmp_path: Path) -> None:
     write(tmp_path, PARTS)
     task = load_task(f"{tmp_path}/my_task.py:law")
     files = task.code.contents
@@ -133,7 +124,7 @@ def test_tracebacks_show_the_lines_that_ran(tmp_path: Path) -> None:
     assert 'raise RuntimeError("nine")' in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_module_that_was_not_foreseen_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_unforeseen_module_is_refused(tmp_path: Path) -> None:
     source = TASK.replace("import late\n", 'eval("__imp" + "ort__(\'late\')")\n    late = None\n')
     write(tmp_path, {**PARTS, "my_task.py": source})
     task = load_task(f"{tmp_path}/my_task.py:law")
@@ -142,13 +133,11 @@ def test_a_module_that_was_not_foreseen_is_refused_with_what_to_do(tmp_path: Pat
         measured(task)
 
 
-def test_a_task_in_a_module_has_its_package_as_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_task_collects_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     source = TASK.replace("from model", "from mine.model").replace("from helpers", "from mine.helpers")
-    write(
-        tmp_path,
-        {f"mine/{path}": content for path, content in PARTS.items()} | {"mine/__init__.py": "", "late.py": "PART = 3"},
-    )
+    mine = {f"mine/{path}": content for path, content in PARTS.items()}
+    write(tmp_path, mine | {"mine/__init__.py": "", "late.py": "PART = 3"})
     (tmp_path / "mine/my_task.py").write_text(source)
     task = load_task("mine.my_task:law")
     assert task.name == "my_task:law" and task.code.main == "mine/my_task.py"

@@ -129,9 +129,7 @@ ATTACKS: list[tuple[Callable[[Path], None], str]] = [
     [*ATTACKS[:2], *(pytest.param(*attack, marks=pytest.mark.slow) for attack in ATTACKS[2:])],
     ids=[words for _, words in ATTACKS],
 )
-def test_what_others_can_write_or_link_is_not_executed(
-    attack: Callable[[Path], None], words: str, shared: Path
-) -> None:
+def test_foreign_or_linked_code_is_refused(attack: Callable[[Path], None], words: str, shared: Path) -> None:
     """It is executed before the attack, and after it refused with these words and the ways to proceed."""
     lab = shared / "lab"
     (lab / "yaml.py").write_text("raise SystemExit('executed')")
@@ -144,7 +142,7 @@ def test_what_others_can_write_or_link_is_not_executed(
 
 
 @needs_root
-def test_the_file_that_is_named_may_be_a_link_but_to_nobody_elses_file(shared: Path) -> None:
+def test_named_link_within_own_files(shared: Path) -> None:
     (shared / "named.py").symlink_to("lab/law.py")
     assert load_as_me(shared / "named.py").stdout == "law:law\n"
     os.chown(shared / "lab/law.py", STRANGER, STRANGER)
@@ -155,7 +153,7 @@ def test_the_file_that_is_named_may_be_a_link_but_to_nobody_elses_file(shared: P
 
 
 @needs_root
-def test_ones_own_files_and_the_systems_are_executed_below_a_sticky_folder(shared: Path) -> None:
+def test_sticky_folder_permits_own_files(shared: Path) -> None:
     assert shared.parents[1].stat().st_mode & 0o1002 == 0o1002, "a test of /tmp"
     assert load_as_me(shared / "lab/law.py").stdout == "law:law\n"
     os.chown(shared / "lab/yaml.py", 0, 0)
@@ -165,7 +163,7 @@ def test_ones_own_files_and_the_systems_are_executed_below_a_sticky_folder(share
 
 @pytest.mark.slow
 @needs_root
-def test_code_that_was_accepted_is_executed_as_it_was_then(shared: Path) -> None:
+def test_trusted_code_runs_as_trusted(shared: Path) -> None:
     lab = shared / "lab"
     os.chown(lab / "yaml.py", STRANGER, STRANGER)
     home = shared.parent / "home"
@@ -190,7 +188,7 @@ def test_code_that_was_accepted_is_executed_as_it_was_then(shared: Path) -> None
 
 
 @needs_root
-def test_the_check_of_named_files_can_be_left_out_and_a_private_group_may_write(shared: Path) -> None:
+def test_skipped_check_and_private_groups(shared: Path) -> None:
     (shared / "lab/law.py").chmod(0o666)
     assert load_as_me(shared / "lab/law.py", **{trust.STRICT_MODES: "off"}).stdout == "law:law\n"
     (shared / "lab/law.py").chmod(0o664)
@@ -198,24 +196,22 @@ def test_the_check_of_named_files_can_be_left_out_and_a_private_group_may_write(
     assert load_as_me(shared / "lab/law.py").stdout == "law:law\n"
 
 
-def test_what_a_store_names_is_looked_at_whatever_was_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_names_are_always_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trust.STRICT_MODES, "off")
     code = code_of_file(folder / "law.py")
     assert untrusted_reason(code, folder / "law.py", named=False) == []
     (folder / "yaml.py").chmod(0o666)
     assert untrusted_reason(code, folder / "law.py", named=True) == []
-    assert untrusted_reason(code, folder / "law.py", named=False) == [
-        f"{folder}/yaml.py can be written by everybody (mode 666)"
-    ]
+    reasons = untrusted_reason(code, folder / "law.py", named=False)
+    assert reasons == [f"{folder}/yaml.py can be written by everybody (mode 666)"]
 
 
 def test_links_in_a_circle_are_refused(folder: Path) -> None:
     code = code_of_file(folder / "law.py")
     (folder / "yaml.py").unlink()
     (folder / "yaml.py").symlink_to("yaml.py")
-    assert untrusted_reason(code, folder / "law.py", named=True) == [
-        f"{folder}/yaml.py cannot be checked (too many symbolic links)"
-    ]
+    reasons = untrusted_reason(code, folder / "law.py", named=True)
+    assert reasons == [f"{folder}/yaml.py cannot be checked (too many symbolic links)"]
 
 
 def test_a_hash_is_accepted_by_its_user_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -230,16 +226,13 @@ def test_a_hash_is_accepted_by_its_user_alone(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.usefixtures("clean_imports")
 @pytest.mark.parametrize("damage", ["changed", "added", "removed", "linked", "writable"])
-def test_unpacked_code_that_was_changed_is_unpacked_anew(
-    damage: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_code_is_replaced(damage: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     code = code_of_task(f"{folder / 'law.py'}:law")
     assert code is not None
     unpacked = unpack(code)
-    assert (
-        unpacked == tmp_path / "cache/depthrate/code" / code.content_hash and unpacked.stat().st_mode & 0o777 == 0o700
-    )
+    assert unpacked == tmp_path / "cache/depthrate/code" / code.content_hash
+    assert unpacked.stat().st_mode & 0o777 == 0o700
     before = unpacked.stat().st_ino
     assert unpack(code).stat().st_ino == before, "it is unpacked once"
     if damage == "changed":
@@ -260,9 +253,7 @@ def test_unpacked_code_that_was_changed_is_unpacked_anew(
     assert len(list(unpacked.parent.iterdir())) == 1, "nothing is left of the damaged one"
 
 
-def test_a_umask_that_lets_the_group_write_changes_nothing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_group_umask_changes_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (folder / "parts").mkdir()
@@ -280,9 +271,7 @@ def test_a_umask_that_lets_the_group_write_changes_nothing(
     assert is_accepted(code.content_hash)
 
 
-def test_many_processes_unpack_the_same_code_at_once(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_processes_unpack_one_code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     code = code_of_file(folder / "law.py")
     written, write = threading.Barrier(8), Path.write_bytes
@@ -298,9 +287,7 @@ def test_many_processes_unpack_the_same_code_at_once(
     assert folders == set((tmp_path / "cache/depthrate/code").iterdir()) and len(folders) == 1
 
 
-def test_what_cannot_be_kept_in_the_cache_is_unpacked_for_this_process(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cacheless_code_is_unpacked_per_process(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache/depthrate/code").mkdir(parents=True)
     (tmp_path / "cache").chmod(0o777)  # anybody could put another folder there
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -310,9 +297,7 @@ def test_what_cannot_be_kept_in_the_cache_is_unpacked_for_this_process(
     assert not unpacked.is_relative_to(tmp_path) and unpacked.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_module_that_is_named_is_looked_at_before_it_is_imported(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_is_checked_before_import(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
     (folder / "laws").mkdir()
     (folder / "laws/__init__.py").write_text("raise SystemExit('executed')")

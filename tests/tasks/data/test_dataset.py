@@ -23,7 +23,7 @@ def params_of(**changes):
     return COLLAPSE.schema.fill({**base, **changes})
 
 
-def test_samples_are_sorted_by_class_and_keep_their_order_within():
+def test_samples_are_stably_sorted_by_class():
     x, labels_N = arrays()
     found = dataset_of(x, labels_N)
     assert found.labels_N.tolist() == sorted(labels_N) and found.class_counts_K.tolist() == [10, 10, 10]
@@ -33,7 +33,7 @@ def test_samples_are_sorted_by_class_and_keep_their_order_within():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_closest_samples_are_at_their_distance_and_equal_ones_at_none(seed):
+def test_closest_samples_and_duplicates(seed):
     x_NI = np.random.default_rng(seed).normal(size=(12, 784))
     unit_NI = x_NI / np.linalg.norm(x_NI, axis=1, keepdims=True)
     pairs = [np.linalg.norm(unit_NI[i] - unit_NI[j]) for i in range(12) for j in range(i)]
@@ -42,16 +42,11 @@ def test_the_closest_samples_are_at_their_distance_and_equal_ones_at_none(seed):
     assert doubled.closest_samples == 0.0
 
 
-def test_the_content_hash_sees_samples_labels_shape_and_test_set():
+def test_content_hash_covers_everything():
     x, labels_N = arrays()
     first = dataset_of(x, labels_N)
-    others = [
-        dataset_of(x + 1e-12, labels_N),
-        dataset_of(x.reshape(30, 32), labels_N),
-        dataset_of(x.astype(np.float32), labels_N),
-        dataclasses.replace(first, labels_N=first.labels_N[::-1]),
-        dataclasses.replace(first, test=first),
-    ]
+    others = [dataset_of(given, labels_N) for given in (x + 1e-12, x.reshape(30, 32), x.astype(np.float32))]
+    others += [dataclasses.replace(first, labels_N=first.labels_N[::-1]), dataclasses.replace(first, test=first)]
     assert len({first.content_hash, *(other.content_hash for other in others)}) == 6
     assert dataset_of(x.copy(), labels_N.copy()).content_hash == first.content_hash
 
@@ -70,7 +65,7 @@ def test_a_pack_trains_on_arrays(arch):
     assert len(rows) == 3 and len(rows[-1]["singular_values"]) == 3
 
 
-def test_arrays_of_a_published_set_train_as_that_set():
+def test_published_arrays_train_alike():
     options = {"samples_per_class": 4, "data_seed": 0, "normalize": "global", "dtype": "float64"}
     digits = load_dataset("digits", None, **options)
     order = np.random.default_rng(1).permutation(10).repeat(4) * 4 + np.tile(

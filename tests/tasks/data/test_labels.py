@@ -34,10 +34,7 @@ NO_CLASSES = {
     "none": (np.array([None, *"ab" * 5, "a"], dtype=object), "the label of sample 0 is None"),
     "missing integer": (pd.Series([0, 1, 2] * 3 + [0, 1, None], dtype="Int64"), "the label of sample 11 is"),
     "missing text": (pd.Series(["a", "b"] * 5 + ["a", None], dtype="string"), "the label of sample 11 is <NA>"),
-    "no date": (
-        pd.to_datetime(["2020-01-01", "2021-01-01"] * 5 + ["2020-01-01", None]),
-        "the label of sample 11 is NaT",
-    ),
+    "no date": (pd.to_datetime(["2020-01-01", "2021-01-01"] * 5 + ["2020-01-01", None]), "label of sample 11 is NaT"),
     "nan among texts": (["a", "b"] * 5 + ["a", float("nan")], r"several types \(int, str\)"),
     "mixed": ([0, "a"] * 6, r"several types \(int, str\)"),
     "bool and int": ([True, 0, 2] * 4, r"several types \(bool, int\)"),
@@ -77,7 +74,7 @@ ENTRY_POINTS = {
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 @pytest.mark.parametrize("kind", NO_CLASSES)
-def test_what_is_no_class_is_refused_wherever_it_enters(kind, entry):
+def test_invalid_classes_are_refused(kind, entry):
     y, words = NO_CLASSES[kind]
     if entry == "items" and kind in ("fewer", "a column", "masked", "sparse", "bfloat16", "missing text"):
         pytest.skip("an item has its label, and one number in a list is one label")
@@ -171,7 +168,7 @@ def test_batches_are_checked_together(batches, words):
 
 
 @pytest.mark.slow
-def test_language_models_are_told_what_a_row_a_sample_is():
+def test_language_models_need_token_rows():
     class Language(nn.Module):
         def __init__(self, as_rows=False):
             super().__init__()

@@ -10,7 +10,7 @@ from depthrate.tasks.data.preparation import moments
     ("dtype", "largest"),
     [("uint8", 255), ("uint16", 2**16 - 1), ("int32", 10**7), ("int32", 2**31 - 1), ("int64", 10**15)],
 )
-def test_moments_of_whole_numbers_are_those_of_their_values_however_large(dtype: str, largest: int) -> None:
+def test_integer_moments_are_exact(dtype: str, largest: int) -> None:
     low = 0 if dtype.startswith("u") else -largest
     x_NI = np.random.default_rng(0).integers(low, largest, size=(20_000, 2)).astype(dtype)
     for normalize, axis in (("per_feature", 0), ("global", None)):

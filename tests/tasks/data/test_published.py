@@ -52,16 +52,12 @@ def load(source=None, name="mnist", per_class=None, data_seed=0, normalize="none
     return load_dataset(name, source, samples_per_class=per_class, data_seed=data_seed, normalize=normalize)
 
 
-def test_digits_are_to_the_last_bit_those_that_scikit_learn_has():
+def test_digits_equal_scikit_learn():
     images, labels = _load_digits()
     assert images.dtype == np.uint8 and images.shape == (1797, 64) and images.max() == 16
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    digests = [
-        hashlib.sha256(array.tobytes()).hexdigest()[:16] for array in (images.astype("<f8"), labels.astype("<i8"))
-    ]
-    assert digests == ["20def7f70a702f0a", "a3c91c262eddcf7b"], (
-        "of sklearn.datasets.load_digits(return_X_y=True), 1.9.1"
-    )
+    digests = [hashlib.sha256(a.tobytes()).hexdigest()[:16] for a in (images.astype("<f8"), labels.astype("<i8"))]
+    assert digests == ["20def7f70a702f0a", "a3c91c262eddcf7b"], "of sklearn.datasets.load_digits, 1.9.1"
     assert load(name="digits", normalize="global").content_hash[:16] == "bc0970e443e26d86"
 
 
@@ -82,7 +78,7 @@ def test_too_few_samples_name_class_and_number(source):
         load(source, per_class=4)
 
 
-def test_normalisation_is_over_all_numbers_or_each_and_leaves_dark_pixels_at_zero():
+def test_normalisation_global_or_per_feature():
     raw_ND = load(name="digits", per_class=9).x_NI
     scaled_ND = (raw_ND - raw_ND.mean()) / raw_ND.std()
     np.testing.assert_allclose(load(name="digits", per_class=9, normalize="global").x_NI, scaled_ND, atol=1e-12)
@@ -178,7 +174,7 @@ class Unreadable(Folder):
         raise PermissionError(13, "Permission denied", path)
 
 
-def test_a_place_that_cannot_be_read_is_named_with_the_remedy(source):
+def test_unreadable_place_names_its_fix(source):
     with pytest.raises(DatasetError, match=rf"{IMAGES} cannot be read \(PermissionError: .*DEPTHRATE_DATA"):
         load(Unreadable(source.url))
 

@@ -105,7 +105,7 @@ def test_cifar100_takes_the_fine_label(tmp_path):
         assert set(found.labels_N) == set(fine)
 
 
-def test_stl10_labels_start_at_one_and_channels_go_by_columns(tmp_path):
+def test_stl10_labels_and_channel_order(tmp_path):
     images_NCYX = np.random.default_rng(1).integers(0, 256, (BATCH, 3, 96, 96), dtype=np.uint8)
     members = {
         "stl10_binary/train_X.bin": images_NCYX.transpose(0, 1, 3, 2).tobytes(),
@@ -136,7 +136,7 @@ GOOD_PICKLE = pickle.dumps({b"data": IMAGES, b"labels": LABELS.tolist()}, protoc
         (pickle.dumps({b"data": IMAGES.astype(float), b"labels": LABELS.tolist()}, protocol=3), "has float64 images"),
     ],
 )
-def test_a_batch_for_python_holds_arrays_and_nothing_that_runs(content, message):
+def test_pickled_batches_hold_only_arrays(content, message):
     with pytest.raises(DatasetError, match=message):
         read_cifar_python(content, "here", num_images=BATCH, labels=b"labels")
 
@@ -147,7 +147,7 @@ def test_labels_beyond_the_classes_are_refused(tmp_path):
         load(tmp_path, "cifar10_batch1")
 
 
-def test_a_part_of_the_files_is_named_and_never_passes_for_the_whole(tmp_path):
+def test_incomplete_files_are_named(tmp_path):
     put_cifar10(tmp_path, "folder")
     (tmp_path / "cifar-10-batches-bin/data_batch_4.bin").unlink()
     with pytest.raises(IncompleteDatasetError) as caught:
@@ -181,10 +181,7 @@ WHOLE = tar({f"cifar-10-batches-bin/{file}": cifar_binary() for file in CIFAR_FI
         (WHOLE[:-9] + b"\xff" * 9, "is corrupt|lacks"),
         (gzip.compress(gzip.decompress(WHOLE)[: 512 * 3]), "is corrupt|lacks"),
         (tar({"something/else.bin": b"1"}), r"lacks cifar-10-batches-bin/data_batch_1\.bin"),
-        (
-            tar({f"cifar-10-batches-bin/{CIFAR_FILES[0]}": cifar_binary()}),
-            r"lacks cifar-10-batches-bin/data_batch_2\.bin",
-        ),
+        (tar({f"cifar-10-batches-bin/{CIFAR_FILES[0]}": cifar_binary()}), r"lacks cifar-10-.*/data_batch_2\.bin"),
     ],
     ids=["half", "header", "empty", "a web page", "tail", "tar cut", "another archive", "one batch only"],
 )
@@ -252,14 +249,8 @@ def test_reviews_become_their_last_tokens_numbered_by_frequency(tmp_path):
         "ve",
     ]
     found = reviews_loaded(tmp_path, REVIEWS)
-    assert words(found.x_NI) == [
-        "- bad bad film",
-        "it isn't a film",
-        "- na ve bad",
-        "- - - fine",
-        "film great it's great",
-        "- - a film",
-    ]
+    expected = ["- bad bad film", "it isn't a film", "- na ve bad", "- - - fine", "film great it's great", "- - a film"]
+    assert words(found.x_NI) == expected
     assert found.labels_N.tolist() == [0, 0, 0, 1, 1, 1] and found.class_counts_K.tolist() == [3, 3]
     small = reviews_loaded(tmp_path, REVIEWS, size=4).x_NI
     assert np.array_equal(small, np.where(found.x_NI < 4, found.x_NI, 1)), "a smaller vocabulary is a prefix"
@@ -270,7 +261,7 @@ def test_reviews_become_their_last_tokens_numbered_by_frequency(tmp_path):
     assert drawn.class_counts_K.tolist() == [2, 2]
 
 
-def test_a_corpus_is_tokenised_once_and_a_damaged_cache_is_not_believed(tmp_path, monkeypatch, caplog):
+def test_corpus_is_tokenised_once(tmp_path, monkeypatch, caplog):
     built = []
     logger = logging.getLogger(reviews.__name__)  # whatever earlier tests of this process did to logging
     monkeypatch.setattr(logger, "disabled", False)
@@ -291,7 +282,7 @@ def test_a_corpus_is_tokenised_once_and_a_damaged_cache_is_not_believed(tmp_path
     assert not np.array_equal(reviews_loaded(tmp_path, changed).x_NI, first) and len(built) == 3
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch, caplog):
+def test_unwritable_cache_is_harmless(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert reviews_loaded(tmp_path, REVIEWS).x_NI.shape == (6, 4) and "XDG_CACHE_HOME" in caplog.text
@@ -315,12 +306,9 @@ def test_damaged_review_archives_are_refused(tmp_path, change, message):
         load(tmp_path, "imdb", context_length=4, vocabulary_size=9)
 
 
-def test_what_an_archive_holds_outside_of_its_folder_is_not_read(tmp_path):
-    strangers = {
-        "../../aclImdb/train/pos/9_9.txt": b"evil",
-        "/aclImdb/train/pos/8_9.txt": b"evil",
-        "aclImdb/train/pos/x/7_9.txt": b"evil",
-    }
+def test_archive_escapes_are_ignored(tmp_path):
+    at = "aclImdb/train/pos"
+    strangers = {f"../../{at}/9_9.txt": b"evil", f"/{at}/8_9.txt": b"evil", f"{at}/x/7_9.txt": b"evil"}
     found = reviews_loaded(tmp_path, {**strangers, **REVIEWS})
     assert np.array_equal(found.x_NI, reviews_loaded(tmp_path, REVIEWS).x_NI)
     assert not [path for path in tmp_path.rglob("*9.txt")]  # nothing is ever unpacked

@@ -45,7 +45,7 @@ def cifar100(root):
 
 
 @pytest.mark.parametrize("make", [fashion_mnist, stl10, cifar100], ids=lambda make: make.__name__)
-def test_a_set_of_its_published_size_is_read_and_a_cut_one_named(tmp_path, make):
+def test_published_size_passes_and_less_is_named(tmp_path, make):
     name = make.__name__
     path, size = make(tmp_path)
     assert path.stat().st_size == size

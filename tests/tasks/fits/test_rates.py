@@ -42,7 +42,7 @@ def one(x, y, model, **options) -> RateFit:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("num_seeds", [1, 3])
 @pytest.mark.slow
-def test_recovers_a_noise_free_curve_and_ranks_it_first(model, num_seeds):
+def test_recovers_noise_free_curves(model, num_seeds):
     curve, exponent, prefactor, floor = TRUE_CURVES[model]
     x = np.repeat(np.append(DEPTHS, 34.0 if model == "power_log" else 1.5), num_seeds)
     fits = fit_rates(x, curve(x), num_resamples=50)
@@ -67,10 +67,8 @@ def test_recovers_a_noise_free_curve_and_ranks_it_first(model, num_seeds):
 def test_nonlinear_models_equal_scipy_curve_fit_on_logs(model, seed):
     curve, exponent, prefactor, floor = TRUE_CURVES[model]
     x, y = noisy(curve, DEPTHS, 4, 0.03, seed=seed)
-    functions = {
-        "power_floor": lambda x, c, a, f: np.log(c * x**-a + f),
-        "log_linear": lambda x, c, a: np.log(c * (1 - a * np.log(x))),
-    }
+    functions = {"power_floor": lambda x, c, a, f: np.log(c * x**-a + f)}
+    functions["log_linear"] = lambda x, c, a: np.log(c * (1 - a * np.log(x)))
     start = [value for value in (prefactor, exponent, floor) if value is not None]
     best, covariance = optimize.curve_fit(functions[model], x, np.log(y), p0=start, xtol=1e-14, ftol=1e-14)
     fit = one(x, y, model, num_resamples=10)
@@ -80,7 +78,7 @@ def test_nonlinear_models_equal_scipy_curve_fit_on_logs(model, seed):
 
 
 @pytest.mark.slow
-def test_no_start_of_many_finds_a_better_power_floor():
+def test_floor_fit_is_the_global_optimum():
     def squares(parameters, x, y):
         return np.log(y) - parameters[0] - np.logaddexp(-parameters[1] * np.log(x), parameters[2])
 
@@ -90,18 +88,15 @@ def test_no_start_of_many_finds_a_better_power_floor():
         x, y = noisy(lambda x, a=exponent, f=floor: x**-a + f, DEPTHS, 3, sigma, seed)
         fit = one(x, y, "power_floor", num_resamples=1)
         ours = np.sum((np.log(y) - np.log(predict(fit, x))) ** 2)
-        theirs = min(
-            2 * optimize.least_squares(squares, (0.0, a, rho), args=(x, y), method="trf").cost
-            for a in (0.1, 1, 3, 10)
-            for rho in (-20, -5, -1)
-        )
+        starts = [(0.0, a, rho) for a in (0.1, 1, 3, 10) for rho in (-20, -5, -1)]
+        theirs = min(2 * optimize.least_squares(squares, start, args=(x, y), method="trf").cost for start in starts)
         assert ours <= theirs * (1 + 1e-6), (seed, exponent, floor, sigma)
 
 
 @pytest.mark.parametrize("curve", [lambda x: 2 * x**-0.5, lambda x: 2 * x**0.5, lambda x: 4 - np.log(x)])
 @pytest.mark.parametrize("sigma", [0.0, 0.002])
 @pytest.mark.slow
-def test_without_a_floor_in_the_data_power_floor_is_the_power_law(curve, sigma):
+def test_no_floor_means_a_power_law(curve, sigma):
     # bent the other way than a floor bends it, so that zero is the best floor whatever the noise
     x, y = noisy(lambda x: curve(x) * np.exp(-0.02 * np.log(x) ** 2 * bool(sigma)), DEPTHS, 3, sigma, seed=0)
     power, floored = fit_rates(x, y, models=("power", "power_floor"))
@@ -115,7 +110,7 @@ def test_without_a_floor_in_the_data_power_floor_is_the_power_law(curve, sigma):
 @pytest.mark.parametrize("x", [DEPTHS, DEPTHS / 100, DEPTHS + 100])
 @pytest.mark.parametrize("num_seeds", [1, 2])
 @pytest.mark.slow
-def test_points_of_another_kind_give_finite_fits_without_a_warning(x, y, num_seeds):
+def test_unsuitable_points_give_finite_fits(x, y, num_seeds):
     spread = np.tile([1.0, 1.1][:num_seeds], len(x))
     for fit in fit_rates(np.repeat(x, num_seeds), np.repeat(y, num_seeds) * spread, num_resamples=100):
         numbers = [value for value in astuple(fit) if isinstance(value, float)]
@@ -170,7 +165,7 @@ def _slope_by_mean(x, y, model, depth):
     return (ends[1] - ends[0]) / 2e-4
 
 
-def test_a_lone_value_borrows_the_spread_of_the_others():
+def test_single_values_borrow_spread():
     x, y = noisy(lambda x: x**-0.5, DEPTHS, 3, 0.2, seed=0)
     kept = np.arange(len(x)) % 3 == 0
     kept[:3] = True  # three seeds at the first depth, one at the others
@@ -195,7 +190,7 @@ def test_order_of_the_points_changes_nothing():
     assert fit_rates(x, y, seed=1)[0].ci_low != fit_rates(x, y)[0].ci_low
 
 
-def test_a_factor_on_y_moves_prefactor_and_floor_alone():
+def test_y_scale_moves_prefactor_and_floor():
     x, y = noisy(TRUE_CURVES["power_floor"][0], DEPTHS, 4, 0.05, seed=0)
     for fit, scaled in zip(fit_rates(x, y), fit_rates(x, 1e-4 * y), strict=True):
         for name in ("exponent", "stderr", "ci_low", "ci_high", "r2", "aicc", "weight"):

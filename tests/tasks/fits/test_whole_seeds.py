@@ -16,17 +16,12 @@ CURVES = {"power": (lambda x: 3 * x**-0.5, 0.5), "power_floor": (lambda x: 3 / x
 def noise(kind, num_curves, num_seeds, seed=1):
     """What is added to log y, [C, S, G]: benchmarks/coverage.py has more kinds and designs."""
     rng = np.random.default_rng(seed)
-    own_CSG, of_seed_CS1 = (
-        rng.standard_normal((num_curves, num_seeds, 5)),
-        rng.standard_normal((num_curves, num_seeds, 1)),
-    )
+    own_CSG, of_seed_CS1 = (rng.standard_normal((num_curves, num_seeds, n)) for n in (5, 1))
     if kind == "independent":
         return 0.1 * own_CSG
     log_x = np.log(DEPTHS) - np.log(DEPTHS).mean()
-    return (
-        0.03 * own_CSG
-        + of_seed_CS1 * {"shift": 0.2 + 0 * log_x, "slope": 0.05 * log_x, "bend": 0.1 * np.sin(3 * log_x)}[kind]
-    )
+    shape = {"shift": 0.2 + 0 * log_x, "slope": 0.05 * log_x, "bend": 0.1 * np.sin(3 * log_x)}[kind]
+    return 0.03 * own_CSG + of_seed_CS1 * shape
 
 
 def simulated(curve, kind, num_curves=200, num_seeds=5):
@@ -39,7 +34,7 @@ def simulated(curve, kind, num_curves=200, num_seeds=5):
 @pytest.mark.parametrize("kind", ["independent", "shift", "slope", "bend"])
 @pytest.mark.parametrize("model", CURVES)
 @pytest.mark.parametrize("num_seeds", [3, 5])
-def test_bootstrap_and_profile_cover_whatever_a_seed_s_values_share(model, kind, num_seeds):
+def test_intervals_cover_correlated_seeds(model, kind, num_seeds):
     curve, truth = CURVES[model]
     x, y, seeds = simulated(curve, kind, num_seeds=num_seeds)
     fits = [fit for (fit,) in fit_many(x, y, models=(model,), seeds=seeds)]
@@ -50,7 +45,7 @@ def test_bootstrap_and_profile_cover_whatever_a_seed_s_values_share(model, kind,
     assert {fit.ci_method for fit in fits} == {"seeds"} and {fit.n_seeds for fit in fits} == {num_seeds}
 
 
-def test_with_every_x_in_every_seed_the_interval_is_student_s_t_of_the_seeds_own_slopes():
+def test_complete_seeds_give_t_intervals():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope")
     (fit,) = fit_rates(x, y, models=("power",), seeds=seeds)
     slopes = [-stats.linregress(np.log(x[rows]), np.log(y[rows])).slope for rows in np.arange(25).reshape(5, 5)]
@@ -88,7 +83,7 @@ def test_too_few_seeds_have_no_interval(num_seeds):
         assert fit.n_seeds == num_seeds
 
 
-def test_the_order_of_the_values_is_of_no_account():
+def test_value_order_is_irrelevant():
     x, (y, *_), seeds = simulated(CURVES["power_floor"][0], "shift", num_curves=1)
     order = np.random.default_rng(0).permutation(25)
     fits = fit_rates(x, y, seeds=seeds), fit_rates(x[order], y[order], seeds=[f"s{seeds[i]}" for i in order])
@@ -98,27 +93,25 @@ def test_the_order_of_the_values_is_of_no_account():
         )
 
 
-def test_a_target_is_met_between_the_ends_of_fieller_s_interval():
+def test_target_interval_is_fieller_s():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
     (fit,) = fit_rates(x, y, models=("power",), seeds=seeds, target=0.2)
     for log_x in (np.log(fit.x_at_low), np.log(fit.x_at_high)):
-        at = [
-            np.polyval(np.polyfit(np.log(x[rows]), np.log(y[rows]), 1), log_x) for rows in np.arange(25).reshape(5, 5)
-        ]
+        at = [np.polyval(np.polyfit(np.log(x[r]), np.log(y[r]), 1), log_x) for r in np.arange(25).reshape(5, 5)]
         t = (np.mean(at) - np.log(0.2)) / stats.sem(at)
         assert abs(t) == pytest.approx(stats.t.ppf(0.975, 4), rel=1e-6)
     assert fit.x_at_low < fit.x_at_target < fit.x_at_high
 
 
 @pytest.mark.parametrize("kind", ["independent", "shift", "slope", "bend"])
-def test_tests_over_whole_seeds_do_not_reject_what_is_true_too_often(kind):
+def test_true_hypotheses_are_rarely_rejected(kind):
     x, y, seeds = simulated(CURVES["power"][0], kind, num_curves=200)
     assert np.mean([lack_of_fit(x, y_N, seeds=seeds) < 0.05 for y_N in y]) <= 0.09
     pairs = [common_exponent([(x, y[i]), (x, y[i + 1])], seeds=[seeds, seeds]).p_common for i in range(0, 200, 2)]
     assert np.mean(np.array(pairs) < 0.05) <= 0.13, "four standard errors of 100 pairs"
 
 
-def test_a_bend_and_two_exponents_are_found_over_whole_seeds():
+def test_bends_and_distinct_exponents_are_found():
     x, (y, *_), seeds = simulated(lambda x: 3 / x + 1, "shift", num_curves=1, num_seeds=10)
     assert lack_of_fit(x, y, seeds=seeds) < 0.01
     other = y * x**-0.2
@@ -142,16 +135,14 @@ def test_a_bound_is_one_sided():
     assert check_bound(x[:5], y[:5], x[:5] ** -0.5, seeds=seeds[:5]) is None, "one seed"
 
 
-def test_a_bound_that_is_no_function_of_x_is_not_compared_with():
+def test_bound_must_depend_on_x():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
     assert check_bound(x, y, x**-0.5, seeds=seeds) is not None
-    assert check_bound(x, y, np.full_like(x, 0.3), seeds=seeds) is None, (
-        "x is a learning rate: it does not speak of that"
-    )
+    assert check_bound(x, y, np.full_like(x, 0.3), seeds=seeds) is None, "x is a learning rate, for instance"
     assert check_bound(x, y, (x + np.array(seeds)) ** -0.5, seeds=seeds) is None, "networks of several depths at one x"
 
 
-def test_the_bend_is_student_s_t_of_one_contrast():
+def test_bend_test_is_one_contrast():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "shift", num_curves=1)
     log_x = np.log(DEPTHS)
     bends = [np.polyfit(log_x, np.log(y[rows]), 2)[0] for rows in np.arange(25).reshape(5, 5)]
@@ -186,9 +177,8 @@ def test_restarts_of_one_seed_count_once():
     once, thrice = fit_rates(x, y, seeds=seeds), fit_rates(np.tile(x, 3), restarts, seeds=seeds * 3)
     for alone, repeated in zip(once, thrice, strict=True):
         assert repeated.n_points == 25
-        assert (repeated.exponent, repeated.aicc, repeated.ci_low) == pytest.approx(
-            (alone.exponent, alone.aicc, alone.ci_low), rel=1e-6
-        )
+        found = repeated.exponent, repeated.aicc, repeated.ci_low
+        assert found == pytest.approx((alone.exponent, alone.aicc, alone.ci_low), rel=1e-6)
 
 
 @pytest.mark.parametrize("correction", [0.0, 1.0, 3.0])

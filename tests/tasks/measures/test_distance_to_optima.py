@@ -18,9 +18,8 @@ LABELS = np.repeat(np.arange(3), COUNTS)
 
 def helmert(size):
     """Orthonormal rows [size - 1, size] whose coordinates sum to zero: row i has i equal entries and then -i."""
-    return np.array([[1.0] * i + [-i] + [0.0] * (size - i - 1) for i in range(1, size)]) / np.sqrt(
-        [[i * (i + 1)] for i in range(1, size)]
-    )
+    rows = [[1.0] * i + [-i] + [0.0] * (size - i - 1) for i in range(1, size)]
+    return np.array(rows) / np.sqrt([[i * (i + 1)] for i in range(1, size)])
 
 
 def optimum(width, row_norm, is_simplex, rotation=None):
@@ -48,7 +47,7 @@ def random_pair(width, seed):
 
 
 @pytest.mark.parametrize(("width", "is_simplex"), [(8, True), (8, False), (4, False), (3, True)])
-def test_it_is_zero_at_every_optimum_and_the_size_of_a_small_step_across_the_orbit(width, is_simplex):
+def test_zero_at_optima_and_linear_nearby(width, is_simplex):
     weight, h = optimum(width, 0.7, is_simplex, ortho_group.rvs(width - 1, random_state=0))
     assert distance(weight, h, 0.7, is_simplex) < 1e-13
     # all classes at one common offset along the vector of ones, which no rotation of the subspace undoes
@@ -86,22 +85,21 @@ def test_no_rotation_or_reflection_comes_closer(is_simplex):
     assert distance(weight, h, 0.7, is_simplex) == pytest.approx(math.sqrt(lowest), rel=1e-6)
 
 
-def test_it_does_not_change_under_maps_of_the_subspace_and_orders_of_classes():
+def test_invariant_to_rotations_and_class_order():
     width, (weight, h) = 8, random_pair(8, 4)
     reference = distance(weight, h, 0.7, True)
     basis = helmert(width)
     turned = basis.T @ ortho_group.rvs(width - 1, random_state=1) @ basis + 1 / width
     assert distance(weight @ turned, h @ turned, 0.7, True) == pytest.approx(reference, rel=1e-12)
     order = [2, 0, 1]
-    assert distance(weight[order], h.reshape(3, 4, width)[order].reshape(12, width), 0.7, True) == pytest.approx(
-        reference, rel=1e-12
-    )
+    permuted = h.reshape(3, 4, width)[order].reshape(12, width)
+    assert distance(weight[order], permuted, 0.7, True) == pytest.approx(reference, rel=1e-12)
     # a rotation that moves the vector of ones leaves the features of LayerNorm
     weight, h = (x @ ortho_group.rvs(width, random_state=2) for x in optimum(width, 0.7, True))
     assert distance(weight, h, 0.7, True) > 1
 
 
-def test_it_is_undefined_where_a_number_is_not_finite():
+def test_infinite_input_is_undefined():
     weight, h = random_pair(8, 5)
     h[0, 0] = np.inf
     assert math.isnan(distance(weight, h, 0.7, True))

@@ -46,7 +46,7 @@ def test_predictions_equal_metrics_of_interpolated_features(counts, scale):
         assert line.at(t) == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
 
-def test_predictions_do_not_depend_on_sample_order_and_accept_tensors():
+def test_sample_order_and_tensors():
     first, last, labels = two_layers()
     order = np.random.default_rng(1).permutation(len(labels))
     shuffled = depthrate.geodesic(torch.tensor(first[order]), torch.tensor(last[order]), torch.tensor(labels[order]))
@@ -82,7 +82,7 @@ def test_distances_from_the_line():
     assert line_distances(first, first, last)[0].isnan().all()
 
 
-def test_layers_are_read_one_at_a_time_and_held_against_the_line():
+def test_layers_stream_against_the_line():
     first, last, labels = two_layers()
     layers = [first, 0.8 * first + 0.2 * last, 0.4 * first + 0.6 * last, last]
     held = []
@@ -105,7 +105,7 @@ def test_layers_are_read_one_at_a_time_and_held_against_the_line():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_towards_a_collapsed_end_nc1_of_the_line_falls_if_and_only_if_the_means_cosine_is_not_negative(sign):
+def test_nc1_falls_with_nonnegative_mean_cosine(sign):
     """P3's Theorem 1 amounts to this: if the cosine of the ends' means is negative, nc1 rises at first."""
     labels, rng = np.repeat(np.arange(4), 5), np.random.default_rng(0)
     means = rng.normal(size=(4, 6))
@@ -125,11 +125,8 @@ def test_towards_a_collapsed_end_nc1_of_the_line_falls_if_and_only_if_the_means_
 
 
 def test_monotonicity_and_its_violations():
-    rows = [
-        {"nc1": 4.0, "pfc2": 0.5, "ncc_accuracy": 0.5},
-        {"nc1": 5.0, "pfc2": 0.4, "ncc_accuracy": 0.9},
-        {"nc1": 3.0, "pfc2": 0.4, "ncc_accuracy": 0.7},
-    ]
+    values = ((4.0, 0.5, 0.5), (5.0, 0.4, 0.9), (3.0, 0.4, 0.7))
+    rows = [dict(zip(("nc1", "pfc2", "ncc_accuracy"), row, strict=True)) for row in values]
     expected = {"nc1_rise": 0.25, "pfc2_rise": 0, "ncc_fall": 0.2, "monotone": 5}
     assert monotonicity(rows) == pytest.approx(expected)
     assert monotonicity(rows[:1]) == {"nc1_rise": 0, "pfc2_rise": 0, "ncc_fall": 0, "monotone": 0}
@@ -143,7 +140,7 @@ def test_effective_depth():
     assert effective_depth([1.0, 1.0, 1.0, 0.5], layers, 0.02) is None
 
 
-def test_collapse_measures_it_on_request_and_changes_nothing_else():
+def test_geodesic_option_changes_nothing_else():
     base = {"arch": "rn1", "depth": 4, "width": 8, "steps": 20, "samples_per_class": 5, "measure_steps": [], "lr": 0.05}
     plain, with_line = (COLLAPSE.schema.fill({**base, **more}) for more in ({}, {"geodesic": True, "features": "all"}))
     results = [next(iter(COLLAPSE.run([params], Context(ids_of([params]))))) for params in (plain, with_line)]

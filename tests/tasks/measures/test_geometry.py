@@ -40,7 +40,7 @@ def test_what_lies_outside_counts_by_its_share():
     assert apart["nrc2"] == pytest.approx(1) and apart["nrc1"] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_gram_s_distance_is_the_least_over_s():
+def test_gram_distance_is_minimal_over_s():
     weight = RNG.normal(size=(3, 10))
     gram = weight @ weight.T / np.linalg.norm(weight @ weight.T)
     values, vectors = np.linalg.eigh(np.cov(Y.T, bias=True))
@@ -75,7 +75,7 @@ def test_equal_singular_values_count_as_many(rank):
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 5])
-def test_the_dimension_of_a_flat_piece_is_found_whatever_it_lies_in(dimension):
+def test_flat_dimension_is_recovered(dimension):
     rng = np.random.default_rng(dimension)
     points = rng.uniform(size=(2500, dimension)) @ orthonormal(dimension, 20)
     estimate = depthrate.intrinsic_dimension(points)
@@ -100,7 +100,7 @@ def test_undefined_metrics_raise():
             call()
 
 
-def test_a_linear_probe_finds_linear_maps_and_is_scored_on_held_out_samples():
+def test_probe_recovers_linear_maps_held_out():
     labels = np.arange(400) % 5
     centres = 8 * orthonormal(5, 20)
     names = [f"class {label}" for label in labels]

@@ -31,7 +31,7 @@ def same(actual, expected, rtol):
         np.testing.assert_allclose(np.asarray(actual[name], float), np.asarray(value, float), rtol=rtol, err_msg=name)
 
 
-def test_measure_equals_a_layer_of_a_built_in_task():
+def test_measure_equals_a_task_layer():
     numbers = np.unique(LABELS, return_inverse=True)[1]
     order = np.argsort(numbers, kind="stable")
     h_1ND = torch.from_numpy(FEATURES.reshape(90, -1)[order]).unsqueeze(0)
@@ -65,7 +65,7 @@ def test_batches_give_the_metrics_of_the_whole():
     same(named.result(), depthrate.measure(FEATURES, LABELS), 1e-10)
 
 
-def test_a_result_between_two_batches_does_not_spoil_the_next():
+def test_reading_between_batches_is_harmless():
     measurer = depthrate.StreamingMetrics()
     for start, upto in ((0, 60), (60, 90)):
         measurer.update(FEATURES[start:upto], LABELS[start:upto])
@@ -131,7 +131,7 @@ print(found["nc1"].hex(), found["nc1_pinv"].hex(), found["ncc_accuracy"].hex(), 
 
 
 @pytest.mark.slow
-def test_a_stream_larger_than_its_memory_equals_the_whole():
+def test_large_streams_equal_the_whole():
     done = subprocess.run([sys.executable, "-c", STREAM], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     peak_mb, values = done.stdout.splitlines()
@@ -183,7 +183,7 @@ def test_invalid_features_raise():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [own_models.Mixer, own_models.ResNet])
-def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
+def test_probed_module_has_metric_rows(make):
     from depthrate.tasks.data.dataset import DataShape
     from depthrate.tasks.networks.module import ModuleNetwork
     from depthrate.tasks.training.training_plan import Hyperparameters
@@ -218,7 +218,7 @@ def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
         depthrate.probe(model, loader, layers="stages.*")
 
 
-def test_the_rows_of_a_built_in_network_keep_their_numbers():
+def test_built_in_rows_are_unchanged():
     """The rows that a pack commits come from the function that probe calls."""
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": 2, "width": 8, "steps": 2})
     x = np.random.default_rng(0).normal(size=(20, 6))

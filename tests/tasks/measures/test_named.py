@@ -21,7 +21,7 @@ DATA = dataset_of(np.random.default_rng(0).normal(size=(75, 12)).astype("float32
 
 
 @pytest.mark.parametrize("largest", [1e200, np.inf])
-def test_features_too_large_to_square_affect_no_other_trial(largest):
+def test_unsquarable_features_affect_no_neighbour(largest):
     h_TND = torch.randn(2, 75, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     h_TND[0, 0] = largest
     nrc1_T = measure_per_trial(lambda h_ND: component_collapse(h_ND, 2), h_TND)
@@ -34,7 +34,7 @@ def of_names(row):
 
 
 @pytest.mark.parametrize("arch", ["rn1", "resnet_dense"])
-def test_rows_equal_the_functions_and_do_not_depend_on_the_pack(arch):
+def test_rows_equal_functions_in_any_pack(arch):
     shared = {"arch": arch, "depth": 3, "width": 9, "steps": 5}
     trials = [COLLAPSE.schema.fill({**shared, "seed": seed, "measure": " , ".join(NAMES)}) for seed in range(3)]
     training = training_on(trials, DATA)
@@ -81,7 +81,7 @@ def test_probe_measures_them_for_any_module():
         depthrate.probe(model, (DATA.x_NI, LABELS), measure="cka")
 
 
-def test_fits_and_figures_require_the_metric_to_be_requested():
+def test_fits_and_figures_need_the_metric():
     def sweep(**params):
         spec = {"params": {"arch": "rn1", **params}, "grid": {"depth": [2]}, "fit": [{"metric": "cka_last"}]}
         return sweep_of_spec({"name": "s", "task": "collapse", "figures": [FIGURE], **spec})

@@ -20,7 +20,7 @@ ROWS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("num_samples", [1, 2, 90])
 @pytest.mark.parametrize("rows", ROWS)
-def test_it_equals_the_minimum_of_std_for_each_trial_alone(rows, num_samples, dtype):
+def test_deviation_is_minimal_per_trial(rows, num_samples, dtype):
     h_TND = torch.randn(3, num_samples, 17, generator=torch.Generator().manual_seed(0), dtype=dtype)
     h_TND = ROWS[rows](h_TND).to(dtype)
     expected = [h_1ND.double().std(dim=-1, unbiased=False).min() for h_1ND in h_TND.split(1)]

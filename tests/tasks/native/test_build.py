@@ -40,7 +40,7 @@ def get(constants=CONSTANTS):
 
 
 @pytest.mark.slow
-def test_it_is_built_once_and_then_needs_no_compiler(empty_cache, monkeypatch):
+def test_built_once_without_recompiling(empty_cache, monkeypatch):
     get()
     (made,) = libraries(empty_cache)
     before = made.stat()
@@ -54,7 +54,7 @@ def test_it_is_built_once_and_then_needs_no_compiler(empty_cache, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_thrown_away_and_built_anew(empty_cache, monkeypatch):
+def test_corrupt_library_is_rebuilt(empty_cache, monkeypatch):
     get()
     (made,) = libraries(empty_cache)
     content = made.read_bytes()
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_thrown_away_and_built_anew(empty_cache, monkeypatch):
 
 
 @pytest.mark.slow
-def test_who_comes_while_it_is_built_waits_and_takes_it(empty_cache, monkeypatch):
+def test_second_builder_waits(empty_cache, monkeypatch):
     built = []
 
     def counted(*given):
@@ -91,7 +91,7 @@ def test_who_comes_while_it_is_built_waits_and_takes_it(empty_cache, monkeypatch
 
 
 @pytest.mark.slow
-def test_two_processes_that_build_at_once_get_one_whole_library(empty_cache):
+def test_concurrent_builds_leave_one_library(empty_cache):
     code = f"from depthrate.tasks.native.build import *; load_library('residual', {CONSTANTS}, lambda: False, flags={QUICK})"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
@@ -110,7 +110,7 @@ def test_another_compiler_builds_its_own(empty_cache, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_library_that_reads_other_calls_is_built_again(empty_cache):
+def test_changed_calls_rebuild(empty_cache):
     """A library of an older version under this name: intact by its checksum, with a smaller call structure or none exported."""
     get()
     (made,) = libraries(empty_cache)
@@ -133,7 +133,7 @@ def test_a_library_that_reads_other_calls_is_built_again(empty_cache):
     "change",
     [{"_fields_": [*Call._fields_, ("more", ctypes.c_int64)], "version": 1}, {"_fields_": Call._fields_, "version": 2}],
 )
-def test_kernels_whose_structure_differs_from_the_mirror_are_refused(empty_cache, change):
+def test_structure_mismatch_is_refused(empty_cache, change):
     mirror = type("OtherCall", (ctypes.Structure,), change)
     with pytest.raises(EngineError, match=r"residual.cpp.*\(bytes, version\) .*OtherCall"):
         load_library("residual", CONSTANTS, never, flags=QUICK, call=mirror)
@@ -147,10 +147,8 @@ def test_a_stop_ends_the_building(empty_cache):
 
 
 @pytest.mark.slow
-def test_what_does_not_build_is_said_with_the_compilers_words(empty_cache):
-    with pytest.raises(
-        EngineError, match=r"(?s)building .* failed with exit code 1.*--engine eager.*does not name a type"
-    ):
+def test_compiler_errors_are_shown(empty_cache):
+    with pytest.raises(EngineError, match=r"(?s)building .* failed with exit code 1.*--engine eager.*not name a type"):
         get({**CONSTANTS, "NUMBER": "nosuch"})
     assert libraries(empty_cache) == []
 
@@ -162,7 +160,7 @@ def small(flags=QUICK):
 
 
 @pytest.mark.slow
-def test_where_nothing_can_be_kept_this_process_keeps_it(monkeypatch, tmp_path, caplog):
+def test_unwritable_cache_stays_in_process(monkeypatch, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     made = small()
@@ -172,7 +170,7 @@ def test_where_nothing_can_be_kept_this_process_keeps_it(monkeypatch, tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o000, 0o002])
-def test_nobody_else_may_write_to_what_is_kept_whatever_the_umask(empty_cache, umask):
+def test_cache_is_private_under_any_umask(empty_cache, umask):
     (empty_cache.parent).mkdir()
     before = os.umask(umask)
     try:
@@ -180,20 +178,14 @@ def test_nobody_else_may_write_to_what_is_kept_whatever_the_umask(empty_cache, u
     finally:
         os.umask(before)
     assert made.parent == empty_cache
-    assert not any(
-        path.stat().st_mode & 0o022 for path in (made, *empty_cache.iterdir(), empty_cache, empty_cache.parent)
-    )
+    assert not any(p.stat().st_mode & 0o022 for p in (made, *empty_cache.iterdir(), empty_cache, empty_cache.parent))
 
 
 @pytest.mark.slow
-def test_a_library_that_others_could_have_written_is_built_anew(empty_cache):
+def test_foreign_writable_library_is_rebuilt(empty_cache):
     made = small()
     first = made.stat().st_ino
-    for spoil in (
-        lambda: made.chmod(0o777),
-        lambda: os.link(made, empty_cache / "other"),
-        lambda: os.chown(made, 12345, -1),
-    ):
+    for spoil in (lambda: made.chmod(0o777), lambda: os.link(made, empty_cache / "x"), lambda: os.chown(made, 99, -1)):
         spoil()
         with contextlib.suppress(FileNotFoundError):
             (empty_cache.parent / "kept").unlink()
@@ -217,7 +209,7 @@ def test_a_folder_of_somebody_else_is_not_used(empty_cache):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["library", "lock"])
-def test_a_pipe_in_place_of_a_file_hangs_nothing(empty_cache, place):
+def test_pipe_blocks_nothing(empty_cache, place):
     made = small()
     name = made.name.rsplit("-", 2)[0]
     made.unlink()
@@ -229,7 +221,7 @@ def test_a_pipe_in_place_of_a_file_hangs_nothing(empty_cache, place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["library", "lock"])
-def test_a_folder_or_link_is_replaced_by_the_file(empty_cache, place):
+def test_folder_or_link_is_replaced(empty_cache, place):
     made = small()
     path = made if place == "library" else empty_cache / f"{made.name.rsplit('-', 2)[0]}.lock"
     for put in (lambda: (path / "inside").mkdir(parents=True), lambda: path.symlink_to("nowhere"), path.mkdir):
@@ -254,7 +246,7 @@ def test_it_needs_no_torch():
 
 
 @pytest.mark.slow
-def test_kernels_are_built_while_torch_is_imported_and_are_those_of_the_training(empty_cache):
+def test_background_build_trains(empty_cache):
     code = (
         "import os, sys, threading\n"
         "from types import SimpleNamespace\n"
@@ -278,7 +270,7 @@ def test_kernels_are_built_while_torch_is_imported_and_are_those_of_the_training
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", ["-mavx2 -mfma", "-march=x86-64", "-march=x86-64-v3"])
-def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
+def test_other_instruction_sets_work(flags, monkeypatch):
     """Vectors of other lengths round in another order, and give the same but for that."""
     from depthrate.tasks.training.engines import native
 
@@ -303,7 +295,7 @@ def test_libraries_of_one_process_share_nothing(empty_cache):
 
 
 @pytest.mark.slow
-def test_instructions_that_this_processor_lacks_can_be_built_for():
+def test_missing_instructions_can_be_targeted():
     """AVX-512 is compiled wherever the suite runs, whether or not it can be run there."""
     for number in ("float", "double"):
         defines = [f"-D{name}={value}" for name, value in {**CONSTANTS, "NUMBER": number, "WIDTH": 33}.items()]

@@ -42,7 +42,7 @@ def families(dtype=torch.float32):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "seeds"), list(families()))
-def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds):
+def test_first_gradient_matches_float64(family, seeds):
     for seed in seeds:
         network, plan, samples = random_case(seed, family)
         made = [make(network, plan, trials_of(2), samples) for make in (trainer_of, native_trainer)]
@@ -70,7 +70,7 @@ def test_so_it_is_in_float64(family, seeds):
 
 
 @pytest.mark.parametrize(("layers", "pre_norm"), [(1, True), pytest.param(2, False, marks=pytest.mark.slow)])
-def test_a_layer_norm_without_epsilon_has_the_eager_gradient_where_biases_start_at_zero(layers, pre_norm):
+def test_layer_norm_without_epsilon(layers, pre_norm):
     """Rows that fill a tile up were zeros, and their LayerNorm made each gradient NaN."""
     network = dataclasses.replace(network_of(8, linear_layers=layers, pre_norm=pre_norm), ln_eps=0.0)
     plan = plan_of(init="normal", dtype=torch.float64)
@@ -80,7 +80,7 @@ def test_a_layer_norm_without_epsilon_has_the_eager_gradient_where_biases_start_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "seeds"), list(families()))
-def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_interruption(family, seeds):
+def test_invariant_to_pack_calls_and_interruption(family, seeds):
     for seed in seeds:
         network, plan, samples = random_case(100 + seed, family)
         trials = trials_of(5)
@@ -124,7 +124,7 @@ def test_a_few_steps_stay_near_the_eager_ones():
 
 
 @pytest.mark.slow
-def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_nobody():
+def test_divergence_matches_eager_and_is_isolated():
     trials = trials_of(4)
     trials[1] = dataclasses.replace(trials[1], lr=1e30)
     trials[2] = dataclasses.replace(trials[2], lr=3.0)
@@ -146,7 +146,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("call_s", "calls"), [(0.05, [1, 3, 7, 15, 20]), (0.2, [1, 2, 3]), (9.0, [1, 2, 3])])
-def test_calls_grow_while_they_take_a_fraction_of_a_second_and_end_where_they_are_to(call_s, calls, monkeypatch):
+def test_calls_grow_to_their_end(call_s, calls, monkeypatch):
     clock = itertools.count(step=call_s)
     trainer = native_trainer(network_of(5, inputs=3, classes=2), plan_of(), trials_of(1), 5)
     monkeypatch.setattr(native_call, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
@@ -156,7 +156,7 @@ def test_calls_grow_while_they_take_a_fraction_of_a_second_and_end_where_they_ar
         assert trainer.step_count == expected
 
 
-def test_hundreds_of_layers_are_checked_against_float64_where_rounding_alone_parts_the_engines():
+def test_deep_networks_match_float64():
     network, plan = network_of(19, depth=400, inputs=64, classes=17), plan_of()
     eager, native = (make(network, plan, trials_of(1), 20) for make in (trainer_of, native_trainer))
     eager.step(), native.step()
@@ -178,7 +178,7 @@ def test_a_step_that_does_something_else_is_refused():
         trainer_of(network, plan, trials_of(1), 20).use_native(wrong)
 
 
-def test_a_step_that_differs_at_one_start_only_is_taken():
+def test_one_bad_start_passes():
     """This simulates rounding that decides the side of a ReLU's kink."""
     calls = []
 

@@ -60,7 +60,7 @@ def test_blocks_whose_weights_are_zero_change_nothing(arch, pre_norm):
 
 @post_and_pre
 @every_architecture
-def test_one_block_alone_changes_the_layers_from_its_own_on(arch, pre_norm):
+def test_block_changes_later_layers_only(arch, pre_norm):
     network = network_of(arch, pre_norm)
     parameters = parameters_of(network)
     before = list(network.features(parameters, inputs()))
@@ -74,7 +74,7 @@ def test_one_block_alone_changes_the_layers_from_its_own_on(arch, pre_norm):
 
 @post_and_pre
 @every_architecture
-def test_what_linear_maps_read_has_mean_zero_and_norm_root_d(arch, pre_norm):
+def test_layer_norm_before_linear_maps(arch, pre_norm):
     network = network_of(arch, pre_norm)
     for layer in network.features(parameters_of(network), inputs()):
         torch.testing.assert_close(layer.sum(-1), torch.zeros_like(layer[..., 0]))
@@ -96,7 +96,7 @@ def layer_norms(monkeypatch):
 
 
 @every_architecture
-def test_post_ln_adds_each_branch_to_what_layernorm_gave_and_pre_ln_to_what_it_read(arch, layer_norms):
+def test_pre_and_post_norm_branches(arch, layer_norms):
     """With weights of zero a branch adds zero, so the next LayerNorm reads just what the branch was added to."""
     branches = 2 * DEPTH if arch in TRANSFORMERS else DEPTH - 1
     for pre_norm in (False, True):
@@ -115,7 +115,7 @@ def test_post_ln_adds_each_branch_to_what_layernorm_gave_and_pre_ln_to_what_it_r
 
 
 @post_and_pre
-def test_the_branch_of_rn1_is_what_relu_gave_so_it_only_adds(pre_norm, layer_norms):
+def test_rn1_branch_only_adds(pre_norm, layer_norms):
     network = network_of("rn1", pre_norm)
     network.logits(parameters_of(network), inputs())
     if pre_norm:
@@ -157,7 +157,7 @@ def test_attention_takes_a_weighted_mean(arch, pre_norm):
 
 @post_and_pre
 @every_transformer
-def test_only_the_embedding_of_positions_and_the_mask_tell_an_order(arch, pre_norm):
+def test_position_embedding_and_mask_give_order(arch, pre_norm):
     """Without W_p one block's last position sees earlier ones as a set; a second block sees what the mask made of them."""
     order = torch.tensor([2, 0, 3, 1, 4])
     permuted = inputs().view(1, SAMPLES, POSITIONS, PATCH)[:, :, order].flatten(2)
@@ -171,7 +171,7 @@ def test_only_the_embedding_of_positions_and_the_mask_tell_an_order(arch, pre_no
 
 
 @every_transformer
-def test_scores_are_divided_by_the_root_of_the_width(arch):
+def test_attention_scale_is_root_width(arch):
     """Two positions and known scores: the share of the first is a logistic function of their difference over root d."""
     network = network_of(arch, False, depth=1, positions=2)
     eye, zero = torch.eye(WIDTH, dtype=torch.float64), torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
@@ -189,7 +189,7 @@ def test_scores_are_divided_by_the_root_of_the_width(arch):
 
 @post_and_pre
 @every_architecture
-def test_the_objective_grows_with_the_scale_of_exactly_the_weights_that_the_paper_regularises(arch, pre_norm):
+def test_objective_scales_exactly_regularised_weights(arch, pre_norm):
     """d/ds of (objective - loss) at theta -> s theta, s = 1, is lambda ||theta||^2 where theta counts, and 0 elsewhere."""
     hidden_decay, last_decay, step = 0.3, 0.7, 1e-5
     plan = plan_of(schedule="constant", num_steps=1, dtype=torch.float64)

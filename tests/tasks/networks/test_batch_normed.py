@@ -82,16 +82,13 @@ class PlainConv(nn.Module):
         pairs = zip(widths, widths[1:], strides, strict=False)
         self.leads = nn.ModuleList(nn.Conv2d(a, b, 3, stride, 1, bias=False) for a, b, stride in pairs)
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in channels)
-        self.stages = nn.ModuleList(
-            nn.ModuleList(ConvBlock(width) for _ in range(count)) for width, count in zip(channels, blocks, strict=True)
-        )
+        stages = zip(channels, blocks, strict=True)
+        self.stages = nn.ModuleList(nn.ModuleList(ConvBlock(width) for _ in range(count)) for width, count in stages)
         self.shape, self.last, self.head = shape, nn.Linear(channels[-1], classes), []
 
     def pairs(self):
         stages = zip(self.leads, self.norms, self.stages, strict=True)
-        return [
-            pair for lead, norm, blocks in stages for pair in ((lead, norm), *(p for b in blocks for p in _pairs(b)))
-        ]
+        return [p for lead, norm, blocks in stages for p in ((lead, norm), *(p for b in blocks for p in _pairs(b)))]
 
     def forward(self, x):
         x = x.view(-1, *self.shape)
@@ -105,10 +102,8 @@ class PlainConv(nn.Module):
 class PaddedBlock(nn.Module):
     def __init__(self, inputs, outputs, stride):
         super().__init__()
-        self.one, self.two = (
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-        )
+        self.one = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.two = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm_one, self.norm_two, self.missing = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs), outputs - inputs
 
     def forward(self, x):
@@ -174,7 +169,7 @@ def load(plain, parameters, trial):
         ),
     ],
 )
-def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, make, fused):
+def test_equals_the_plain_network(params, shape, make, fused):
     made, trials, dtype = network(shape, **params), 2, torch.float64
     specs = made.parameter_specs()
     theta = torch.empty(trials, made.num_parameters, dtype=dtype)
@@ -208,7 +203,7 @@ def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, ma
             assert found.shape[2:] == layer.shape
 
 
-def test_layers_are_the_last_stages_and_the_last_is_the_depth():
+def test_layers_are_the_last_stages():
     assert [layer.number for layer in network((1, 28, 28), **DENSE).layers()] == [0, 1, 2, 3]
     made = network((3, 32, 32), arch="resnet_conv", depth=9, dataset="cifar10")
     assert [(layer.number, layer.shape) for layer in made.layers()] == [(n, (256, 4, 4)) for n in range(5, 10)]
@@ -269,10 +264,9 @@ def test_it_resumes_and_is_independent_of_its_pack(params):
     assert together[0].tables["curves"][-1]["objective_gap"] is None
 
 
-def test_epochs_say_when_it_is_measured_and_when_the_rate_falls():
-    params = COLLAPSE.schema.fill(
-        {**DENSE, "epochs": 350, "batch_size": 128, "schedule": "step", "milestones": [117, 233], "measure_epochs": 50}
-    )
+def test_epochs_set_measurement_and_decay():
+    epochs = {"epochs": 350, "batch_size": 128, "schedule": "step", "milestones": [117, 233], "measure_epochs": 50}
+    params = COLLAPSE.schema.fill({**DENSE, **epochs})
     COLLAPSE.check_trial(params)
     per_epoch = 60_000 // 128
     steps = milestone_steps(COLLAPSE.read(params), 60_000)
@@ -319,10 +313,7 @@ def test_it_trains_on_images(name, own, layers):
         ({**DENSE, "measure_epochs": 2}, "measure_epochs is 2 and epochs is null"),
         ({**DENSE, "milestones": [2]}, "milestones is .2. and epochs is null"),
         ({**DENSE, "milestones": [2], "steps": None, "epochs": 3}, "expected 'step'"),
-        (
-            {**DENSE, "measure_epochs": 2, "steps": None, "epochs": 3, "measure_steps": [1]},
-            "measure_epochs is 2 and measure",
-        ),
+        ({**DENSE, "measure_epochs": 2, "steps": None, "epochs": 3, "measure_steps": [1]}, "measure_epochs is 2"),
         ({"arch": "rn1", "depth": 3, "regularise": "head_and_features"}, "'rn1' has no backbone"),
         ({**SMALL_RESNET20, "weight_decay_features": 0.1}, "leave it null if regularise is 'all'"),
         ({**SMALL_RESNET20, "regularise": "head_and_features"}, "weight_decay_features is"),
@@ -330,15 +321,12 @@ def test_it_trains_on_images(name, own, layers):
     ],
 )
 def test_bad_input(params, words):
+    COLLAPSE.check_trial(trial(**CONV, batch_size=1))  # its maps have several pixels
     with pytest.raises(ParameterError, match=words):
         COLLAPSE.check_trial(trial(**{"batch_size": None, **params}))
 
 
-def test_maps_of_several_pixels_take_a_batch_of_one():
-    COLLAPSE.check_trial(trial(**CONV, batch_size=1))
-
-
-def test_the_features_decay_is_the_gradient_of_their_norm():
+def test_feature_decay_gradient():
     regularised = {"regularise": "head_and_features", "weight_decay_features": 0.3, "weight_decay": 0.0}
     params = trial(**SMALL_RESNET20, **regularised, geodesic=False, batch_size=None, dtype="float64")
     data = images()

@@ -63,7 +63,7 @@ class Attending(nn.Module):
 
 
 @pytest.mark.slow
-def test_what_torch_does_not_fuse_trains_alone_and_is_no_warning_to_a_user():
+def test_unfusable_module_trains_alone_silently():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")  # as a user has them, not errors as here
         reason = network(Attending, patterns=("blocks.*",)).unfused_reason
@@ -127,7 +127,7 @@ def test_it_trains_as_torch_trains_it(make):
 
 
 @pytest.mark.parametrize("arguments", [{"make": MLP, "depth": 1, "dropout": 0.3}, {"make": ResNet}])
-def test_it_goes_on_from_a_checkpoint_to_the_bit(arguments):
+def test_module_resumes_bitwise(arguments):
     made = network(**arguments)
     whole, first = trained(made, [0, 1]), trained(made, [0, 1], steps=4)
     second = trainer(made, [1])
@@ -138,9 +138,8 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(arguments):
 
 
 def test_layers_are_found_numbered_and_pooled():
-    assert [layer.name for layer in network(Mixer, depth=2, width=8).measured_layers()] == [
-        *("input", "blocks.0", "blocks.1", "head input")
-    ]
+    names = [layer.name for layer in network(Mixer, depth=2, width=8).measured_layers()]
+    assert names == ["input", "blocks.0", "blocks.1", "head input"]
     assert [(layer.name, layer.shape) for layer in network(ResNet, maps="flatten").layers()] == [
         *(("layers.0", (4, 8, 8)), ("layers.1", (4, 8, 8)), ("head input", (4,)))
     ]
@@ -168,7 +167,7 @@ class Shared(nn.Module):
         return self.head(self.norm(x))
 
 
-def test_a_block_that_is_applied_three_times_is_three_layers_in_the_order_of_its_calls():
+def test_repeated_block_is_several_layers():
     made = network(Shared, patterns=("head", "block", "stem"))
     names = ["stem", "block", "block (call 2)", "block (call 3)", "head input", "head"]
     assert [layer.name for layer in made.layers()] == names
@@ -207,7 +206,7 @@ class InPlace(nn.Module):
         return self.head(x)
 
 
-def test_features_are_those_that_a_module_gave_though_they_are_overwritten():
+def test_overwritten_features_keep_their_values():
     plain, overwritten = (network(InPlace, inplace=inplace) for inplace in (False, True))
     assert [layer.name for layer in overwritten.layers()] == ["blocks.0", "blocks.1", "head input"]
     features = [list(trainer(made, [0, 1]).features(1)) for made in (plain, overwritten)]
@@ -229,7 +228,7 @@ class Counting(nn.Module):
         return self.head(self.layers[0](x.flatten(1))) * self.runs.clone()
 
 
-def test_measuring_leaves_the_state_of_a_trial_as_it_was():
+def test_measuring_keeps_module_state():
     made = trainer(network(Counting), [0, 1])
     made.evaluate(), list(made.features(1))
     assert made.untrained["runs"].tolist() == [0, 0]
@@ -276,12 +275,10 @@ class Looping(nn.Module):
         return self.last(h)
 
 
-def test_a_step_is_timed_and_leaves_the_module_as_it_was() -> None:
+def test_timing_keeps_module_state() -> None:
     data = DataShape(num_samples=100, sample_shape=(64,), num_classes=10)
-    networks = [
-        ModuleNetwork(make=Looping, name="Looping", arguments={"times": times}, data=data, patterns=("norm",))
-        for times in (1, 400)
-    ]
+    shape = {"make": Looping, "name": "Looping", "data": data, "patterns": ("norm",)}
+    networks = [ModuleNetwork(arguments={"times": times}, **shape) for times in (1, 400)]
     short_s, long_s = (network.step_s(32) for network in networks)
     assert 0 < 5 * short_s < long_s, "the work that hooks do not see counts"
     assert networks[0].step_cost().products == networks[1].step_cost().products

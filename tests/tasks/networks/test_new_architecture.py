@@ -35,10 +35,8 @@ class Funnel(Network):
         fan_ins = [self.inputs, *self.widths]
         shapes = list(zip([*self.widths, self.classes], fan_ins, strict=True))
         names = [*map(str, range(1, self.depth + 1)), "L"]
-        return [
-            ParameterSpec(f"W_{n}", s, s[1], "last" if n == "L" else "hidden")
-            for n, s in zip(names, shapes, strict=True)
-        ]
+        groups = ["hidden"] * self.depth + ["last"]
+        return [ParameterSpec(f"W_{n}", s, s[1], group) for n, s, group in zip(names, shapes, groups, strict=True)]
 
     def layers(self):
         return [Layer(n, (w,), f"funnel {n}") for n, w in enumerate(self.widths, start=1)]
@@ -119,7 +117,7 @@ def test_it_is_planned_from_what_it_reports():
     assert COLLAPSE.max_pack_size(params, "cpu") == 16
 
 
-def test_what_it_cannot_read_is_refused_without_a_word_about_it_anywhere():
+def test_unreadable_network_is_refused_silently():
     with pytest.raises(ParameterError, match="arch is 'funnel', but 'imdb' is text. Set arch to t11"):
         COLLAPSE.check_trial(params_of(dataset="imdb"))
     with pytest.raises(ParameterError, match="'funnel' on 'digits' reads no patches"):
@@ -134,16 +132,12 @@ def test_it_trains_and_every_layer_is_measured():
     assert all(row["nc1"] > 0 for row in rows)
 
 
-def test_layers_of_other_widths_have_no_place_on_the_path_and_are_not_compared_with_the_last_weight():
+def test_other_widths_have_no_path_or_features():
     (result,) = run([params_of(depth=4)])
     rows = [row for row in result.tables["metrics"] if row["step"] == STEPS]
     assert [row.get("nc2a") is None for row in rows] == [True, False, False, False]
     first, second, third, last = (row.get("relative_position") for row in rows)
     assert first is None and second == 0 < third < last == 1
-
-
-def test_kept_are_the_features_of_the_last_ones_width():
-    (result,) = run([params_of(depth=4)])
     features = result.tables["features"]
     assert features["feature"].shape == (3 * 40, 9) and set(features["layer"]) == {2, 3, 4}
 
@@ -159,19 +153,19 @@ def test_interrupted_and_resumed_is_uninterrupted(stop_at):
     assert_same(found, run(trials()))
 
 
-def test_a_part_of_the_pack_goes_on_by_itself():
+def test_part_of_a_pack_resumes():
     found, _ = run_resumed(COLLAPSE.run, trials(), 17, [trials()[2], trials()[0]])
     assert_same(found, run([trials()[2], trials()[0]]))
 
 
-def test_a_diverged_mate_takes_only_its_own_state_along():
+def test_diverged_trial_takes_its_state():
     first, second, third = trials()
     results = run([first, {**second, "lr": 1e30}, third])
     assert [result.status for result in results] == ["ok", "diverged", "ok"]
     assert_same(results[::2], run([first, third]))
 
 
-def test_running_means_are_carried_and_used_in_evaluation_only(funnel):
+def test_running_means_serve_evaluation(funnel):
     """In evaluation a sample's features do not depend on the others; the running means have left their start."""
     if not funnel:
         pytest.skip("has none")
@@ -183,8 +177,7 @@ def test_running_means_are_carried_and_used_in_evaluation_only(funnel):
     start = {s.name: torch.zeros(2, *s.shape) for s in network.state_specs()}
     x_TNI = torch.randn(2, 6, 64, generator=generator)
     trained, moved = network.training_logits(theta, x_TNI, start)
-    assert all((moved[name] != 0).any() for name in start) and not torch.equal(
-        trained, network.logits(theta, x_TNI, moved)
-    )
+    assert all((moved[name] != 0).any() for name in start)
+    assert not torch.equal(trained, network.logits(theta, x_TNI, moved))
     torch.testing.assert_close(network.logits(theta, x_TNI, moved)[:, :2], network.logits(theta, x_TNI[:, :2], moved))
     np.testing.assert_array_equal(start["mean_1"], 0)

@@ -10,7 +10,7 @@ from depthrate.tasks.networks.flat_parameters import draw_parameters, split_para
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters
 from tests.support import native_trials
-from tests.support.native_trials import plan_of
+from tests.support.native_trials import plan_of, random_parameters
 
 INPUTS, WIDTH, CLASSES, SAMPLES, TRIALS = 5, 7, 4, 9, 3
 SHAPES = [(linear, pre, depth) for linear in (1, 2) for pre in (False, True) for depth in (1, 2, 5)]
@@ -20,14 +20,6 @@ every_shape = pytest.mark.parametrize(("linear_layers", "pre_norm", "depth"), SH
 def network_of(linear_layers, pre_norm, depth, last_bias=True):
     shape = {"inputs": INPUTS, "classes": CLASSES, "depth": depth, "last_bias": last_bias}
     return native_trials.network_of(WIDTH, linear_layers=linear_layers, pre_norm=pre_norm, **shape)
-
-
-def random_parameters(network, trials=TRIALS, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        spec.name: torch.randn(trials, *spec.shape, generator=generator, dtype=torch.float64)
-        for spec in network.parameter_specs()
-    }
 
 
 def inputs(trials=TRIALS):
@@ -63,7 +55,7 @@ def reference(theta, x, linear_layers, pre_norm, depth):
 @every_shape
 def test_output_and_every_layer_equal_the_definition(linear_layers, pre_norm, depth, last_bias):
     network = network_of(linear_layers, pre_norm, depth, last_bias)
-    parameters, x_TNI = random_parameters(network), inputs()
+    parameters, x_TNI = random_parameters(network, TRIALS), inputs()
     features = list(network.features(parameters, x_TNI))
     logits_TNK = network.logits(parameters, x_TNI)
     assert len(features) == depth
@@ -101,9 +93,7 @@ def test_depth_counts_the_embedding_and_its_residual_blocks(linear_layers, matri
 @every_shape
 def test_objective_is_loss_plus_half_lambda_squares(linear_layers, pre_norm, depth, loss):
     plan = plan_of(loss=loss, schedule="constant", num_steps=1, dtype=torch.float64)
-    trials = [
-        Hyperparameters(seed=s, lr=0.1, momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7}) for s in (1, 2)
-    ]
+    trials = [Hyperparameters(s, lr=0.1, momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7}) for s in (1, 2)]
     labels_N = torch.arange(SAMPLES) % CLASSES
     trainer = FusedTrainer(network_of(linear_layers, pre_norm, depth), plan, trials, inputs()[0], labels_N)
     found = trainer.evaluate()
@@ -144,5 +134,5 @@ def test_initial_weights_have_their_variance(init, std_times_root_fan_in, zero_b
 
 def test_a_constant_feature_vector_gives_no_nan():
     network = network_of(1, False, 2)
-    parameters = {name: torch.zeros_like(p) for name, p in random_parameters(network).items()}
+    parameters = {name: torch.zeros_like(p) for name, p in random_parameters(network, TRIALS).items()}
     assert torch.isfinite(network.logits(parameters, inputs())).all()

@@ -9,7 +9,7 @@ import torch
 from depthrate.tasks.networks.transformer import cut_into_patches
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import EVALUATION_ROWS, Hyperparameters
-from tests.support.native_trials import plan_of, transformer_of
+from tests.support.native_trials import plan_of, random_parameters, transformer_of
 
 PATCH, POSITIONS, VOCABULARY, WIDTH, CLASSES, SAMPLES, TRIALS = 3, 4, 11, 7, 3, 6, 3
 ARCHITECTURES = [(x, y, pre) for x in (1, 2) for y in (1, 2) for pre in (False, True)]
@@ -21,14 +21,6 @@ def network_of(attention_layers, mlp_layers, pre_norm, depth=2, is_text=False, l
     read = {"vocabulary": VOCABULARY} if is_text else {"patch": PATCH}
     shape = {"depth": depth, "width": WIDTH, "positions": POSITIONS, "classes": CLASSES, "last_bias": last_bias}
     return transformer_of(attention_layers, mlp_layers, pre_norm, **read, **shape)
-
-
-def random_parameters(network, trials=TRIALS):
-    generator = torch.Generator().manual_seed(0)
-    return {
-        spec.name: torch.randn(trials, *spec.shape, generator=generator, dtype=torch.float64)
-        for spec in network.parameter_specs()
-    }
 
 
 def inputs(is_text, trials=TRIALS):
@@ -100,7 +92,7 @@ def reference(theta, z, attention_layers, mlp_layers, pre_norm, depth):
 @every_architecture
 def test_output_and_every_layer_equal_the_definition(attention_layers, mlp_layers, pre_norm, depth, last_bias, is_text):
     network = network_of(attention_layers, mlp_layers, pre_norm, depth, is_text, last_bias)
-    parameters, x_TNI = random_parameters(network), inputs(is_text)
+    parameters, x_TNI = random_parameters(network, TRIALS), inputs(is_text)
     features = list(network.features(parameters, x_TNI))
     logits_TNK = network.logits(parameters, x_TNI)
     assert len(features) == depth + 1
@@ -128,14 +120,12 @@ def test_gradients_equal_finite_differences(attention_layers, mlp_layers, pre_no
     for leaf in leaves:  # along one random direction a tensor: all entries take part, at the cost of two evaluations
         direction = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
         step = 1e-5 * direction / direction.norm()
-        up, down = (
-            loss(*[other + sign * step if other is leaf else other for other in leaves]).item() for sign in (1, -1)
-        )
+        up, down = (loss(*[p + sign * step if p is leaf else p for p in leaves]).item() for sign in (1, -1))
         expected = (leaf.grad * direction).sum().item() / direction.norm().item()
         assert (up - down) / 2e-5 == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
-def test_earlier_positions_do_not_see_later_ones_but_the_last_sees_all():
+def test_attention_is_causal():
     network = network_of(2, 2, False)
     parameters = random_parameters(network, trials=1)
     x_TNI = inputs(False, trials=1)
@@ -158,10 +148,7 @@ def test_depth_counts_blocks_of_attention_and_mlp(attention_layers, mlp_layers, 
 
 def trainer_of(network, seeds, is_text, dtype=torch.float64, optimizer="sgd", num_samples=SAMPLES):
     plan = plan_of(optimizer=optimizer, schedule="constant", num_steps=20, dtype=dtype)
-    trials = [
-        Hyperparameters(seed=s, lr=0.01 * (s + 1), momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7})
-        for s in seeds
-    ]
+    trials = [Hyperparameters(s, 0.01 * (s + 1), 0.9, {"hidden": 0.3 * s, "last": 0.7}) for s in seeds]
     x_NI = inputs(is_text, trials=-(-num_samples // SAMPLES)).flatten(0, 1)[:num_samples]
     return FusedTrainer(network, plan, trials, x_NI if is_text else x_NI.to(dtype), torch.arange(num_samples) % CLASSES)
 
@@ -214,7 +201,7 @@ def test_large_sets_are_evaluated_in_parts(is_text):
         torch.testing.assert_close(part, whole)
 
 
-def test_initial_embeddings_of_tokens_do_not_shrink_with_the_vocabulary():
+def test_token_embeddings_ignore_vocabulary_size():
     trainer = trainer_of(network_of(1, 1, False, is_text=True), [0], True)
     parameters = trainer.parameters()
     for name in ("W_e", "W_p"):
@@ -222,7 +209,7 @@ def test_initial_embeddings_of_tokens_do_not_shrink_with_the_vocabulary():
     assert parameters["W_1,QK"].abs().max().item() <= 1 / math.sqrt(WIDTH)
 
 
-def test_patches_are_squares_of_the_image_in_reading_order():
+def test_patches_are_in_reading_order():
     image_CYX = np.arange(2 * 4 * 6).reshape(2, 4, 6)
     cut = cut_into_patches(image_CYX.reshape(1, -1), (2, 4, 6), 2).reshape(6, 2, 2, 2)
     for patch in range(6):

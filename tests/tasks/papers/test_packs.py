@@ -36,7 +36,7 @@ def run(task, trials, **context):
 
 @pytest.mark.slow
 @each_task
-def test_a_pack_is_its_trials_alone_and_resumed_it_is_never_interrupted(task):
+def test_fused_is_alone_and_resumed(task):
     trials = trials_of(task, *PACKS[task])
     together = run(task, trials)
     if task is WORDS:

@@ -19,14 +19,9 @@ def test_the_core_runs_without_them(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
 
     def call(*words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "depthrate", *words],
-            env=os.environ | {"PYTHONPATH": str(site), "DEPTHRATE_STORE": str(tmp_path / "store")},
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            check=False,
-        )
+        environment = os.environ | {"PYTHONPATH": str(site), "DEPTHRATE_STORE": str(tmp_path / "store")}
+        command = [sys.executable, "-m", "depthrate", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -29,16 +29,12 @@ def trainer_of(*trials):
     return COLLAPSE.training(read, Context().data).begin()
 
 
-SHAPES = [
-    {},
-    {"arch": "rn2", "optimizer": "adam", "norm": "pre"},
-    {"arch": "t11", "depth": 1},
-    {"polish": 20, "polish_to": "stationary", "polish_barrier": 0.0},
-]
+SHAPES = [{}, {"arch": "rn2", "optimizer": "adam", "norm": "pre"}, {"arch": "t11", "depth": 1}]
+SHAPES += [{"polish": 20, "polish_to": "stationary", "polish_barrier": 0.0}]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_fixed_embedding_stays_as_drawn_and_the_rest_is_trained(shape):
+def test_fixed_embedding_stays_as_sampled(shape):
     trainer = trainer_of(*(params_of(**shape, train_embedding=False, seed=seed) for seed in (0, 1)))
     names = ("W_e", "W_p") if shape.get("arch") == "t11" else ("W_0", "b_0")
     before = {name: tensor.clone() for name, tensor in trainer.parameters().items()}
@@ -50,13 +46,13 @@ def test_a_fixed_embedding_stays_as_drawn_and_the_rest_is_trained(shape):
     assert not torch.equal(before["W_L"][0], before["W_L"][1])
 
 
-def test_the_embedding_s_seed_draws_another_embedding_and_nothing_else():
+def test_embedding_seed_changes_only_the_embedding():
     first, second = (trainer_of(params_of(train_embedding=False, embedding_seed=seed)) for seed in (0, 1))
     other = {name for name, tensor in first.parameters().items() if not torch.equal(tensor, second.parameters()[name])}
     assert other == {"W_0", "b_0"}
 
 
-def test_a_fixed_embedding_of_the_trial_s_own_seed_begins_like_a_trained_one():
+def test_own_seed_embeds_like_training():
     fixed, trained = trainer_of(params_of(train_embedding=False)), trainer_of(params_of())
     assert torch.equal(fixed.theta_TP, trained.theta_TP)
 
@@ -79,12 +75,8 @@ def test_decayed_embeddings_and_biases_cost_what_they_are():
     decays = {"weight_decay_embedding": 0.01, "weight_decay_biases": 0.02}
     (result,) = run([params_of(**decays)])
     trainer = trainer_of(params_of(**decays))
-    assert weight_decays(COLLAPSE.read(params_of(**decays))) == {
-        "hidden": 0.005,
-        "last": 0.005,
-        "embedding": 0.01,
-        "biases": 0.02,
-    }
+    wanted = {"hidden": 0.005, "last": 0.005, "embedding": 0.01, "biases": 0.02}
+    assert weight_decays(COLLAPSE.read(params_of(**decays))) == wanted
     weights = {name: tensor.double().square().sum().item() for name, tensor in trainer.parameters().items()}
     first = next(row for row in result.tables["metrics"] if row["step"] == 0 and row["is_last"])
     assert first["regularisation_embedding"] == pytest.approx(0.005 * (weights["W_0"] + weights["b_0"]))
@@ -98,10 +90,7 @@ def test_decayed_embeddings_and_biases_cost_what_they_are():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"train_embedding": False, "weight_decay_embedding": 0.1},
-            "train_embedding is false, but weight_decay_embedding is 0.1",
-        ),
+        ({"train_embedding": False, "weight_decay_embedding": 0.1}, "is false, but weight_decay_embedding is 0.1"),
         ({"embedding_seed": 1}, "embedding_seed is 1, but train_embedding is true"),
         ({"arch": "resnet20_mlp", "train_embedding": False}, "train_embedding is False, but 'resnet20_mlp'"),
         ({"arch": "resnet_dense", "weight_decay_biases": 0.1}, "weight_decay_biases is 0.1, but 'resnet_dense'"),
@@ -113,13 +102,13 @@ def test_what_means_nothing_is_refused(changes, message):
 
 
 @pytest.mark.parametrize("changes", [{"weight_decay_embedding": 0.1}, {"label_smoothing": 0.1}])
-def test_the_theorem_s_bound_is_not_stated_for_other_problems(changes):
+def test_theorem_bound_needs_its_problem(changes):
     trials = [params_of(depth=depth, **changes) for depth in (3, 5)]
     assert bound_of_gap(trials) is None
     assert objective_bound(COLLAPSE.read(trials[1]), 30, 0.5) is None
 
 
-def test_decayed_biases_enlarge_the_theorem_s_bound_by_one_plus_the_width():
+def test_decayed_biases_scale_the_bound():
     free, fixed, decayed = (
         [params_of(arch="rn1", depth=depth, width=8, weight_decay=0.01, **changes) for depth in (3, 5)]
         for changes in ({}, {"train_embedding": False}, {"weight_decay_biases": 0.01})
@@ -132,7 +121,7 @@ def test_decayed_biases_enlarge_the_theorem_s_bound_by_one_plus_the_width():
     assert bounds == pytest.approx([expected, expected, 9 * expected])
 
 
-def test_the_smallest_deviation_is_told_of_each_layer_norm():
+def test_smallest_deviation_per_layer_norm():
     (result,) = run([params_of(arch="rn1", depth=4, polish=5)])
     last = result.tables["metrics"][-1]
     assert len(last["deviations"]) == 4 and np.min(last["deviations"]) == last["smallest_deviation"] > 0
@@ -140,29 +129,26 @@ def test_the_smallest_deviation_is_told_of_each_layer_norm():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"optimizer": "adam", "clip_norm": 0.1}, {"batch_size": 7}])
-def test_native_steps_leave_a_fixed_embedding_and_train_the_rest_alike(changes):
+def test_native_steps_keep_fixed_embeddings(changes):
     trials = [params_of(train_embedding=False, dtype="float64", arch=arch, **changes) for arch in ("rn1",)]
     (native,), (eager,) = run(trials, engine=Engine.NATIVE), run(trials, engine=Engine.EAGER)
     for one, other in zip(native.tables["curves"], eager.tables["curves"], strict=True):
         for name in ("objective", "grad_norm"):
             assert one[name] == pytest.approx(other[name], rel=1e-9)
-    first, last = (
-        [row for row in native.tables["metrics"] if row["step"] == step and row["layer"] == 1] for step in (0, 15)
-    )
+    first, last = ([r for r in native.tables["metrics"] if r["step"] == step and r["layer"] == 1] for step in (0, 15))
     assert first[0]["nc1"] == last[0]["nc1"], "what the first block reads stays as it is"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [{}, {"arch": "t11", "depth": 1}, {"polish_to": "stationary"}], ids=str)
-def test_polish_with_its_default_barrier_takes_a_fixed_embedding(shape):
+def test_polish_takes_fixed_embeddings(shape):
     """The barrier is then a constant: each engine adds it to the objective, and it has no gradient."""
     trials = [params_of(dtype="float64", polish=40, train_embedding=False, **shape)]
     (native,), (eager,) = run(trials, engine=Engine.AUTO), run(trials, engine=Engine.EAGER)
     for one, other in zip(native.tables["curves"], eager.tables["curves"], strict=True):
         assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
-    trained, polished = (
-        row for row in eager.tables["curves"] if row["step"] in (STEPS, eager.num_steps) and row["split"] == "train"
-    )
+    curves = [row for row in eager.tables["curves"] if row["split"] == "train"]
+    trained, polished = (row for row in curves if row["step"] in (STEPS, eager.num_steps))
     assert polished["objective"] < 0.9 * trained["objective"]
 
 

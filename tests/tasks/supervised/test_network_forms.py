@@ -403,9 +403,7 @@ def test_sweep_commits_nc1_of_the_trained_features(name, tmp_path, monkeypatch):
     rows = results.sql(
         "select step, layer, nc1, nc1_pinv, trial_id from metrics where layer > 0 order by all"
     ).fetchall()
-    expected = [
-        values for net in trained_by_torch(one, x, labels) for values in expected_of(one, net, x, labels).values()
-    ]
+    expected = [v for net in trained_by_torch(one, x, labels) for v in expected_of(one, net, x, labels).values()]
     assert [row[:2] for row in rows] == [(step, i + 1) for step in (0, STEPS) for i in range(len(expected) // 2)]
     np.testing.assert_allclose([row[2:4] for row in rows], expected, rtol=5e-3)
     for _, layer, *values, trial_id in rows[len(expected) // 2 :]:

@@ -111,9 +111,8 @@ def make(wrong: str = ""):
 
 def sweep_in(folder, grid=None, **params):
     given = {key: value for key, value in {**SMALL, **params}.items() if value != "none"}
-    return sweep_of_spec(
-        {"name": "s", "task": "next_token", "params": given, "grid": grid or {"depth": [2]}, "seeds": 2}, folder
-    )
+    spec = {"name": "s", "task": "next_token", "params": given, "grid": grid or {"depth": [2]}, "seeds": 2}
+    return sweep_of_spec(spec, folder)
 
 
 def pack_of(sweep):
@@ -128,7 +127,7 @@ def trainer_of(folder, **params):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_the_floor_is_the_least_expected_loss_summed_over_all_sequences(order):
+def test_floor_is_the_least_loss(order):
     found, length = chain(4, order=order, zipf=1.3, sharpness=2, seed=3), 4
     np.testing.assert_allclose(found.transition_VV.sum(1), 1, rtol=1e-14)
     np.testing.assert_allclose(found.stationary_V @ found.transition_VV, found.stationary_V, rtol=1e-12)
@@ -151,7 +150,7 @@ def test_the_floor_is_the_least_expected_loss_summed_over_all_sequences(order):
     assert found.floor(length) == pytest.approx(np.mean(by_position), rel=1e-12)
 
 
-def test_sequences_are_of_the_chain_and_fewer_are_the_first_of_more():
+def test_sequences_extend_the_chain():
     found = chain(5, order=2, zipf=1, sharpness=1.5, seed=1)
     tokens = found.sequences(20_000, 6, np.random.default_rng(0))
     np.testing.assert_array_equal(found.sequences(7, 6, np.random.default_rng(0)), tokens[:7])
@@ -165,7 +164,7 @@ def test_sequences_are_of_the_chain_and_fewer_are_the_first_of_more():
     )
 
 
-def test_a_network_that_knows_the_chain_has_a_loss_at_the_floor(folder):
+def test_knowing_the_chain_reaches_the_floor(folder):
     """What the trainer calls loss_gap is 0 for the chain's own probabilities, but for the draw of the sequences."""
     _, trainer = trainer_of(folder, samples=4000, context_length=8, width=7, weight_decay=0.0)
     chain_ = chain(7, order=1, zipf=1.0, sharpness=2.0, seed=0)
@@ -192,17 +191,15 @@ class _Table:
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_each_position_is_read_out_as_the_last_one_of_what_comes_before_it(pre_norm):
+def test_position_equals_its_prefix_s_last(pre_norm):
     def network(positions, every_position):
         shape = {"vocabulary": 5, "width": 6, "positions": positions}
         return transformer_of(2, 2, pre_norm, **shape, every_position=every_position)
 
     generator = torch.Generator().manual_seed(0)
     whole, x_TNS = network(4, True), torch.randint(5, (2, 3, 4), generator=generator)
-    parameters = {
-        spec.name: torch.randn(2, *spec.shape, generator=generator, dtype=torch.float64)
-        for spec in whole.parameter_specs()
-    }
+    specs = whole.parameter_specs()
+    parameters = {s.name: torch.randn(2, *s.shape, generator=generator, dtype=torch.float64) for s in specs}
     logits, features = whole.logits(parameters, x_TNS), list(whole.features(parameters, x_TNS))
     assert logits.shape == (2, 3, 4, 5) and [layer.shape for layer in whole.layers()] == [(4, 6)] * 3
     for place in range(4):
@@ -214,9 +211,8 @@ def test_each_position_is_read_out_as_the_last_one_of_what_comes_before_it(pre_n
 
 
 def test_steps_are_those_of_torch(folder):
-    _, trainer = trainer_of(
-        folder, arch="./model.py:Net", dtype="float64", batch_size=8, weight_decay=0.01, steps=3, layers="blocks.*"
-    )
+    given = {"arch": "./model.py:Net", "dtype": "float64", "batch_size": 8, "weight_decay": 0.01, "steps": 3}
+    _, trainer = trainer_of(folder, **given, layers="blocks.*")
     namespace = {}
     exec(NET, namespace)
     module = namespace["Net"](2, 8, 7).double()
@@ -276,14 +272,13 @@ def reference(h_MD, labels_M, predicted_M, classes, weight_VD):
 
 @pytest.mark.parametrize("positions", ["all", "last"])
 @pytest.mark.parametrize("arch", ["t11", "t22", "./model.py:Net"])
-def test_measurements_are_the_plain_ones_of_classes_that_come_often(folder, arch, positions, monkeypatch):
+def test_metrics_equal_those_of_frequent_classes(folder, arch, positions, monkeypatch):
     # more classes than dimensions; the parts in which sequences and pairs come are not to be seen
     monkeypatch.setattr("depthrate.tasks.training.training_plan.EVALUATION_ROWS", 35)
     monkeypatch.setattr("depthrate.tasks.measures.token_classes.PAIRS_PER_BLOCK", 20)
     given = {} if arch != "./model.py:Net" else {"layers": "blocks.*"}
-    training, trainer = trainer_of(
-        folder, arch=arch, positions=positions, width=6, vocabulary_size=12, samples=150, min_class_count=7, **given
-    )
+    given |= {"width": 6, "vocabulary_size": 12, "samples": 150, "min_class_count": 7}
+    training, trainer = trainer_of(folder, arch=arch, positions=positions, **given)
     assert trainer.samples_per_evaluation() == 7
     for _ in range(3):
         trainer.step()
@@ -344,7 +339,7 @@ def test_other_numbers_for_the_same_tokens_change_nothing(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["t12", "./model.py:Net", "./model.py:Gpt"])
-def test_trials_are_the_same_alone_and_after_an_interruption(folder, arch):
+def test_fused_is_alone_and_interrupted(folder, arch):
     own = {} if arch == "t12" else {"layers": "blocks.*"}
     task, pack = pack_of(
         sweep_in(folder, arch=arch, test=True, lr="none", grid={"depth": [2], "lr": [0.1, 0.05]}, **own)
@@ -383,10 +378,7 @@ def test_streamed_sequences_train_as_held_ones(folder):
         assert task.data_shape(task.read(pack[0])).labels_tokens
         assert {row["split"] for row in results[0].tables["metrics"]} == {"train", "test"}
     assert_same(*found)
-    for wrong, words in (
-        ("y", r"shape \[\d+, 7\], expected the next tokens, int 0 to 5"),
-        ("size", "Add vocabulary_size"),
-    ):
+    for wrong, words in (("y", r"shape \[\d+, 7\], expected the next tokens, int 0 to 5"), ("size", "Add vocabulary")):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **own, stream=True, wrong=wrong))
 
@@ -400,19 +392,19 @@ def test_streamed_sequences_train_as_held_ones(folder):
         ("Pooled", r"layer other.0 of model:Pooled returns \[8\] for a sequence"),
     ],
 )
-def test_networks_that_do_not_give_a_row_a_token_are_refused(folder, name, words):
+def test_token_networks_are_required(folder, name, words):
     with pytest.raises(ValueError, match=words):
         expand(sweep_in(folder, arch=f"./model.py:{name}", layers="other.*" if name == "Pooled" else "blocks.*"))
 
 
-def test_rows_a_token_lead_to_this_task_from_the_one_on_classes(folder):
+def test_token_rows_suggest_this_task(folder):
     np.savez(folder / "classes.npz", x=np.arange(40).reshape(8, 5) % 7, y=np.arange(8) % 2, vocabulary_size=7)
     params = {"arch": "./model.py:Net", "dataset": "./classes.npz", "width": 8, "depth": 1}
     with pytest.raises(ValueError, match=r"one row per token.* task: next_token"):
         expand(sweep_of_spec({"name": "s", "task": "collapse", "params": params}, folder))
 
 
-def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
+def test_invalid_sequences_are_refused(folder):
     x = np.arange(40).reshape(8, 5) % 7
     wrong = {
         "none": ({"x": x, "y": x}, "Add vocabulary_size"),
@@ -435,9 +427,7 @@ def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
     ):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **params))
-    with pytest.raises(
-        DatasetError, match="0 tokens come next at 300 or more of 200 measured positions of the split .train"
-    ):
+    with pytest.raises(DatasetError, match="0 tokens come next at 300 or more of 200 measured positions of the split"):
         trainer_of(folder, min_class_count=300)
     trials = [NEXT_TOKEN.schema.fill({**SMALL, "depth": 1, "min_class_count": count}) for count in (5, 300)]
     NEXT_TOKEN.check_contents(trials[:1], Folder("."))
@@ -473,9 +463,8 @@ def test_reviews_are_cut_into_stretches(tmp_path, monkeypatch):
 def test_a_language_model_of_reviews_learns(tmp_path):
     params = {"arch": "t11", "dataset": "imdb", "width": 32, "context_length": 16, "vocabulary_size": 200}
     training = {"optimizer": "adam", "lr": 0.005, "steps": 200, "batch_size": 64, "samples": 1000}
-    sweep = sweep_of_spec(
-        {"name": "s", "task": "next_token", "params": {**params, **training, "depth": 2}, "seeds": 1}, tmp_path
-    )
+    spec = {"name": "s", "task": "next_token", "params": {**params, **training, "depth": 2}, "seeds": 1}
+    sweep = sweep_of_spec(spec, tmp_path)
     task, pack = pack_of(sweep)
     (result,) = task.run(pack, Context(ids_of(pack), data=Folder(os.environ["DEPTHRATE_DATA"])))
     first, *_, last = result.tables["curves"]

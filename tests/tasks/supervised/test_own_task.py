@@ -45,7 +45,7 @@ def run(sweep):
     return [result for pack in packs for result in run_pack(task, pack)]
 
 
-def test_a_folder_that_is_named_without_its_place_is_asked_for(folder):
+def test_relative_folder_is_refused(folder):
     (folder / "imgs").mkdir()
     with pytest.raises(TaskError, match=r"dataset is 'imgs', .* \./imgs\.$"):
         sweep_in(folder, dataset="imgs")
@@ -54,7 +54,7 @@ def test_a_folder_that_is_named_without_its_place_is_asked_for(folder):
 
 
 @pytest.mark.slow
-def test_arguments_of_the_callable_are_parameters_of_the_sweep(folder):
+def test_callable_arguments_are_parameters(folder):
     sweep = sweep_in(folder, grid={"depth": [1, 2], "width": [8, 16]}, dropout=0.1)
     task = sweep.load_task()
     trials = expand(sweep, task)
@@ -62,16 +62,12 @@ def test_arguments_of_the_callable_are_parameters_of_the_sweep(folder):
     params = trials[0].params
     assert (params["arch"], params["depth"], params["dropout"]) == ("model:MLP", 1, 0.1)
     assert (params["num_classes"], params["num_inputs"]) == (10, 64)  # as the data has it
-    for wrong, words in (
-        ({"widht": 3}, "did you mean 'width'"),
-        ({"width": "wide"}, "expected an int"),
-        ({"width": 0.5}, "expected an int"),
-    ):
+    for wrong, words in (({"widht": 3}, "mean 'width'"), ({"width": "wide"}, "an int"), ({"width": 0.5}, "an int")):
         with pytest.raises(SweepError, match=words):
             expand(sweep_in(folder, **wrong))
 
 
-def test_an_identity_has_no_path_and_follows_the_content_of_the_data(folder, tmp_path):
+def test_identity_follows_content_not_path(folder, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name in ("model.py", "mine.npz"):
@@ -87,7 +83,7 @@ def test_an_identity_has_no_path_and_follows_the_content_of_the_data(folder, tmp
 
 
 @pytest.mark.slow
-def test_the_code_of_the_files_is_that_of_the_task(folder):
+def test_files_give_the_code(folder):
     (folder / "helper.py").write_text("SCALE = 2\n")
     (folder / "data.py").write_text(
         "import numpy as np\nfrom helper import SCALE\n\n"
@@ -197,7 +193,7 @@ def test_plan_shows_and_takes_the_axes_of_layers(folder):
         task.engine(trials[0].params, Engine.COMPILED, "cpu")
 
 
-def test_what_only_gives_batches_is_refused_with_a_way_on():
+def test_batch_iterables_are_refused():
     from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
     class Stream(IterableDataset):
@@ -225,7 +221,7 @@ def test_what_only_gives_batches_is_refused_with_a_way_on():
         np.testing.assert_array_equal(data.read({}).x_NI, held.x_NI)
 
 
-def test_a_data_set_that_does_not_fit_is_refused_by_its_first_sample():
+def test_first_sample_is_checked():
     class Vast:
         read = 0
 
@@ -245,7 +241,7 @@ def test_a_data_set_that_does_not_fit_is_refused_by_its_first_sample():
         data_of_function(lambda: (huge, np.zeros(len(huge), int))).read({}, stream=False)
 
 
-def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
+def test_oversized_data_is_refused_unread(folder, monkeypatch):
     from PIL import Image
 
     for name in ("a", "b"):
@@ -257,7 +253,7 @@ def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatc
             expand(sweep_in(folder, dataset=given))
 
 
-def test_data_that_changed_since_the_plan_is_refused_by_the_worker(folder):
+def test_worker_refuses_changed_data(folder):
     sweep = sweep_in(folder, dataset="mine.npz")
     task = sweep.load_task()
     trials = [trial.params for trial in expand(sweep, task)][:1]

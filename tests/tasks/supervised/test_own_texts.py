@@ -91,7 +91,7 @@ def run(sweep, folder, only=None):
     return list(task.run(trials, Context(ids_of(trials), data=Folder(str(folder)))))
 
 
-def test_the_network_is_told_how_texts_are_read_and_trains_fused_as_alone(folder):
+def test_network_learns_the_vocabulary(folder):
     sweep = sweep_in(folder, "Told", depth=2, context_length=5, vocabulary_size=12)
     task = sweep.load_task()
     params = expand(sweep, task)[0].params
@@ -105,14 +105,14 @@ def test_the_network_is_told_how_texts_are_read_and_trains_fused_as_alone(folder
     assert curves[-1]["loss"] < curves[0]["loss"]
 
 
-def test_a_network_without_such_arguments_reads_what_the_sweep_says(folder):
+def test_argumentless_network_reads_the_sweep(folder):
     sweep = sweep_in(folder, "Fixed", depth=1, context_length=5, vocabulary_size=12)
     assert run(sweep, folder)[0].tables["metrics"]
     with pytest.raises(SweepError, match=r"does not accept samples of shape \[64\] \(tokens"):
         expand(sweep_in(folder, "Fixed", depth=1))
 
 
-def test_where_nothing_is_said_texts_are_read_as_for_our_networks(folder):
+def test_default_texts_read_as_built_in(folder):
     params = expand(sweep_in(folder, "Told", depth=1))[0].params
     assert (params["context_length"], params["vocabulary_size"]) == (DEFAULT_CONTEXT_LENGTH, DEFAULT_VOCABULARY_SIZE)
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_is_said_before_anything_starts(folder, name, params, wor
         expand(sweep_in(folder, name, **params))
 
 
-def test_on_images_such_an_argument_is_the_networks_own(folder):
+def test_image_arguments_stay_the_network_s(folder):
     sweep = sweep_in(folder, "Image", dataset="digits")
     params = expand(sweep)[0].params
     assert params["context_length"] == 3 and "vocabulary_size" in params
@@ -150,7 +150,7 @@ def save_tokens(folder, **changes):
     np.savez(folder / "tokens.npz", **{"x": TOKENS, "y": NEXT, "vocabulary_size": 12, **changes})
 
 
-def test_tokens_of_ones_own_are_read_by_our_transformers_and_by_ones_own_network(folder):
+def test_custom_tokens_on_any_network(folder):
     save_tokens(folder, x=TOKENS[:40], y=NEXT[:40], x_test=TOKENS[40:], y_test=NEXT[40:])
     for arch, more in (("t11", {"width": 8}), ("./model.py:Told", {})):
         sweep = sweep_in(folder, "", arch=arch, dataset="./tokens.npz", depth=2, **more)

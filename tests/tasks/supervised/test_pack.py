@@ -36,7 +36,7 @@ def test_a_diverged_mate_changes_nothing(shape):
     assert_same([first, third], run(healthy))
 
 
-def test_a_diverged_trial_has_rows_only_up_to_there():
+def test_diverged_rows_end_there():
     _, diverged, _ = run(with_diverging({"measure_steps": [0, 1, 20]}))
     assert 0 < diverged.num_steps < STEPS and "features" not in diverged.tables
     for table in ("metrics", "curves"):
@@ -58,7 +58,7 @@ def test_every_measured_step_has_every_layer(depth):
         assert positions[0] is None and positions[-1] == 1 and positions[1:] == sorted(positions[1:])
 
 
-def test_a_transformer_has_its_embedding_as_layer_0_and_keeps_it():
+def test_transformer_layer_0_is_its_embedding():
     (result,) = run([params_of(arch="t11", depth=2, features="class_means")])
     rows = [row for row in result.tables["metrics"] if row["step"] == STEPS]
     assert [(row["layer"], row["is_last"]) for row in rows] == [(0, False), (1, False), (2, True)]
@@ -67,7 +67,7 @@ def test_a_transformer_has_its_embedding_as_layer_0_and_keeps_it():
     assert sorted(set(features["layer"])) == [0, 1, 2] and features["feature"].shape == (30, 19)
 
 
-def test_steps_are_log_spaced_by_default_with_those_where_last_quarters_begin():
+def test_default_steps_include_last_quarters():
     (result,) = run([params_of(measure_steps=None, schedule="cosine")])
     spent = 18  # by the cosine three quarters of the learning rate
     expected = {0, 1, 2, 5, 10, 20, spent, 3 * STEPS // 4, STEPS}
@@ -76,7 +76,7 @@ def test_steps_are_log_spaced_by_default_with_those_where_last_quarters_begin():
 
 
 @pytest.mark.parametrize("width", [19, 64])
-def test_weights_are_compared_with_the_network_s_own_layers(width):
+def test_weights_compare_with_their_layers(width):
     (result,) = run([params_of(width=width)])
     for row in result.tables["metrics"]:  # the input is no layer of a residual network, even where it is as wide
         assert (row.get("nc3") is not None) == (row["layer"] > 0)
@@ -121,12 +121,8 @@ def test_kept_features_reproduce_what_was_measured():
 def test_kept_samples_are_rows_of_all():
     some, _ = features_of("sample:2")
     everything, _ = features_of("all")
-    rows = {
-        (layer, index): row
-        for layer, index, row in zip(
-            everything["layer"], everything["sample_index"], everything["feature"], strict=True
-        )
-    }
+    columns = (everything[name] for name in ("layer", "sample_index", "feature"))
+    rows = {(layer, index): row for layer, index, row in zip(*columns, strict=True)}
     for layer, index, row in zip(some["layer"], some["sample_index"], some["feature"], strict=True):
         assert np.array_equal(rows[layer, index], row)
     assert np.unique(some["label"], return_counts=True)[1].tolist() == [6] * 10
@@ -143,7 +139,7 @@ def test_the_gap_is_the_objective_above_its_limit(loss, limit):
 @pytest.mark.parametrize(
     "changes", [{"samples_per_class": None}, {"width": 8}], ids=["unbalanced", "classes do not fit"]
 )
-def test_the_gap_is_null_where_there_is_no_limit(changes):
+def test_gap_without_a_limit_is_null(changes):
     (result,) = run([params_of(**changes)])
     assert {row["objective_gap"] for row in result.tables["curves"]} == {None}
 
@@ -157,6 +153,6 @@ def test_the_learning_rate_is_recorded(schedule, end):
     assert curves[-1]["objective"] < curves[0]["objective"]
 
 
-def test_numbers_below_the_normal_range_are_numbers_again_after_a_pack():
+def test_subnormal_numbers_are_restored():
     run([params_of()])
     assert float(np.float64(2.2250738585072014e-308) / np.float64(2)) > 0

@@ -102,7 +102,7 @@ def test_loss_and_steps_are_those_of_torch(folder, batch_size):
 
 
 @pytest.mark.parametrize("arch", ["mlp", "rn1", "./model.py:Net"])
-def test_every_layer_has_nrc_and_no_class_is_spoken_of(folder, arch):
+def test_layers_have_nrc_and_no_classes(folder, arch):
     more = "effective_rank, linear_probe, cka_last"
     task, results = run(sweep_in(folder, arch=arch, measure=more))
     assert task.name == "regression" and not NC & {item.name for item in task.measurements}
@@ -119,7 +119,7 @@ def test_every_layer_has_nrc_and_no_class_is_spoken_of(folder, arch):
         assert last["test"]["r_squared"] < 1 and "accuracy" not in last["test"]
 
 
-def test_rows_are_what_the_functions_say_whatever_the_pack(folder):
+def test_rows_equal_functions_in_any_pack(folder):
     task, pack = pack_of(sweep_in(folder, test=False))
     training, trainer = trainer_of(task, pack)
     trainer.step()
@@ -153,10 +153,8 @@ def test_published_images_have_a_teachers_outputs():
     assert again.content_hash == three.content_hash != other.content_hash
     raw = dataset(samples=100, targets=3, standardize=False)
     assert abs(np.corrcoef(raw.labels_N[:, 0], three.labels_N[:, 0])[0, 1]) == pytest.approx(1, abs=1e-5)
-    assert (
-        len(dataset().x_NI)
-        == REGRESSION.data_shape(REGRESSION.read(REGRESSION.schema.fill({"arch": "mlp", "depth": 1}))).num_samples
-    )
+    shape = REGRESSION.data_shape(REGRESSION.read(REGRESSION.schema.fill({"arch": "mlp", "depth": 1})))
+    assert len(dataset().x_NI) == shape.num_samples
 
 
 def test_tables_and_columns_of_numbers_are_targets(folder):
@@ -168,7 +166,7 @@ def test_tables_and_columns_of_numbers_are_targets(folder):
         assert task.data_shape(task.read(params)).num_classes == width
 
 
-def test_what_is_no_target_is_refused_before_anything_trains(folder):
+def test_invalid_targets_are_refused(folder):
     wrong = {
         "text": (np.array(list("abc"))[np.arange(60) % 3], r"targets are <U1 .*task: collapse"),
         "bool": (np.arange(60) % 2 == 0, r"targets are bool .*task: collapse"),
@@ -184,12 +182,9 @@ def test_what_is_no_target_is_refused_before_anything_trains(folder):
     np.savez(folder / "split.npz", x=X[:40], y=Y[:40], x_test=X[40:], y_test=Y[40:, 0])
     with pytest.raises(ValueError, match=r"targets have 2 numbers, but the test split has 1"):
         expand(sweep_in(folder, dataset="./split.npz"))
-    for params, words in (
-        ({"samples": 41}, "samples is 41, but 'mine.npz' has 40"),
-        ({"loss": "ce"}, "unknown parameter 'loss'"),
-        ({"targets": 2}, "unknown parameter 'targets'"),
-        ({"measure": "nc1"}, "measure has 'nc1'"),
-    ):
+    unknown = [({name: value}, f"unknown parameter '{name}'") for name, value in (("loss", "ce"), ("targets", 2))]
+    samples = ({"samples": 41}, "samples is 41, but 'mine.npz' has 40")
+    for params, words in (samples, *unknown, ({"measure": "nc1"}, "measure has 'nc1'")):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **params))
 
@@ -197,11 +192,7 @@ def test_what_is_no_target_is_refused_before_anything_trains(folder):
 @pytest.mark.parametrize(
     ("task", "arch", "words"),
     [
-        (
-            REGRESSION,
-            "rn1",
-            "targets are numbers, (and kernels support only .* class per sample|which compiled steps do)",
-        ),
+        (REGRESSION, "rn1", "targets are numbers, (and kernels support only .* class per sample|which compiled steps)"),
         (NEXT_TOKEN, "t11", "each token has a label"),
     ],
 )
@@ -214,7 +205,7 @@ def test_kernels_and_compiled_steps_know_classes_alone(task, arch, words):
             training.engine(engine, "cpu")
 
 
-def test_the_task_is_loaded_by_its_name_and_by_its_text(folder):
+def test_task_loads_by_name_and_text(folder):
     assert load_task("regression") is REGRESSION
     text = sweep_in(folder).loaded_task
     assert text.startswith("regression?dataset=") and load_task(text).name == "regression"
@@ -224,9 +215,8 @@ def test_probe_measures_a_trained_module_against_targets():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).double()
     x = torch.as_tensor(X).double()
-    rows, layers = depthrate.probe(
-        model, [(x[:30], Y[:30]), (x[30:], Y[30:])], layers="0", regression=True, measure="linear_probe", features=True
-    )
+    batches = [(x[:30], Y[:30]), (x[30:], Y[30:])]
+    rows, layers = depthrate.probe(model, batches, layers="0", regression=True, measure="linear_probe", features=True)
     assert [row["name"] for row in rows] == ["input", "0", "head input"] and not NC & set().union(*rows)
     expected = depthrate.regression_collapse(layers["head input"], Y, model[2].weight)
     assert {name: rows[-1][name] for name in expected} == pytest.approx(expected)

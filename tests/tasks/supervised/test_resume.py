@@ -49,7 +49,7 @@ def test_resuming_after_a_divergence_is_exact(shape, stop_at):
 
 @pytest.mark.parametrize("chosen", [[0], [1], [2, 0], [1, 2]], ids=str)
 @pytest.mark.parametrize("stop_at", [7, 25])
-def test_a_part_of_a_saved_pack_goes_on_by_itself(chosen, stop_at):
+def test_part_of_a_pack_resumes(chosen, stop_at):
     """As after a pack ran out of memory and was halved; trial 1 diverges."""
     trials = with_diverging({"batch_size": 7})
     part = [trials[index] for index in chosen]
@@ -58,7 +58,7 @@ def test_a_part_of_a_saved_pack_goes_on_by_itself(chosen, stop_at):
     assert not steps or steps[0] == stop_at + 1
 
 
-def test_a_checkpoint_that_is_due_is_kept_and_changes_nothing():
+def test_due_checkpoint_changes_nothing():
     trials = pack_of({})
     context = Context(ids_of(trials), save_every=15)
     assert_same(list(COLLAPSE.run(trials, context)), uninterrupted(trials))
@@ -126,7 +126,7 @@ class Trap:
         return os.mknod, (str(self.path),)
 
 
-def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path, caplog):
+def test_executable_checkpoint_is_refused(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         found = run([params_of()], checkpoint=saved({"format": 1, "trainer": Trap(tmp_path / "ran")}))
     assert_same(found, uninterrupted([params_of()]))
@@ -135,7 +135,7 @@ def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path, caplog):
 
 @pytest.mark.parametrize("stop_at", [None, 10, 25])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_what_has_diverged_may_leave_as_late_as_it_is_asked_for(shape, stop_at, monkeypatch):
+def test_diverged_trials_may_leave_late(shape, stop_at, monkeypatch):
     """As on a GPU, which is not waited for between measurements."""
     trials = with_diverging(shape)
     expected = uninterrupted(trials)

@@ -51,7 +51,7 @@ def test_the_learning_rate(changes, expected):
 @pytest.mark.parametrize(
     ("changes", "expected"), [({}, 0.005), ({"weight_decay": 0.1}, 0.1), ({"weight_decay_last": 0}, 0.0)]
 )
-def test_the_last_layer_is_decayed_like_the_rest_unless_said(changes, expected):
+def test_last_decay_defaults_to_hidden(changes, expected):
     assert weight_decays(trial_of(**changes)) == {
         "hidden": pytest.approx(changes.get("weight_decay", 0.005)),
         "last": expected,
@@ -75,7 +75,7 @@ def test_log_spaced_steps_end_with_the_last(last, steps):
     assert log_spaced_steps(last) == steps
 
 
-def test_measured_steps_are_sorted_once_each_with_the_last():
+def test_steps_are_sorted_and_unique():
     assert measured_steps(trial_of(steps=9, measure_steps=[9, 4, 0, 4]), 9) == [0, 4, 9]
 
 
@@ -124,13 +124,13 @@ def test_the_positions_of_a_sample(changes, positions):
     COLLAPSE.check_trial(params)
 
 
-def test_the_limit_is_that_of_the_number_of_classes():
+def test_limit_is_for_the_class_count():
     limits = [objective_limit(trial_of(arch="t11"), num_classes) for num_classes in (2, 10, 100)]
     assert limits[2] is None  # 100 classes do not fit into 63 dimensions
     assert limits[1] == pytest.approx(0.02275937, rel=1e-6) and 0 < limits[0] < limits[1]
 
 
-def test_only_what_leaves_shapes_and_data_alone_is_fusible():
+def test_fusible_parameters_keep_shapes_and_data():
     decays = {"weight_decay", "weight_decay_last"}
     assert COLLAPSE.schema.fusible == {"seed", "seed_scope", "embedding_seed", "lr", "momentum", *decays}
 

@@ -114,7 +114,7 @@ def read_of(task):
         ("./data.py:make", "collapse", {"arch": "./data.py:Net", "width": None, "layers": "blocks.*"}),
     ],
 )
-def test_streamed_samples_train_to_the_bit_as_held_ones(folder, dataset, task, params):
+def test_streamed_equals_held_bitwise(folder, dataset, task, params):
     own, held = sweep_in(folder, dataset, task, **params)
     _, streamed = sweep_in(folder, dataset, task, stream=True, measure_samples=500, **params)
     assert (held[0]["stream"], held[0]["measure_samples"]) == (None, None)
@@ -125,7 +125,7 @@ def test_streamed_samples_train_to_the_bit_as_held_ones(folder, dataset, task, p
     assert_same(run_pack(own, streamed), expected)
 
 
-def test_an_identity_is_what_it_was_where_nothing_is_streamed(folder):
+def test_unstreamed_identity_is_unchanged(folder):
     def ids(**params):
         params = {"arch": "rn1", "depth": 2, "dataset": "./data.py:make", **params}
         spec = {"name": "s", "task": "collapse", "params": params}
@@ -135,7 +135,7 @@ def test_an_identity_is_what_it_was_where_nothing_is_streamed(folder):
     assert ids(stream=True, batch_size=16) != ids(batch_size=16)
 
 
-def test_what_is_large_is_streamed_unless_the_sweep_says_otherwise(folder, monkeypatch):
+def test_large_data_streams_by_default(folder, monkeypatch):
     monkeypatch.setattr(items, "STREAMED_ITEMS", 199)
     task, trials = sweep_in(folder)
     assert trials[0]["stream"] is True and isinstance(task.read_custom_data(task.read(trials[0])), Streamed)
@@ -146,7 +146,7 @@ def test_what_is_large_is_streamed_unless_the_sweep_says_otherwise(folder, monke
     assert run_pack(held, of_held)[0].tables["metrics"]
 
 
-def test_a_trial_alone_is_that_trial_in_a_pack_and_one_seed_reads_once(folder):
+def test_fused_streaming_reads_once(folder):
     task, trials = sweep_in(folder, stream=True, measure_samples=40)
     read = read_of(task)
     assert len(read) <= NUM_EXAMINED + 2
@@ -160,7 +160,7 @@ def test_a_trial_alone_is_that_trial_in_a_pack_and_one_seed_reads_once(folder):
 
 
 @pytest.mark.parametrize("stop_at", [5, 12, 13, 24])
-def test_going_on_in_the_middle_of_a_pass_gives_the_same_bits(folder, stop_at):
+def test_resume_within_a_pass(folder, stop_at):
     task, trials = sweep_in(folder, stream=True, measure_samples=40)
     expected = run_pack(task, trials)
     found, steps = run_resumed(task.run, trials, stop_at)
@@ -181,7 +181,7 @@ def test_trials_that_leave_disturb_no_other(folder):
     assert_same([found[i] for i in (1, 2, 4, 5)], [expected[i] for i in (1, 2, 4, 5)])
 
 
-def test_the_measured_sample_has_as_many_of_each_class_and_follows_data_seed(folder):
+def test_sample_is_balanced_and_follows_data_seed(folder):
     task, trials = sweep_in(folder, stream=True, measure_samples=40)
     trial = task.read(trials[0])
     dataset = task.load(trial, Folder("."))
@@ -195,7 +195,7 @@ def test_the_measured_sample_has_as_many_of_each_class_and_follows_data_seed(fol
     assert both.load(both.read(of_both[0]), Folder(".")).test.class_counts_K.tolist() == [10] * 4
 
 
-def test_labels_are_known_behind_the_data_sets_that_torch_composes():
+def test_labels_of_composed_torch_data():
     from torch.utils.data import ConcatDataset, Subset, TensorDataset, random_split
 
     written = {}
@@ -249,7 +249,7 @@ print(peak_mb() - before)
 
 
 @pytest.mark.slow
-def test_what_is_read_of_a_mapped_file_does_not_stay_in_memory(tmp_path):
+def test_mapped_files_leave_memory(tmp_path):
     np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_000_000, 250)).flush()  # 1 GB of holes
 
     def grown_mb(*how):
@@ -269,7 +269,7 @@ def test_what_is_read_of_a_mapped_file_does_not_stay_in_memory(tmp_path):
         ({"stream": None, "measure_samples": 50}, "measure_samples is 50, .* held in memory"),
     ],
 )
-def test_what_streamed_samples_cannot_do_is_said_with_what_to_give(folder, params, words):
+def test_unsupported_options_are_refused(folder, params, words):
     with pytest.raises(SweepError, match=words):
         sweep_in(folder, **{"stream": True, **params})
 
@@ -291,7 +291,7 @@ BAD_ITEMS = {
 
 
 @pytest.mark.parametrize("line", BAD_ITEMS)
-def test_an_item_that_is_not_what_it_should_be_is_named_before_anything_trains(folder, line):
+def test_invalid_items_are_refused_early(folder, line):
     text = ITEMS.replace("return torch.from_numpy(self.x[index]), int(self.y[index])", line)
     assert text != ITEMS
     (folder / "data.py").write_text(text)
@@ -308,7 +308,7 @@ def test_an_item_that_is_not_what_it_should_be_is_named_before_anything_trains(f
         ("(torch.full((6,), torch.nan, dtype=torch.float64), 0)", r"item (4|5) has a number that is NaN"),
     ],
 )
-def test_one_that_goes_bad_later_is_named_when_it_is_drawn(folder, condition, words):
+def test_late_invalid_item_is_named(folder, condition, words):
     assert not {4, 5} & set(examined_indices(200).tolist())
     line = "return torch.from_numpy(self.x[index]), int(self.y[index])"
     text = ITEMS.replace(line, f"if index in (4, 5):\n            return {condition}\n        {line}")
@@ -318,7 +318,7 @@ def test_one_that_goes_bad_later_is_named_when_it_is_drawn(folder, condition, wo
         run_pack(task, trials)
 
 
-def test_a_data_set_that_does_not_say_its_classes_is_asked_for_them(folder):
+def test_missing_classes_are_requested(folder):
     (folder / "data.py").write_text(ITEMS.replace("self.num_classes = 4", "pass"))
     with pytest.raises(SweepError, match="classes are unknown.* targets"):
         sweep_in(folder, stream=True, targets=False)
@@ -328,7 +328,7 @@ def test_a_data_set_that_does_not_say_its_classes_is_asked_for_them(folder):
         run_pack(task, trials)
 
 
-def test_many_items_at_once_are_asked_for_where_the_data_set_offers_it(folder):
+def test_batched_access_is_used(folder):
     text = ITEMS + (
         "\n\nclass Offers(Items):\n"
         "    def __getitems__(self, indices):\n"
@@ -398,7 +398,7 @@ print(losses[0], losses[-1], peak / 1e6, predicted / 1e6)
 
 
 @pytest.mark.slow
-def test_five_million_items_are_planned_and_trained_on_without_being_read(tmp_path, monkeypatch):
+def test_five_million_items_stay_unread(tmp_path, monkeypatch):
     """Held they would take 400 MB as they come and 200 MB in float32."""
     from click.testing import CliRunner
 

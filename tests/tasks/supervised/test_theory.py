@@ -1,5 +1,6 @@
 """The limit of the objective for infinite depth, against the science page and against numerical optimisation."""
 
+import functools
 import math
 
 import numpy as np
@@ -51,21 +52,16 @@ def lowest_objective(loss, num_classes, width, weight_decay, last_bias, starts=2
         theta = torch.tensor(flat, requires_grad=True)
         h, w, b = (p.view(s) for p, s in zip(theta.split(sizes), shapes, strict=True))
         logits = F.layer_norm(h, (width,), eps=0.0) @ w.T + (b if last_bias else 0)
-        data = (
-            -F.log_softmax(logits, 1).diagonal().mean()
-            if loss == "ce"
-            else (logits - identity).square().sum() / (2 * num_classes)
-        )
+        entropy, squares = -F.log_softmax(logits, 1).diagonal().mean(), (logits - identity).square().sum()
+        data = entropy if loss == "ce" else squares / (2 * num_classes)
         objective = data + weight_decay / 2 * w.square().sum()
         objective.backward()
         return objective.item(), theta.grad.numpy()
 
     rng = np.random.default_rng(0)
     options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-16, "gtol": 1e-12}
-    runs = [
-        minimize(value_and_slope, rng.normal(size=sum(sizes)), jac=True, options=options, method="L-BFGS-B")
-        for _ in range(starts)
-    ]
+    how = {"jac": True, "options": options, "method": "L-BFGS-B"}
+    runs = [minimize(value_and_slope, rng.normal(size=sum(sizes)), **how) for _ in range(starts)]
     return min(run.fun for run in runs)
 
 
@@ -90,7 +86,7 @@ def test_limit_is_the_minimum_of_the_unconstrained_model(loss, last_bias, num_cl
 @pytest.mark.parametrize(
     ("loss", "last_bias", "smallest_width"), [("ce", True, 10), ("mse", True, 10), ("mse", False, 11)]
 )
-def test_limit_is_null_where_the_classes_do_not_fit(loss, last_bias, smallest_width):
+def test_excess_classes_have_no_limit(loss, last_bias, smallest_width):
     assert limit(loss, width=smallest_width, last_bias=last_bias) is not None
     assert limit(loss, width=smallest_width - 1, last_bias=last_bias) is None
     assert limit(loss, weight_decay_last=0.0, last_bias=last_bias) == 0
@@ -112,13 +108,10 @@ def test_no_cheaper_weights_make_the_same_change(matrices):
     assert found.fun == pytest.approx(expected, rel=1e-4)
 
 
-def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda_falls():
+def test_infimum_falls_for_one_matrix():
     def costs(matrices, weight_decay):
-        return [
-            construction_cost(L, weight_decay(L), matrices=matrices, total_change=3.0) * (L if scale else 1)
-            for scale in (False, True)
-            for L in (2, 8, 32)
-        ]
+        cost = functools.partial(construction_cost, matrices=matrices, total_change=3.0)
+        return [cost(L, weight_decay(L)) * (L if scale else 1) for scale in (False, True) for L in (2, 8, 32)]
 
     assert costs(1, lambda L: 0.005)[3:] == pytest.approx([0.0225] * 3)
     assert costs(2, lambda L: 0.0025)[:3] == pytest.approx([0.0075] * 3)
@@ -129,7 +122,7 @@ def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda
     ("loss", "last_bias", "holds"),
     [("ce", None, "simplex"), ("ce", False, "simplex"), ("mse", True, "simplex"), ("mse", None, "basis")],
 )
-def test_the_bound_on_the_rows_is_of_the_shape_that_the_optimum_has(loss, last_bias, holds):
+def test_row_bound_matches_the_optimum(loss, last_bias, holds):
     shared = {"arch": "rn1", "loss": loss, "last_bias": last_bias, "samples_per_class": 20}
     trials = [{**shared, "depth": depth} for depth in (3, 5, 9)]
     bounds = {"simplex": bound_of_simplex(trials), "basis": bound_of_basis(trials)}
@@ -146,7 +139,7 @@ def test_the_bound_on_the_rows_is_of_the_shape_that_the_optimum_has(loss, last_b
         *({name: [1, 2, 3]} for name in ("samples_per_class", "dataset", "width")),
     ],
 )
-def test_no_bound_is_stated_of_networks_it_is_not_about_or_that_differ_in_its_factor(changes):
+def test_other_networks_have_no_bound(changes):
     trials = [{"arch": "rn1", "norm": "post", "samples_per_class": 20, "depth": depth} for depth in (3, 5, 9)]
     assert bound_of_gap(trials) is not None
     changed = {name: value if isinstance(value, list) else [value] * 3 for name, value in changes.items()}

@@ -31,7 +31,7 @@ def test_those_that_stay_keep_what_was_noted():
     assert seen.diverged_steps() == {0: 7, 1: 5}
 
 
-def test_a_pack_in_which_all_trials_diverge_ends_with_a_test_split_too():
+def test_all_diverged_with_a_test_split():
     base = {"arch": "resnet_dense", "depth": 1, "width": 4, "steps": 4, "lr": 1e30, "samples_per_class": 2}
     trials = [COLLAPSE.schema.fill({**base, "seed": seed}) for seed in (0, 1)]
     draw = partial(load_dataset, "digits", None, samples_per_class=2, normalize="global", dtype="float32")

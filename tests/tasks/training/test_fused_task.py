@@ -73,16 +73,15 @@ def test_what_plans_ask_follows_from_the_network():
         task.check_trial({**params, "batch_size": 50})
 
 
-def test_a_pack_is_its_trials_alone_and_goes_on_where_it_was():
+def test_fused_is_alone_and_resumed():
     task, trials = Blobs(), trials_of(batch_size=10)
     together = list(task.run(trials, Context(ids_of(trials))))
     assert_same([result for p in trials for result in task.run([p], Context(ids_of([p])))], together)
     resumed, _ = run_resumed(task.run, trials, 7)
     assert_same(resumed, together)
     steps, layers = task.measured(trials[0], 15)
-    assert [(row["step"], row["layer"]) for row in together[0].tables["metrics"]] == [
-        (step, layer) for step in steps for layer in layers
-    ]
+    places = [(row["step"], row["layer"]) for row in together[0].tables["metrics"]]
+    assert places == [(step, layer) for step in steps for layer in layers]
 
 
 SMALL = {"num_classes": 3, "samples_per_class": 4}
@@ -98,7 +97,7 @@ WORDS_SMALL = {"vocabulary_size": 30, "sentence_length": 4, "sequences": 12, "wi
     ],
     ids=["dufm", "mufm", "words"],
 )
-def test_a_trial_that_diverged_was_measured_where_its_task_says(task, params):
+def test_diverged_trial_keeps_its_measurements(task, params):
     """It is measured at the full trial's steps up to its end, not at the steps of a trial with that many steps."""
     params = task.schema.fill(params)
     (result,) = task.run([params], Context(ids_of([params])))
@@ -108,7 +107,7 @@ def test_a_trial_that_diverged_was_measured_where_its_task_says(task, params):
 
 
 @pytest.mark.slow
-def test_computing_on_a_cpu_does_not_import_torchs_compiler():
+def test_cpu_training_imports_no_dynamo():
     code = (
         "import sys\n"
         "from depthrate.tasks.training.computing import computing\n"

@@ -48,7 +48,7 @@ def test_one_cycle_is_torch_s(num_steps):
             cycle.step()
 
 
-def test_a_warm_up_rises_and_then_falls_as_the_cosine_does():
+def test_warm_up_then_cosine():
     factors = [learning_rate_factor("warmup_cosine", step, 200) for step in range(201)]
     assert factors[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
     cosine = [learning_rate_factor("cosine", step, 190) for step in range(191)]

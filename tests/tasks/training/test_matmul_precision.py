@@ -12,12 +12,8 @@ from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.step import lowered_precision
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
-SHAPES = [
-    {},
-    {"batch_size": 7, "optimizer": "adam", "lr": 0.01, "arch": "rn2"},
-    {"arch": "t11", "depth": 2, "lr": 0.01, "loss": "mse"},
-    {"arch": "resnet_dense", "depth": 4, "width": 12},
-]
+SHAPES = [{}, {"batch_size": 7, "optimizer": "adam", "lr": 0.01, "arch": "rn2"}]
+SHAPES += [{"arch": "t11", "depth": 2, "lr": 0.01, "loss": "mse"}, {"arch": "resnet_dense", "depth": 4, "width": 12}]
 DIFFERS_WITH_AMX = {"arch": "resnet_dense", "depth": 4, "width": 21, "measure_steps": []}
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
@@ -63,7 +59,7 @@ def test_interrupted_and_resumed_is_uninterrupted():
     assert_same(run_resumed(COLLAPSE.run, trials, 13)[0], run(trials))
 
 
-def test_a_trial_in_full_precision_is_the_trial_it_was_before_there_was_a_choice():
+def test_full_precision_is_unchanged():
     with_it, without = params_of(matmul_precision="full"), params_of()
     added = COLLAPSE.schema.added_later
     assert added["matmul_precision"] == "full" and with_it != without
@@ -77,7 +73,7 @@ def test_float64_and_cpus_without_tf32_are_refused():
 
 
 @pytest.mark.parametrize("name", ["collapse", "regression"])
-def test_plan_refuses_a_precision_that_the_device_does_not_have(name):
+def test_unavailable_precision_is_refused(name):
     """Regression test: packs used to fail at their start."""
     task = registered_task(name)
     params = task.schema.fill({"arch": "mlp", "depth": 2, "matmul_precision": "tf32"})
@@ -86,7 +82,7 @@ def test_plan_refuses_a_precision_that_the_device_does_not_have(name):
     task.engine(params, Engine.EAGER, "cuda")
 
 
-def test_tf32_is_allowed_for_as_long_as_a_step_takes():
+def test_tf32_lasts_one_step():
     backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [backend.allow_tf32 for backend in backends]
     try:
@@ -115,7 +111,7 @@ def test_steps_in_bf16_are_never_compiled():
     assert context.ran_as == [(Engine.EAGER, None)]
 
 
-def test_a_plan_says_that_steps_in_bf16_run_eagerly():
+def test_bf16_steps_run_eagerly():
     lower, full = (params_of(steps=10**6, matmul_precision=precision) for precision in ("bf16", "full"))
     for requested, otherwise in ((Engine.AUTO, Engine.NATIVE), (Engine.COMPILED, Engine.COMPILED)):
         assert COLLAPSE.engine(lower, requested, "cpu") is Engine.EAGER

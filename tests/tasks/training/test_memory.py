@@ -76,7 +76,7 @@ def parameters_by_formula(params):
 
 
 @pytest.mark.parametrize("shape", list(shapes()), ids=str)
-def test_the_number_of_parameters_is_that_of_the_definition(shape):
+def test_parameter_count(shape):
     params = params_of(**shape)
     assert COLLAPSE.pack_shape(COLLAPSE.read(params)).network.num_parameters == parameters_by_formula(params)
 
@@ -86,13 +86,9 @@ def peaks_of_processes():
     """Measure the peak memory of each pack in a separate process, in bytes."""
     peaks = {}
     for name, pack in PACKS_ON_THE_CPU.items():
-        run = subprocess.run(
-            [sys.executable, "-c", PROCESS, json.dumps(pack)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-            check=False,
-        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+        command = [sys.executable, "-c", PROCESS, json.dumps(pack)]
+        run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert run.returncode == 0, run.stderr
         peaks[name] = int(run.stdout.split()[1]) * 1024
     return peaks
@@ -100,7 +96,7 @@ def peaks_of_processes():
 
 @pytest.mark.parametrize("pack", PACKS_ON_THE_CPU)
 @pytest.mark.slow
-def test_the_peak_of_a_process_is_predicted_within_a_quarter(pack, peaks_of_processes):
+def test_process_peak_within_a_quarter(pack, peaks_of_processes):
     changes, num_trials = PACKS_ON_THE_CPU[pack]
     predicted = COLLAPSE.memory_bytes(params_of(**changes), num_trials, "cpu")
     assert predicted == pytest.approx(peaks_of_processes[pack], rel=0.25)
@@ -139,7 +135,7 @@ def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
     ],
     ids=str,
 )
-def test_the_peak_on_a_gpu_is_predicted_within_a_quarter(changes, num_trials):
+def test_gpu_peak_within_a_quarter(changes, num_trials):
     trials = trials_of({**changes, "steps": 2, "measure_steps": [0]}, num_trials)
     results = list(COLLAPSE.run(trials, Context(ids_of(trials), device="cuda")))
     assert COLLAPSE.memory_bytes(trials[0], num_trials, "cuda") == pytest.approx(
@@ -147,7 +143,7 @@ def test_the_peak_on_a_gpu_is_predicted_within_a_quarter(changes, num_trials):
     )
 
 
-def test_a_gpu_holds_the_tensors_only_and_more_trials_need_more():
+def test_gpu_holds_only_tensors():
     params = params_of(dataset="mnist")
     on_gpu, on_cpu = (COLLAPSE.memory_bytes(params, 1, device) for device in ("cuda", "cpu"))
     assert on_cpu > on_gpu > 60_000 * 784 * 4

@@ -23,13 +23,9 @@ from tests.support.training_context import Context, assert_same, ids_of, run_res
 
 SHORT = {"steps": 12, "measure_steps": [0], "width": 6, "samples_per_class": 2, "depth": 2}
 OPTIMIZERS = [{"optimizer": name, "batch_size": 4, "clip_norm": 1.0} for name in ("sgd", "adam", "adamw", "rmsprop")]
-NETWORKS = [
-    {"arch": "rn2", "norm": "pre", "geodesic": True},
-    {"arch": "t22", "batch_size": 4},
-    {"arch": "mlp", "measure": "effective_rank, linear_probe, cka_last"},
-    {"arch": "resnet_conv", "stages": "4x8x8*2"},
-    {"arch": "resnet_dense"},
-]
+NETWORKS = [{"arch": "rn2", "norm": "pre", "geodesic": True}, {"arch": "t22", "batch_size": 4}]
+NETWORKS += [{"arch": "mlp", "measure": "effective_rank, linear_probe, cka_last"}]
+NETWORKS += [{"arch": "resnet_conv", "stages": "4x8x8*2"}, {"arch": "resnet_dense"}]
 OTHER_TASKS = [
     ("next_token", {"arch": "t11", "samples": 12, "min_class_count": 1, "width": 6, "depth": 1}),
     ("regression", {"arch": "rn1", "samples": 12, "targets": 2, "width": 6, "depth": 2}),
@@ -91,7 +87,7 @@ def assert_near(results, expected):
     [*OPTIMIZERS, *NETWORKS[:2], *(pytest.param(shape, marks=pytest.mark.slow) for shape in NETWORKS[2:])],
     ids=str,
 )
-def test_a_pack_is_trained_and_measured_as_on_a_cpu(shape):
+def test_equals_training_on_a_cpu(shape):
     expected = run(trials_of(shape))
     with stand_in_gpu():
         results = run(trials_of(shape), device="cuda")
@@ -122,7 +118,7 @@ def test_everything_of_a_pack_is_on_its_device(gpu):
 
 
 @pytest.mark.parametrize("shape", OPTIMIZERS[1:2] + NETWORKS[3:4], ids=str)
-def test_a_checkpoint_of_a_gpu_resumes_there_and_on_a_cpu(shape, gpu):
+def test_gpu_checkpoint_resumes_anywhere(shape, gpu):
     trials = trials_of({**shape, "features": "none"})
     resumed, steps = run_resumed(on_gpu, trials, 7)
     assert steps[0] == 8
@@ -142,7 +138,7 @@ def moved_from_cpu(engine, trials, stop_at):
 
 
 @pytest.mark.parametrize("engine", [Engine.NATIVE, pytest.param(Engine.COMPILED, marks=pytest.mark.slow)])
-def test_a_checkpoint_of_steps_for_cpus_restarts_on_a_gpu(engine, gpu, caplog):
+def test_cpu_checkpoint_restarts_on_gpu(engine, gpu, caplog):
     trials = trials_of({"features": "none"})
     restarted, steps = moved_from_cpu(engine, trials, 7)
     assert steps[0] == 1
@@ -150,7 +146,7 @@ def test_a_checkpoint_of_steps_for_cpus_restarts_on_a_gpu(engine, gpu, caplog):
     assert f"the checkpoint's {engine} steps run on CPUs only" in caplog.text
 
 
-def test_a_pack_that_was_trained_on_a_cpu_is_only_measured_on_a_gpu(gpu, caplog):
+def test_trained_pack_is_only_measured(gpu, caplog):
     trials = trials_of({"features": "none"})
     measured, steps = moved_from_cpu(Engine.NATIVE, trials, SHORT["steps"])
     assert steps == [] and "restarts" not in caplog.text
@@ -169,7 +165,7 @@ def test_pruned_and_diverged_trials_leave_the_others_unchanged(gpu):
 
 
 @pytest.mark.parametrize(("arch", "launches"), [("rn1", 109), ("t11", 187)])
-def test_steps_never_wait_a_curve_row_waits_twice_and_a_measurement_once_a_layer(arch, launches, gpu):
+def test_synchronisations_per_row_and_layer(arch, launches, gpu):
     depth = {"rn1": 8, "t11": 4}[arch]
     pack = training_pack(trials_of({"arch": arch, "depth": depth, "batch_size": 8, "steps": 40}, seeds=range(4)))
     pack.trainer.step()
@@ -210,7 +206,7 @@ def test_trials_measured_together_are_the_trials_measured_alone(arch, gpu, monke
     assert at_once < sum(gpu.launches.values()) / 2
 
 
-def test_the_steps_of_a_dropped_trainer_are_freed_at_once(gpu):
+def test_dropped_steps_are_freed(gpu):
     """A recording refers to memory that a cycle would keep until a garbage collection."""
     pack = training_pack(trials_of({}))
     pack.trainer.step()
@@ -223,7 +219,7 @@ def test_the_steps_of_a_dropped_trainer_are_freed_at_once(gpu):
         gc.enable()
 
 
-def test_a_recording_is_replayed_with_the_arguments_of_each_step(gpu):
+def test_replay_uses_current_arguments(gpu):
     taken = []
     replayed = eager.ReplayedStep()
     for number in range(2 * eager.WARM_UP_STEPS):
@@ -233,7 +229,7 @@ def test_a_recording_is_replayed_with_the_arguments_of_each_step(gpu):
 
 
 @pytest.mark.parametrize(("error", "is_raised"), [(torch.OutOfMemoryError, True), (RuntimeError, False)])
-def test_a_step_that_cannot_be_recorded_is_launched_operation_by_operation(error, is_raised, gpu, monkeypatch, caplog):
+def test_unrecordable_step_runs_eagerly(error, is_raised, gpu, monkeypatch, caplog):
     def fails(stream, function):
         raise error("no")
 
@@ -248,7 +244,7 @@ def test_a_step_that_cannot_be_recorded_is_launched_operation_by_operation(error
 
 
 @pytest.mark.parametrize("config", [None, ":4096:8"])
-def test_deterministic_algorithms_are_used_on_a_gpu_on_request(config, gpu, monkeypatch):
+def test_deterministic_algorithms_on_request(config, gpu, monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     if config is not None:
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
@@ -258,7 +254,7 @@ def test_deterministic_algorithms_are_used_on_a_gpu_on_request(config, gpu, monk
         assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_orders_drawn_on_a_gpu_depend_on_seed_and_epoch_alone(gpu):
+def test_orders_depend_on_seed_and_epoch(gpu):
     pack, other = (training_pack(trials_of({"batch_size": 4}, seeds=seeds)) for seeds in ((0, 1, 2), (2,)))
     orders = []
     for _ in range(2):

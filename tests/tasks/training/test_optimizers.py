@@ -40,7 +40,7 @@ def test_engines_that_have_no_such_step_refuse_it(engine):
         COLLAPSE.engine(completed(optimizer="adamw", arch="rn1"), engine, "cpu")
 
 
-def test_smoothed_labels_are_those_of_torch_and_speak_of_no_limit():
+def test_label_smoothing_equals_torch():
     torch.manual_seed(0)
     logits_TBK, labels_TB = torch.randn(2, 9, 4, dtype=torch.float64), torch.randint(4, (2, 9))
     found = losses("ce", logits_TBK, labels_TB, 0.3)

@@ -29,12 +29,8 @@ network_of = functools.partial(native_trials.network_of, 19, inputs=INPUTS, clas
 
 def trial(seed, **changes):
     """Hyper-parameters that differ in everything that may differ."""
-    base = Hyperparameters(
-        seed=seed,
-        lr=0.02 / (1 + seed),
-        momentum=0.9 - 0.1 * seed,
-        weight_decays={"hidden": 0.005 * (1 + seed), "last": 0.01},
-    )
+    decays = {"hidden": 0.005 * (1 + seed), "last": 0.01}
+    base = Hyperparameters(seed, 0.02 / (1 + seed), 0.9 - 0.1 * seed, decays)
     return dataclasses.replace(base, **changes)
 
 
@@ -173,7 +169,7 @@ def test_schedules_at_start_thirds_and_end(schedule, factors):
     assert found == pytest.approx(factors, abs=1e-12)
 
 
-def test_step_schedule_drops_at_the_thirds_and_not_before():
+def test_step_schedule_drops_at_thirds():
     assert [learning_rate_factor("step", step, 300) for step in (99, 199, 299)] == pytest.approx([1, 0.1, 0.01])
 
 
@@ -208,17 +204,15 @@ def test_an_epoch_visits_each_sample_at_most_once():
 
 
 @pytest.mark.parametrize("batch_size", [None, SAMPLES])
-def test_a_full_batch_is_the_whole_set_in_order(batch_size):
+def test_full_batch_keeps_order(batch_size):
     assert batches_seen(batch_size, 2, [0, 1]).tolist() == [[list(range(SAMPLES))] * 2] * 2
 
 
 @pytest.mark.slow
 def test_clipping_bounds_the_gradient_of_each_trial_alone():
     """One step of plain gradient descent at lr 1 moves by the gradient."""
-    trials = [
-        trial(s, lr=1.0, momentum=0.0, weight_decays={"hidden": decay, "last": 0.01})
-        for s, decay in ((0, 50.0), (1, 0.005), (2, 0.0))
-    ]
+    decays = [{"hidden": decay, "last": 0.01} for decay in (50.0, 0.005, 0.0)]
+    trials = [trial(s, lr=1.0, momentum=0.0, weight_decays=decay) for s, decay in enumerate(decays)]
 
     def moved(clip_norm):
         trainer = trainer_of(plan_of(clip_norm=clip_norm, dtype=torch.float64), trials)

@@ -1,10 +1,8 @@
-"""`compact`, `verify` and `query -o` as commands, stores on S3, and the compaction that a launch starts by itself."""
+"""`compact` and `verify` as commands, stores on S3, and the compaction that a launch starts by itself."""
 
 import json
-import os
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -53,41 +51,6 @@ def test_verify_and_repair(store: str) -> None:
     assert code == 0 and "moved 4 files to quarantine/" in output and "2 trials are pending again" in output
     code, output = invoke("verify", "--store", store)
     assert code == 0 and "6 trials" in output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--json", "--format", "csv"], "are mutually exclusive"),
-        (["-o", "x.xls"], "has the extension .xls"),
-        (["--format", "excel"], "excel"),
-    ],
-)
-def test_bad_outputs(store: str, arguments: list[str], message: str) -> None:
-    code, output = invoke("query", "select 1", "--store", store, *arguments)
-    assert code == 2 and message in output
-
-
-def test_formats(store: str, tmp_path: Path) -> None:
-    query = "select trial_id, nc1, singular_values, committed_at from results order by 1 limit 2"
-    code, output = invoke("query", query, "--store", store, "--format", "csv")
-    lines = output.splitlines()
-    assert code == 0 and lines[0] == "trial_id,nc1,singular_values,committed_at"
-    assert lines[1] == 't0a,6.2,"[2.0, 1.0]",2026-01-01T00:00:00+00:00'
-    for name in ("o.csv", "o.json", "o.parquet", "o.txt"):
-        assert invoke("query", query, "--store", store, "-o", str(tmp_path / name))[0] == 0
-    assert (tmp_path / "o.csv").read_text() == output
-    assert [row["trial_id"] for row in json.loads((tmp_path / "o.json").read_text())] == ["t0a", "t0b"]
-    assert pq.read_table(tmp_path / "o.parquet")["nc1"].to_pylist() == [6.2, 6.2]
-    assert "t0b" in (tmp_path / "o.txt").read_text()
-    assert sorted(os.listdir(tmp_path)) == ["o.csv", "o.json", "o.parquet", "o.txt", "store"], "nothing beside them"
-
-
-def test_a_failed_answer_leaves_the_file_as_it_was(store: str, tmp_path: Path) -> None:
-    target = tmp_path / "o.csv"
-    target.write_text("before")
-    code, _ = invoke("query", "select nc9 from results", "--store", store, "-o", str(target))
-    assert code == 2 and target.read_text() == "before"
 
 
 @pytest.mark.slow

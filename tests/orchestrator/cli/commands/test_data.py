@@ -12,11 +12,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.data.fetch import downloads_of
 from depthrate.tasks.data.published import PUBLISHED
+from tests.support import here
 from tests.support.here import is_root
 
 CONTENT = {"train-images-idx3-ubyte.gz": b"images", "train-labels-idx1-ubyte.gz": b"labels"}
@@ -57,11 +56,10 @@ def publish(monkeypatch: pytest.MonkeyPatch, base: str, checksums: dict[str, str
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
-    return result.exit_code, result.output
+    return here.invoke("data", *arguments)
 
 
-def test_list_says_what_is_here_and_what_is_not(data: Path) -> None:
+def test_list_shows_present_and_missing(data: Path) -> None:
     (data / "mnist").mkdir(parents=True)
     (data / "cifar-10-batches-bin").mkdir()
     for name in CONTENT:
@@ -92,9 +90,7 @@ def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "cifar100", "stl10"])
-def test_another_file_than_the_published_one_is_named(
-    data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_unpublished_file_is_named(data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(PUBLISHED, name, dataclasses.replace(PUBLISHED[name], files_url=publisher))
     url, sha256, path = downloads_of(name)[0]
     (data.parent / "publisher" / url.rpartition("/")[2]).write_bytes(b"another file")
@@ -103,7 +99,7 @@ def test_another_file_than_the_published_one_is_named(
     assert sha256 in output and f"save it as {data}/{path}" in output.replace("\n", "")
 
 
-def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_fetch_names_file_and_place(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pooch")
     publish(monkeypatch, "http://127.0.0.1:9")  # the discard port: nobody listens
     code, output = invoke("fetch", "mnist")
@@ -111,17 +107,16 @@ def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypat
     assert f"save it as {data}/mnist/train-images-idx3-ubyte.gz" in output.replace("\n", "")
 
 
-def test_an_unknown_set_is_refused_with_the_known_ones(data: Path) -> None:
+def test_unknown_data_set(data: Path) -> None:
     code, output = invoke("fetch", "mnits")
     assert code == 2 and "did you mean 'mnist'" in output and "imdb" in output
 
 
-def test_every_set_that_is_read_from_files_can_be_fetched() -> None:
+def test_every_file_based_set_is_fetchable() -> None:
     downloads = [download for name, info in PUBLISHED.items() if info.layouts for download in downloads_of(name)]
     assert all(len(sha256) == 64 and url.startswith("https://") for url, sha256, _ in downloads)
-    assert ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "aclImdb_v1.tar.gz") in {
-        (url, path) for url, _, path in downloads
-    }
+    files = {(url, path) for url, _, path in downloads}
+    assert ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "aclImdb_v1.tar.gz") in files
     ossci = "https://ossci-datasets.s3.amazonaws.com/mnist/train-labels-idx1-ubyte.gz"
     assert (ossci, "mnist/train-labels-idx1-ubyte.gz") in {(url, path) for url, _, path in downloads}
 
@@ -139,9 +134,7 @@ def put_mnist(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_on_mnist(verb: str, store: Path) -> tuple[int, str]:
     settings = ["dataset=mnist", "samples_per_class=2", "steps=2", "depth=2", "seeds=1"]
-    arguments = [verb, "quickstart", "--store", str(store)] + [part for s in settings for part in ("--set", s)]
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    return result.exit_code, result.output
+    return here.invoke(verb, "quickstart", "--store", store, *(part for s in settings for part in ("--set", s)))
 
 
 def cut(data: Path) -> None:
@@ -199,9 +192,7 @@ def test_damage_is_found_before_anything_starts(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_server_that_cannot_be_reached_is_not_taken_for_an_empty_one(
-    tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_server_is_not_empty(tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("DEPTHRATE_DATA", "http://127.0.0.1:9/data")
     code, output = run_on_mnist("plan", tmp_path / "store")

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.catalog.code import store_code
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import load_sweep
 from depthrate.tasks.code import load
+from tests.support.here import invoke
 from tests.support.tests_rows import commit
 
 LAW = """
@@ -31,14 +30,8 @@ def law(*, depth: int):
     return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
 """
 STRANGER = 65533
-BY_NAME = [
-    ["fit", "s"],
-    ["plan", "s"],
-    ["run", "s", "--device", "cpu"],
-    ["report", "s", "-o", "r.html"],
-    ["debug", "1"],
-    ["export", "s", "sqlite:///x.db"],
-]
+BY_NAME = [["fit", "s"], ["plan", "s"], ["run", "s", "--device", "cpu"], ["report", "s", "-o", "r.html"]]
+BY_NAME += [["debug", "1"], ["export", "s", "sqlite:///x.db"]]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of several users are made by root")
 
 
@@ -50,9 +43,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = {"name": "s", "task": "./law.py:law", "grid": {"depth": [2, 3, 4]}, "fit": [{"metric": "nc1"}]}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
     checked, store = check_sweep(load_sweep("s.yaml")), Store("store")
-    write_spec(
-        store, "s", checked.sweep.spec_hash(), checked.sweep.spec(), [trial.trial_id for trial in checked.trials]
-    )
+    write_spec(store, "s", checked.sweep.spec_hash(), checked.sweep.spec(), checked.trials.ids)
     for number, trial in enumerate(checked.trials):
         commit(store, f"20260101T000000_{number:012d}", [trial.trial_id], sweep="s", params=dict(trial.params))
     (tmp_path / "executed").unlink()
@@ -61,10 +52,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [*arguments, "--store", "store"])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+    return invoke(*arguments, "--store", "store")
 
 
 def strangers_module(lab: Path) -> None:
@@ -99,9 +87,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @needs_root
 @pytest.mark.parametrize(("attack", "words"), ATTACKS.values(), ids=ATTACKS)
-def test_code_that_others_decide_is_not_executed_because_a_store_names_it(
-    attack: Callable[[Path], None], words: str, launched: Path
-) -> None:
+def test_others_code_is_not_executed(attack: Callable[[Path], None], words: str, launched: Path) -> None:
     attack(launched)
     for command in BY_NAME:
         code, output = call(*command)
@@ -111,17 +97,17 @@ def test_code_that_others_decide_is_not_executed_because_a_store_names_it(
 
 
 @needs_root
-def test_who_names_the_sweeps_file_may_execute_what_is_another_users(launched: Path) -> None:
+def test_named_sweep_file_runs_another_users_code(launched: Path) -> None:
     """As root does in a container, where files belong to the user outside it; another user is asked, see test_trust.py."""
     strangers_module(launched)
     assert call("fit", "s.yaml")[0] == 0 and (launched / "executed").exists()
 
 
-def test_ones_own_file_is_executed_from_ones_own_store(launched: Path) -> None:
+def test_custom_file_runs_from_its_store(launched: Path) -> None:
     assert call("fit", "s")[0] == 0 and (launched / "executed").exists()
 
 
-def test_what_a_shared_store_names_is_executed_once_it_was_accepted_as_it_was_then(launched: Path) -> None:
+def test_shared_code_runs_as_trusted(launched: Path) -> None:
     (launched / "store").chmod(0o777)
     code, output = call("fit", "s")
     assert code == 2 and f"{launched}/store can be written by everybody (mode 777)" in output
@@ -145,7 +131,7 @@ def test_who_launches_code_has_accepted_it(launched: Path) -> None:
     assert call("fit", "s")[0] == 0 and (launched / "executed").exists()
 
 
-def test_code_of_a_shared_store_is_named_by_all_of_its_hash(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_code_needs_its_full_hash(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_sweep("s.yaml").load_task()
     assert task.code is not None
     version = store_code(Store("store"), task.code.main, task.code.contents)
@@ -159,7 +145,7 @@ def test_code_of_a_shared_store_is_named_by_all_of_its_hash(launched: Path, monk
     assert call("plan", "s.yaml", "--code-version", version)[0] == 2
 
 
-def test_a_module_that_a_shared_store_names_is_not_imported(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_module_is_not_imported(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the checked bytes are executed, in a folder of their own
     (launched / "laws.py").write_text(LAW.replace("Path(__file__)", f"Path({str(launched / 'laws.py')!r})"))
     monkeypatch.syspath_prepend(str(launched))
@@ -176,8 +162,7 @@ def test_a_module_that_a_shared_store_names_is_not_imported(launched: Path, monk
 
 
 def accept(content_hash: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["trust", content_hash])
-    return result.exit_code, result.output
+    return invoke("trust", content_hash)
 
 
 def test_status_executes_nothing(launched: Path) -> None:
@@ -185,7 +170,7 @@ def test_status_executes_nothing(launched: Path) -> None:
     assert not (launched / "executed").exists()
 
 
-def test_a_module_in_the_working_folder_does_not_stand_for_an_installed_one(launched: Path) -> None:
+def test_working_folder_shadows_no_installed_module(launched: Path) -> None:
     (launched / "yaml.py").write_text(f"open({str(launched / 'executed')!r}, 'w')")
     command = [sys.executable, "-m", "depthrate", "plan", "s.yaml", "--store", "store"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}

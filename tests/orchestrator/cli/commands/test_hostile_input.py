@@ -1,5 +1,6 @@
 """What files may hold that nobody means well with: each is refused, or written out, in one line and in little memory."""
 
+import csv
 import io
 import json
 import subprocess
@@ -34,7 +35,7 @@ DEEP = 100_000
 
 
 @pytest.mark.parametrize("at", [1e30, -1e30, 10**400, "soon"])
-def test_a_record_that_begins_at_no_time_is_no_record(tmp_path: Path, at: object) -> None:
+def test_record_without_a_start_time(tmp_path: Path, at: object) -> None:
     store = Store(str(tmp_path / "store"))
     commit(store, A, ["t1"])
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "failed", "started_at": at, "host": "h"}
@@ -55,7 +56,7 @@ def test_other_times_that_are_none_are_not_known(tmp_path: Path, at: str) -> Non
     assert seen == (1e9, None, None) and invoke("logs", "t1", "--store", store.root)[0] == 0
 
 
-def test_a_task_file_that_is_a_link_to_itself_is_said_to_be_one(tmp_path: Path) -> None:
+def test_self_linking_task_file(tmp_path: Path) -> None:
     (tmp_path / "law.py").symlink_to("law.py")
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "s", "task": "./law.py:law", "grid": {"depth": [1]}}))
     (tmp_path / "me.yaml").symlink_to("me.yaml")
@@ -66,7 +67,7 @@ def test_a_task_file_that_is_a_link_to_itself_is_said_to_be_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["a: " + "[" * DEEP, "{" * DEEP, "- " * DEEP, "? " * DEEP])
-def test_a_sweep_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, text: str) -> None:
+def test_deeply_nested_sweep_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(SweepError, match="nested too deeply|not YAML"):
         load_sweep(str(tmp_path / "s.yaml"))
@@ -83,7 +84,7 @@ def test_a_sweep_file_without_an_end_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_cluster_file_without_an_end_or_nested_without_one_is_refused(tmp_path: Path) -> None:
+def test_endless_or_nested_cluster_file(tmp_path: Path) -> None:
     with pytest.raises(SlurmError, match="/dev/zero has more than 1024 kB"):
         load_profile("/dev/zero")
     few = DEEP // 5  # the time that tomllib takes for a key grows as its square
@@ -93,7 +94,7 @@ def test_a_cluster_file_without_an_end_or_nested_without_one_is_refused(tmp_path
             load_profile(str(tmp_path / "c.toml"))
 
 
-def test_an_index_of_code_that_is_nested_too_deeply_is_damage(tmp_path: Path) -> None:
+def test_deeply_nested_code_index(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     for index in (b"[" * DEEP, b"[]", b'{"files": 3, "main": ""}', b'{"files": {"a": 1}}'):
         store.write(code_index_path(hash_index(index)), index)
@@ -101,7 +102,7 @@ def test_an_index_of_code_that_is_nested_too_deeply_is_damage(tmp_path: Path) ->
     assert {finding.kind for finding in verify(store).findings} == {"damaged"}
 
 
-def test_a_commit_whose_words_are_nested_too_deeply_is_damage(tmp_path: Path) -> None:
+def test_deeply_nested_commit(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     commit(store, A, ["t1"])
     path = f"trials/sweep=s/{A}.parquet"
@@ -137,7 +138,7 @@ def long_texts(store: Store) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [many_rows, long_texts])
-def test_a_small_file_of_trials_that_stands_for_gigabytes_is_not_decoded(tmp_path: Path, make: object) -> None:
+def test_decompression_bomb_in_trials(tmp_path: Path, make: object) -> None:
     content = make(Store(str(tmp_path / "made")))  # type: ignore[operator]
     assert len(content) < 500_000
     with pytest.raises(pa.ArrowInvalid, match="decode to .* more than the limit"):
@@ -162,7 +163,7 @@ sys.exit(result.exit_code)
 """
 
 
-def test_what_compresses_well_and_is_no_bomb_is_read() -> None:
+def test_large_compressible_file_is_read() -> None:
     table = pa.table({"trial_id": ["t" * 16] * 1_000_000, "nc1": pa.array([0.5] * 1_000_000)})
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
@@ -170,26 +171,14 @@ def test_what_compresses_well_and_is_no_bomb_is_read() -> None:
     assert read_parquet(sink.getvalue()).num_rows == 1_000_000
 
 
-def test_no_text_of_a_store_is_a_formula_or_an_escape_in_csv(tmp_path: Path) -> None:
+def test_csv_holds_no_formula_or_escape(tmp_path: Path) -> None:
     results = results_of(Store(str(tmp_path)))
-    texts = [
-        "=cmd|' /C calc'!A0",
-        "+1+1",
-        "-2+3",
-        "@SUM(A1)",
-        "\t=1",
-        "\uff1d1",
-        "\x1b[2J\x9b",
-        "a\nb",
-        "-1.5e-3",
-        "plain",
-    ]
+    formulas = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\uff1d1"]
+    texts = [*formulas, "\x1b[2J\x9b", "a\nb", "-1.5e-3", "plain"]
     values = ", ".join("('" + text.replace("'", "''") + "', -1.5)" for text in texts)
     sink = io.StringIO()
     write_csv(results.sql(f'select * from (values {values}) as t("=1+1", n)'), sink)
-    import csv
-
     header, *rows = csv.reader(io.StringIO(sink.getvalue()))
     assert header == ["'=1+1", "n"] and {row[1] for row in rows} == {"-1.5"}
-    expected = ["'=cmd|' /C calc'!A0", "'+1+1", "'-2+3", "'@SUM(A1)", "'\t=1", "'\uff1d1", "\\x1b[2J\\x9b", "a\nb"]
-    assert [row[0] for row in rows] == [*expected, "-1.5e-3", "plain"]
+    expected = [*(f"'{formula}" for formula in formulas), "\\x1b[2J\\x9b", "a\nb", "-1.5e-3", "plain"]
+    assert [row[0] for row in rows] == expected

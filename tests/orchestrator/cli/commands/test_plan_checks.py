@@ -1,29 +1,33 @@
 """`plan` finds before the training what could not be stored or fitted after it."""
 
+import contextlib
 import json
 import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
+from tests.support.here import invoke, printed, refused
 
 SWEEP = "name: s\ntask: collapse\nparams: {arch: rn1, dataset: digits, width: 8, steps: 5}\n"
 
 
 def plan(folder: Path, *arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["plan", str(folder / "s.yaml"), "--store", str(folder / "store"), *arguments])
-    return result.exit_code, result.output
+    return invoke("plan", folder / "s.yaml", "--store", folder / "store", *arguments)
 
 
-def test_a_store_without_permission_to_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("closed", ["", "store/trials"])
+def test_unwritable_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
     (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3]}}\n")
     assert plan(tmp_path)[0] == 0
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write everywhere
-    code, output = plan(tmp_path)
-    assert code == 2 and f"no permission to write to {tmp_path}" in output
+    (folder := tmp_path / closed).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)  # root may write everywhere
+    for sweep in (tmp_path / "s.yaml", "papers/pfc"):
+        assert f"no permission to write to {folder}" in refused("plan", sweep, "--store", tmp_path / "store")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_a_store_without_permission_to_write_is_refused(tmp_path: Path, monkeypa
         ("{depth: [2, 3, 5]}", "{metric: nc1, x: depth // 2 + 1}", True),
     ],
 )
-def test_a_fit_over_too_few_values_is_remarked_on(tmp_path: Path, grid: str, fit: str, is_thin: bool) -> None:
+def test_few_values_for_a_fit(tmp_path: Path, grid: str, fit: str, is_thin: bool) -> None:
     (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {grid}\nfit: [{fit}]\n")
     code, output = plan(tmp_path, "--json")
     remarks = json.loads(output)["remarks"]
@@ -128,7 +132,13 @@ def test_impossible_fits_and_seeds_are_refused(tmp_path: Path, text: str, expect
     assert code == 2 and expected in output
 
 
-@pytest.mark.parametrize("fit", ["layer: 3", "layer: -3", "x_min: 3", "x: depth - 2", "over: depth, x: width"])
+POSSIBLE = (
+    *("layer: 3", "layer: -3", "x_min: 3", "x: depth - 2", "over: depth, x: width", "where: weight_decay > 0"),
+    *('where: "nc1 > 0 and depth in (2, 3)"', "where: status = 'ok'"),
+)
+
+
+@pytest.mark.parametrize("fit", POSSIBLE)
 def test_possible_fits_pass(tmp_path: Path, fit: str) -> None:
     (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3, 5]}}\nfit: [{{metric: nc1, {fit}}}]\n")
     assert plan(tmp_path)[0] == 0
@@ -145,21 +155,10 @@ def test_trials_without_positive_x_are_named(tmp_path: Path) -> None:
     assert "leaves out trials with depth - 2 = 0, not above 0" in " ".join(plan(tmp_path)[1].split())
 
 
-def test_unwritable_folder_inside_a_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {{depth: [2, 3]}}\n")
-    trials = tmp_path / "store" / "trials"
-    trials.mkdir(parents=True)
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != trials)  # root may write everywhere
-    for sweep in (str(tmp_path / "s.yaml"), "papers/pfc"):
-        result = CliRunner().invoke(app, ["plan", sweep, "--store", str(tmp_path / "store")])
-        assert result.exit_code == 2 and f"no permission to write to {trials}" in result.output
-
-
 @pytest.mark.parametrize("command", [["status"], ["sweeps", "list"], ["query", "select 1"], ["fit", "s"], ["verify"]])
 def test_folder_that_is_no_store_is_refused(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "thesis.tex").touch()
-    result = CliRunner().invoke(app, [*command, "--store", str(tmp_path)])
-    assert result.exit_code == 2 and "is not a store: it holds thesis.tex" in result.output
+    assert "is not a store: it holds thesis.tex" in refused(*command, "--store", tmp_path)
 
 
 def test_objective_typo_shows_the_columns_with_values(tmp_path: Path) -> None:
@@ -169,8 +168,38 @@ def test_objective_typo_shows_the_columns_with_values(tmp_path: Path) -> None:
     )
     search = "search: {trials: 2, sampler: random, params: {depth: [1, 2]}, objective: heigth}"
     (tmp_path / "s.yaml").write_text(f"name: s\ntask: ./t.py:t\n{search}\n")
-    arguments = ["run", str(tmp_path / "s.yaml"), "--workers", "1", "--store", str(tmp_path / "store")]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2 and "the first 2 random" in result.output
-    shown = " ".join(result.output.split())
-    assert 'Did you mean "height"?' in shown and "Columns with a value: trial_id, sweep" in shown
+    output = printed("run", tmp_path / "s.yaml", "--workers", "1", "--store", tmp_path / "store", code=2)
+    shown = " ".join(output.split())
+    assert "the first 2 random" in shown
+    assert 'Did you mean "height"?' in shown
+    assert "Columns with a value: trial_id, sweep" in shown
+
+
+SLOW = """
+import time
+import numpy as np
+
+def make():
+    time.sleep(1)
+    return np.random.default_rng(0).normal(size=(20, 4)), np.arange(20) % 2
+"""
+
+
+@pytest.mark.slow
+def test_slow_plan_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.py").write_text(SLOW)
+    Path("s.yaml").write_text(SWEEP.replace("digits", '"./data.py:make"') + "grid: {depth: [2]}\n")
+    script = "from depthrate.orchestrator.api import planning\nplanning.SLOW_NOTICE_AFTER_S = {}\nimport depthrate\n"
+    script += "depthrate.load('s.yaml').plan()\n"
+    for patience_s, is_terminal, is_said in ((0.2, True, True), (0.2, False, False), (60.0, True, False)):
+        master, slave = pty.openpty() if is_terminal else os.pipe()
+        command = [sys.executable, "-c", script.format(patience_s)]
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=slave)
+        os.close(slave)
+        said = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while part := os.read(master, 4096):
+                said += part
+        os.close(master)
+        assert running.wait() == 0 and (b"reading the sweep, its code and its data" in said) == is_said, said

@@ -3,15 +3,12 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
+from tests.support.here import answer, printed
 
 
 def planned(tmp_path, *arguments):
-    result = CliRunner().invoke(app, ["plan", "quickstart", "--store", str(tmp_path / "store"), *arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
+    return printed("plan", "quickstart", "--store", tmp_path / "store", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -20,11 +17,7 @@ def planned(tmp_path, *arguments):
         ([], {"native"}, "all packs train natively (kernels are built once per machine and width, in seconds)"),
         (["--engine", "eager"], {"eager"}, "all packs train eagerly"),
         (["--engine", "compiled"], {"compiled"}, "all packs train compiled (once per machine and shape)"),
-        (
-            ["--set", "arch=mlp", "--set", "steps=60000"],
-            {"eager", "compiled"},
-            " packs train compiled (once per machine",
-        ),
+        (["--set", "arch=mlp", "--set", "steps=60000"], {"eager", "compiled"}, " packs train compiled"),
     ],
 )
 def test_a_plan_says_which_packs_train_how(tmp_path, arguments, engines, sentence):
@@ -33,9 +26,7 @@ def test_a_plan_says_which_packs_train_how(tmp_path, arguments, engines, sentenc
     assert sentence in planned(tmp_path, *arguments)
 
 
-def test_without_a_compiler_trials_on_this_machine_train_eagerly_unless_something_else_is_asked_for(
-    tmp_path, monkeypatch
-):
+def test_no_compiler_means_eager(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "all packs train eagerly" in planned(tmp_path)
     assert "all packs train natively" in planned(tmp_path, "--engine", "native")  # and fail, saying why
@@ -46,7 +37,6 @@ def test_a_task_without_the_choice_has_no_engine(tmp_path):
         "import depthrate\n@depthrate.task()\ndef law(*, depth: int):\n    return {'metrics': [{'layer': depth, 'nc1': 1.0}]}\n"
     )
     (tmp_path / "s.yaml").write_text(f"name: s\ntask: {tmp_path}/law.py:law\nparams: {{depth: 2}}\n")
-    arguments = ["plan", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store")]
-    output = CliRunner().invoke(app, [*arguments, "--json"]).output
-    assert [pack["engine"] for pack in json.loads(output)["packs"]] == [None]
-    assert "eagerly" not in CliRunner().invoke(app, arguments).output
+    arguments = ["plan", tmp_path / "s.yaml", "--store", tmp_path / "store"]
+    assert [pack["engine"] for pack in answer(*arguments)["packs"]] == [None]
+    assert "eagerly" not in printed(*arguments)

@@ -11,7 +11,7 @@ def law(*, depth: int):
 """
 
 
-def test_a_folder_of_sweeps_is_planned_a_row_a_sweep_and_says_what_each_lacks(tmp_path, monkeypatch):
+def test_folder_plan_has_a_row_per_sweep(tmp_path, monkeypatch):
     monkeypatch.setenv("DEPTHRATE_DATA", str(tmp_path / "data"))
     store = tmp_path / "store"
     folder = tmp_path / "sweeps"
@@ -32,7 +32,7 @@ def test_a_folder_of_sweeps_is_planned_a_row_a_sweep_and_says_what_each_lacks(tm
     assert "missing in 1 sweep: data set 'mnist' not found in " in text and "3 sweeps: " in text
 
 
-def test_the_shipped_sweeps_of_a_folder_have_a_row_each(tmp_path):
+def test_shipped_sweeps_have_a_row_each(tmp_path):
     rows = json.loads(printed("plan", "papers/words/", "--store", tmp_path / "store", "--json"))
     assert len(rows) > 10 and all(row["sweep"].startswith("papers/words/") for row in rows)
     assert {row["lacks"] for row in rows} == {None} and all(row["hours"] > 0 for row in rows)

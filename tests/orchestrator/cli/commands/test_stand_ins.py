@@ -20,11 +20,7 @@ BESIDE = {
     "accepted code": ["trust", "plan"],
 }
 """What a user keeps beside stores, and the commands that read it."""
-_PATHS = [
-    name
-    for name in vars(paths)
-    if name.endswith("_path") and not name.startswith("is_") and not name.endswith("_of_path")
-]
+_PATHS = [name for name in vars(paths) if name.endswith("_path") and not name.startswith("is_") and "_of_" not in name]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +29,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
 
 
 @pytest.mark.slow
-def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Matrix) -> None:
+def test_every_path_kind_is_tried(matrix: Matrix) -> None:
     made = {
         "table_path": paths.table_path("curves", "s", "a", 1),
         "data_path": paths.data_path("trials/sweep=s/a.parquet", "metrics"),
@@ -58,7 +54,7 @@ def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Ma
     "kind", [pytest.param(name, marks=[] if index % 5 == 0 else pytest.mark.slow) for index, name in enumerate(NAMES)]
 )
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux says it")
-def test_no_command_hangs_or_fills_memory_whatever_stands_in_place_of_a_file(matrix: Matrix, kind: str) -> None:
+def test_commands_survive_foreign_file_kinds(matrix: Matrix, kind: str) -> None:
     index, stand_ins = NAMES.index(kind), list(STAND_INS)
     cheap = [name for name in matrix.names if name not in COSTLY]
     sample = {
@@ -78,7 +74,7 @@ def test_no_command_hangs_or_fills_memory_whatever_stands_in_place_of_a_file(mat
 )
 @pytest.mark.parametrize("kind", BESIDE)
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux says it")
-def test_what_is_kept_beside_stores_is_read_as_carefully(matrix: Matrix, kind: str, stand_in: str) -> None:
+def test_state_files_are_read_carefully(matrix: Matrix, kind: str, stand_in: str) -> None:
     for outcome in matrix.outcomes(kind, stand_in, BESIDE[kind]):
         assert not outcome.is_fault, outcome
 
@@ -87,7 +83,7 @@ def test_what_is_kept_beside_stores_is_read_as_carefully(matrix: Matrix, kind: s
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("stand_in", STAND_INS)
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux says it")
-def test_every_command_meets_every_kind_of_file_with_something_in_its_place(matrix: Matrix, stand_in: str) -> None:
+def test_every_command_and_file_kind(matrix: Matrix, stand_in: str) -> None:
     """A sixth of the pairs of a command and a kind once, with one of the stand-ins; with DEPTHRATE_TEST_LONG all pairs with all
     stand-ins. Costly commands meet pipes and 10 GB only."""
     turn = list(STAND_INS).index(stand_in)

@@ -30,9 +30,7 @@ def break_off(monkeypatch: pytest.MonkeyPatch, module: str, name: str, looks: se
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_survives_an_unreachable_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Enough(Exception):
         pass
 

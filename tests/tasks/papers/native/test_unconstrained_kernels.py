@@ -13,13 +13,8 @@ from depthrate.tasks.training.engines.native import native_library
 from tests.support.native_trials import assert_native_pack, error, taken
 from tests.support.training_context import Context, ids_of
 
-SHAPES = {
-    "held 5": (5, 3, "float32"),
-    "held 9": (9, 4, "float64"),
-    "deep 5": (5, 3, "relu", "float32"),
-    "deep 30": (30, 10, "none", "float32"),
-    "deep 30 relu": (30, 10, "relu", "float64"),
-}
+SHAPES = {"held 5": (5, 3, "float32"), "held 9": (9, 4, "float64"), "deep 5": (5, 3, "relu", "float32")}
+SHAPES |= {"deep 30": (30, 10, "none", "float32"), "deep 30 relu": (30, 10, "relu", "float64")}
 """Dimension, classes, activation of `dufm`, dtype: few, so that libraries are built once for many cases."""
 each_shape = pytest.mark.parametrize("name", SHAPES)
 
@@ -54,12 +49,8 @@ def cases(name):
         if task is DUFM:
             changes = {"depth": rng.choice([1, 2, 4, 9]), "samples_per_class": rng.choice([1, 7, 13, 50])}
         else:
-            changes = {
-                "samples_per_class": rng.choice([1, 7, 33]),
-                "loss": rng.choice(["mse", "ce"]),
-                "start": rng.choice(["input", "normal"]),
-                "scaled_steps": rng.random() < 0.7,
-            }
+            changes = {"samples_per_class": rng.choice([1, 7, 33]), "loss": rng.choice(["mse", "ce"])}
+            changes |= {"start": rng.choice(["input", "normal"]), "scaled_steps": rng.random() < 0.7}
             changes |= {"depth": rng.choice([1, 2, 9])} if task is MUFM else {}
         made.append(task.training([task.read(params) for params in trials_of(task, shape, **changes)], None))
     return made
@@ -84,7 +75,7 @@ def test_steps_are_the_eager_ones_but_for_rounding(name):
 
 @pytest.mark.slow
 @each_shape
-def test_a_trial_is_the_same_in_every_pack_and_with_any_steps_a_call(name):
+def test_invariant_to_pack_and_calls(name):
     for training in cases(name):
         together = taken(natively(training.begin()), 25, most=25)
         for members, most in (([0], 1), ([3, 1], 7)):
@@ -96,14 +87,14 @@ def test_a_trial_is_the_same_in_every_pack_and_with_any_steps_a_call(name):
 @pytest.mark.parametrize(
     "task", [UFM, MUFM, pytest.param(DUFM, marks=pytest.mark.slow)], ids=lambda task: getattr(task, "name", "dufm")
 )
-def test_a_pack_is_the_same_alone_and_interrupted_and_notes_who_diverges(task):
+def test_fused_alone_interrupted_and_diverged(task):
     trials = trials_of(task, SHAPES["deep 5" if task is DUFM else "held 5"], 3, samples_per_class=4)
     trials[1] = {**trials[1], "lr": 1e6}
     assert task.engine(trials[0], Engine.AUTO, "cpu") is Engine.NATIVE
     assert_native_pack(task, trials)
 
 
-def test_the_exact_solver_has_no_steps_and_so_no_engine():
+def test_exact_solver_has_no_engine():
     (params,) = trials_of(MUFM, SHAPES["held 5"], 1, solver="exact", steps=None, lr=0.1, samples_per_class=3)
     context = Context(ids_of([params]), engine=Engine.NATIVE)
     assert [result.status for result in MUFM.run([params], context)] == ["ok"]

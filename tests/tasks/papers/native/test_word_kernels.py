@@ -47,12 +47,9 @@ def cases(shape):
     rng = random.Random(repr(shape))
     for _ in range(4):
         samples = rng.choice([1, 2, 7])
-        changes = {
-            "vocabulary_size": shape[0] * rng.choice([1, 5, 40]),
-            "batch_size": rng.choice([None, 1, 9, shape[2] * samples - 1]),
-            "schedule": rng.choice(["constant", "cosine"]),
-            "weight_decay": rng.choice([0.0, 0.3]),
-        }
+        batch_sizes = [None, 1, 9, shape[2] * samples - 1]
+        changes = {"vocabulary_size": shape[0] * rng.choice([1, 5, 40]), "batch_size": rng.choice(batch_sizes)}
+        changes |= {"schedule": rng.choice(["constant", "cosine"]), "weight_decay": rng.choice([0.0, 0.3])}
         fused = [samples] * 4 if changes["batch_size"] is None else [samples, 7, samples, 9]
         yield [params_of(seed, shape, **changes, samples_per_sequence=n) for seed, n in enumerate(fused)]
 
@@ -86,7 +83,7 @@ PARAMETERS = [pytest.param(SHAPES[0], id="small")] + [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", PARAMETERS)
-def test_a_step_is_as_near_to_float64_as_the_eager_one(shape):
+def test_step_matches_float64(shape):
     for trials in cases(shape):
         eager, native = trainer_of(trials), trainer_of(trials, native=True)
         exact = trainer_of([{**params, "dtype": "float64"} for params in trials])
@@ -110,7 +107,7 @@ def test_a_step_is_as_near_to_float64_as_the_eager_one(shape):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", PARAMETERS)
-def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_interruption(shape):
+def test_invariant_to_pack_calls_and_interruption(shape):
     for trials in cases(shape):
         together = taken(trainer_of(trials, native=True), 25, most=25)
         for members, most in (([0], 1), ([3, 1], 7)):
@@ -126,7 +123,7 @@ def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_in
         assert torch.equal(taken(first, 25, most=3), together[[1, 3]]), trials[0]
 
 
-def test_factors_are_folded_into_their_matrix_as_in_eager_steps():
+def test_factors_fold_as_in_eager():
     trials = [params_of(seed, SHAPES[0], weight_decay=1.9, weight_decay_embedding=1.5, lr=0.5) for seed in range(2)]
     eager, native = trainer_of(trials), trainer_of(trials, native=True)
     for _ in range(25):
@@ -138,7 +135,7 @@ def test_factors_are_folded_into_their_matrix_as_in_eager_steps():
     assert error(weights(native), weights(eager)) < 1e-3
 
 
-def test_near_the_start_outputs_decide_what_is_right_not_probabilities_which_are_all_alike():
+def test_outputs_decide_accuracy_near_the_start():
     trials = [params_of(seed, SHAPES[0], init_scale=1e-5, batch_size=None) for seed in range(2)]
     eager, native = trainer_of(trials), trainer_of(trials, native=True)
     eager.step(), native.step()
@@ -159,19 +156,17 @@ def test_a_step_that_is_another_is_refused():
         trainer.use_native(wrong)
 
 
-def test_it_is_chosen_on_a_cpu_and_refused_elsewhere():
+def test_engine_needs_a_cpu():
     params = params_of(0, SHAPES[0])
     asked = (Engine.AUTO, Engine.NATIVE, Engine.COMPILED, Engine.EAGER)
     assert [WORDS.engine(params, item, "cpu") for item in asked] == [Engine.NATIVE] * 2 + [Engine.EAGER] * 2
     assert WORDS.engine(params, Engine.AUTO, "cuda") is Engine.EAGER
-    with pytest.raises(
-        EngineError, match="native steps do not support these trials: .*the device is cuda.*--engine auto"
-    ):
+    with pytest.raises(EngineError, match="native steps do not support these trials: .*device is cuda.*--engine auto"):
         WORDS.engine(params, Engine.NATIVE, "cuda")
 
 
 @pytest.mark.slow
-def test_a_pack_is_the_same_alone_and_interrupted_and_notes_who_diverges():
+def test_fused_alone_interrupted_and_diverged():
     trials = [params_of(seed, SHAPES[0], batch_size=9, samples_per_sequence=5) for seed in range(3)]
     trials[1] = {**trials[1], "lr": 1e6, "init_scale": 1e6, "weight_decay": 0.0, "weight_decay_embedding": 0.0}
     whole = assert_native_pack(WORDS, trials)

@@ -44,7 +44,7 @@ def equal_decays(num_classes, depth, decay=0.004, samples_per_class=1):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_closed_forms_are_the_objective_at_the_explicit_matrices(seed):
+def test_closed_forms_equal_the_objective(seed):
     rng = np.random.default_rng(seed)
     for r, depth in itertools.product(range(4, 10), range(3, 7)):
         classes, samples = r * (r - 1) // 2, int(rng.integers(1, 6))
@@ -64,13 +64,13 @@ def test_the_gradient_is_zero_at_deep_neural_collapse(num_classes, depth):
 
 @pytest.mark.parametrize("decay", [3e-3, 1e-4])
 @pytest.mark.parametrize(("r", "depth"), [(5, 3), (5, 4), (5, 6), (6, 3), (6, 4), (6, 5), (7, 3)])
-def test_the_gradient_is_zero_at_the_graph_of_10_and_15_classes(r, depth, decay):
+def test_graph_gradient_vanishes(r, depth, decay):
     problem = equal_decays(r * (r - 1) // 2, depth, decay)
     assert norm(objective(problem, srg_solution(problem, r * (r - 1) // 2))[1]) < 1e-10
 
 
 @pytest.mark.parametrize(("r", "depth"), [(4, 3), (4, 5), (7, 4), (8, 3), (9, 4)])
-def test_the_graph_of_other_classes_is_no_stationary_point(r, depth):
+def test_other_class_counts_are_not_stationary(r, depth):
     """What is left of the gradient goes with lambda, so it is no rounding: better solutions are nearby."""
     classes = r * (r - 1) // 2
     for decay in (1e-3, 1e-5):
@@ -135,7 +135,7 @@ def test_limits_of_the_ratio(r, ratios):
 
 
 @pytest.mark.parametrize(("depth", "rate"), [(3, 0.0), (4, -1 / 10), (5, -1 / 6), (6, -3 / 14), (7, -1 / 4)])
-def test_the_ratio_falls_over_k_at_the_rate_of_theorem_5(depth, rate):
+def test_ratio_falls_as_theorem_5(depth, rate):
     """At L = 3 there is no rate: the ratio rises from K = 10 on, towards 1."""
     sizes = (30, 1000, 3000)  # K = 435 to 4,498,500
     ratios = [limit_ratio(r, depth) for r in sizes]
@@ -144,13 +144,13 @@ def test_the_ratio_falls_over_k_at_the_rate_of_theorem_5(depth, rate):
     assert depth > 3 or limit_ratio(5, 3) < ratios[0] < ratios[1] < ratios[2] < 1
 
 
-def test_a_large_graph_is_the_objective_at_its_matrices():
+def test_large_graph_equals_its_matrices():
     problem = equal_decays(435, 4, decay=1e-5)
     assert objective(problem, srg_solution(problem, 435))[0] == pytest.approx(srg_loss(problem), rel=1e-12)
     assert srg_loss(problem) / dnc_loss(problem) == pytest.approx(limit_ratio(30, 4), rel=1e-3)
 
 
-def test_a_cut_graph_of_all_classes_is_the_graph():
+def test_complete_cut_graph():
     for r, depth in ((4, 3), (5, 4), (6, 5)):
         problem = equal_decays(r * (r - 1) // 2, depth)
         assert cut_graph_branch(problem, r).minimum()[1] == pytest.approx(
@@ -175,7 +175,7 @@ def test_which_numbers_of_classes_have_the_graph():
 
 
 @pytest.mark.parametrize("r", range(4, 13))
-def test_the_graph_is_found_in_any_order_and_nothing_else_is(r):
+def test_graph_is_recognised_in_any_order(r):
     graph, rng = TriangularGraph(r), np.random.default_rng(r)
     adjacency = graph.adjacency_KK.astype(int)
     common = adjacency @ adjacency

@@ -33,18 +33,15 @@ def run(trials):
 def trainer_of(trials, make=None):
     training = DUFM.training([DUFM.read(params) for params in trials], None)
     data = training.dataset
-    return (make or training.trainer)(
-        training.network, training.plan, training.hyperparameters, torch.tensor(data.x_NI), torch.tensor(data.labels_N)
-    )
+    given = training.network, training.plan, training.hyperparameters
+    return (make or training.trainer)(*given, torch.tensor(data.x_NI), torch.tensor(data.labels_N))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"activation": "none"}, {"depth": 1}, {"schedule": "cosine"}])
-def test_a_step_by_hand_is_a_step_by_autograd(params):
-    trials = [
-        trial(dtype="float64", **params, seed=seed, lr=0.1 + 0.1 * seed, weight_decay_features=0.02 * seed)
-        for seed in range(3)
-    ]
+def test_manual_step_equals_autograd(params):
+    shared = params | {"dtype": "float64"}
+    trials = [trial(**shared, seed=seed, lr=0.1 + 0.1 * seed, weight_decay_features=0.02 * seed) for seed in range(3)]
     by_hand = trainer_of(trials)
     reference = trainer_of(trials, FusedTrainer)
     reference.theta_TP = by_hand.theta_TP.clone()
@@ -55,7 +52,7 @@ def test_a_step_by_hand_is_a_step_by_autograd(params):
 
 
 @pytest.mark.slow
-def test_the_step_by_hand_is_what_runs_whatever_engine_is_asked_for():
+def test_manual_step_ignores_the_engine():
     trials = [trial()]
     asked = Context(ids_of(trials), engine=Engine.COMPILED)
     assert_same(list(DUFM.run(trials, asked)), run(trials))
@@ -90,22 +87,18 @@ def test_objective_and_ratios_are_the_theorys():
     assert last["best_known"] == pytest.approx(dnc_loss(problem_of(DUFM.read(params))), rel=1e-12)
     assert last["grad_norm"] < 1e-10 and last["accuracy"] == 1
     row = result.tables["metrics"][-1]
-    assert (
-        "class_order" not in row
-        and row["solution"] == SolutionKind.DNC
-        and row["dnc2"] == pytest.approx(1)
-        and row["dnc3"] < 1e-6
-    )
+    assert "class_order" not in row
+    assert row["solution"] == SolutionKind.DNC
+    assert row["dnc2"] == pytest.approx(1)
+    assert row["dnc3"] < 1e-6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("init", ["dnc", "srg"])
-def test_from_a_closed_form_with_noise_the_objective_never_rises(init):
-    params = [
-        trial(depth=4, num_classes=10, samples_per_class=2, width=12, weight_decay=0.004, weight_decay_features=0.1)
-        | {"init": init, "init_noise": 0.01, "lr": 0.01, "dtype": "float64", "steps": 300, "seed": seed}
-        for seed in range(2)
-    ]
+def test_noisy_closed_form_descends(init):
+    start = trial(depth=4, num_classes=10, samples_per_class=2, width=12, weight_decay=0.004, weight_decay_features=0.1)
+    start |= {"init": init, "init_noise": 0.01, "lr": 0.01, "dtype": "float64", "steps": 300}
+    params = [start | {"seed": seed} for seed in range(2)]
     for result in run(params):
         values = [row["objective"] for row in result.tables["curves"]]
         assert len(values) > 15 and all(after <= before + 1e-12 for before, after in itertools.pairwise(values))
@@ -116,11 +109,9 @@ def test_from_a_closed_form_with_noise_the_objective_never_rises(init):
 @pytest.mark.parametrize(
     "shape", [{"num_classes": 2, "depth": 3}, {"num_classes": 2, "depth": 4}, {"num_classes": 4, "depth": 2}]
 )
-def test_with_two_classes_or_two_layers_no_run_beats_collapse(shape):
-    trials = [
-        trial(**shape, samples_per_class=2, width=6, weight_decay=0.03, lr=0.4, dtype="float64", steps=600, seed=seed)
-        for seed in range(4)
-    ]
+def test_collapse_is_optimal_for_small_cases(shape):
+    given = shape | {"samples_per_class": 2, "width": 6, "weight_decay": 0.03, "lr": 0.4}
+    trials = [trial(**given, dtype="float64", steps=600, seed=seed) for seed in range(4)]
     ratios = [result.tables["curves"][-1]["loss_over_dnc"] for result in run(trials)]
     assert min(ratios) > 1 - 1e-12 and min(ratios) < 1.05
 
@@ -144,10 +135,8 @@ def test_six_classes_collapse_to_a_bipartite_graph(weight_decay, optimum, of_col
     Six neurons are -1 at the ends of an edge and +1 at other vertices up to a factor, three belong to the vertices of one side.
     """
     shape = {"num_classes": 6, "samples_per_class": 1, "width": 12, "lr": 0.3, "schedule": "cosine", "dtype": "float64"}
-    starts = [
-        trial(**shape, init="bipartite", weight_decay=weight_decay, steps=40_000, measure_steps=[], seed=seed)
-        for seed in (2, 4, 7)
-    ]
+    given = shape | {"init": "bipartite", "weight_decay": weight_decay, "steps": 40_000, "measure_steps": []}
+    starts = [trial(**given, seed=seed) for seed in (2, 4, 7)]
     for result in run(starts):
         last, row = result.tables["curves"][-1], result.tables["metrics"][-1]
         assert last["objective"] == pytest.approx(optimum, abs=1e-6)
@@ -156,9 +145,8 @@ def test_six_classes_collapse_to_a_bipartite_graph(weight_decay, optimum, of_col
 
 
 def test_a_bipartite_start_has_classes_as_edges():
-    start = trainer_of(
-        [trial(num_classes=8, width=9, samples_per_class=2, depth=4, init="bipartite", dtype="float64")]
-    ).parameters()
+    shape = {"num_classes": 8, "width": 9, "samples_per_class": 2, "depth": 4}
+    start = trainer_of([trial(**shape, init="bipartite", dtype="float64")]).parameters()
     h_ND = start["H_1"][0, ::2]
     gram_KK = (h_ND @ h_ND.T).numpy()
     edges = [(a, b) for a in range(2) for b in range(4)]
@@ -168,10 +156,8 @@ def test_a_bipartite_start_has_classes_as_edges():
 
 
 def test_scale_and_noise_of_a_start():
-    plain, scaled, noisy = (
-        trainer_of([trial(dtype="float64", **params)]).theta_TP[0]
-        for params in ({}, {"init_scale": 3.0}, {"init_noise": 0.1})
-    )
+    changes = ({}, {"init_scale": 3.0}, {"init_noise": 0.1})
+    plain, scaled, noisy = (trainer_of([trial(dtype="float64", **params)]).theta_TP[0] for params in changes)
     torch.testing.assert_close(scaled, 3 * plain)
     assert 0.05 < (noisy - plain).norm() / plain.norm() < 0.2
 
@@ -204,9 +190,8 @@ def test_bad_input(params, words):
 
 def test_no_regularisation_has_no_closed_forms():
     (result,) = run([trial(weight_decay=0)])
-    assert result.tables["curves"][-1]["loss_over_dnc"] is None and math.isfinite(
-        result.tables["curves"][-1]["objective"]
-    )
+    assert result.tables["curves"][-1]["loss_over_dnc"] is None
+    assert math.isfinite(result.tables["curves"][-1]["objective"])
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_the_unconstrained_models_optimum_is_the_closed_form():
 
 @pytest.mark.parametrize(("decay", "features"), [(0.05, 0.01), (0.5, 0.3), (2.0, 1.0)])
 @pytest.mark.parametrize("loss", ["mse", "ce"])
-def test_the_closed_form_holds_for_both_losses_and_where_zero_is_best(loss, decay, features):
+def test_closed_form_holds_for_both_losses(loss, decay, features):
     closed = ufm_optimum(loss, num_classes=3, weight_decay=decay, weight_decay_features=features)
     found = optimum(problem(np.zeros((12, 4)), 3, decay, features), loss)
     assert found.objective == pytest.approx(closed, abs=1e-10)
@@ -57,7 +57,7 @@ def test_the_closed_form_holds_for_both_losses_and_where_zero_is_best(loss, deca
 
 
 @pytest.mark.parametrize("loss", ["mse", "ce"])
-def test_the_exact_solver_reports_the_objective_of_its_point_which_is_stationary(loss):
+def test_exact_solution_is_stationary(loss):
     given = problem(gaussian(1, 3, 6, 5), 3, 0.02, 0.01)
     found = optimum(given, loss)
     assert value(given, loss, found.h_ND, found.weight_KD) == pytest.approx(found.objective, rel=1e-12)
@@ -70,7 +70,7 @@ def test_the_exact_solver_reports_the_objective_of_its_point_which_is_stationary
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 5, 10])
-def test_blocks_are_one_block_with_a_share_of_the_proximity(blocks):
+def test_blocks_share_the_proximity(blocks):
     """Theorem 3, with the L that its print drops: all L layers and W are minimised together, by another solver."""
     x, classes, decay, proximity = gaussian(2, 3, 4, 4), 3, 0.02, 0.05
     targets, count = np.repeat(np.eye(classes), 4, axis=0), len(x)
@@ -88,13 +88,8 @@ def test_blocks_are_one_block_with_a_share_of_the_proximity(blocks):
 
     found = optimum(problem(x, classes, decay, proximity / blocks))
     start = np.concatenate([found.weight_KD.ravel() + 0.1, *[x.ravel()] * blocks])
-    joint = minimize(
-        multilayer,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        options={"ftol": 0, "gtol": 1e-11, "maxiter": 20000, "maxfun": 40000},
-    )
+    options = {"ftol": 0, "gtol": 1e-11, "maxiter": 20000, "maxfun": 40000}
+    joint = minimize(multilayer, start, jac=True, method="L-BFGS-B", options=options)
     assert joint.fun == pytest.approx(found.objective, rel=1e-8)
     layers = joint.x[12:].reshape(blocks, *x.shape)
     line = [x + (layer + 1) / blocks * (found.h_ND - x) for layer in range(blocks)]
@@ -103,7 +98,7 @@ def test_blocks_are_one_block_with_a_share_of_the_proximity(blocks):
         assert abs(optimum(problem(x, classes, decay, proximity)).objective / found.objective - 1) > 1e-3
 
 
-def test_at_large_lambda_features_take_one_gradient_step_from_their_input():
+def test_large_lambda_is_one_gradient_step():
     """Theorem 4, expanded in 1 / lambda: W is ridge regression on X, H = X + (Y - X W^T) W / lambda, and PFC1(H) < PFC1(X)."""
     x, proximity = gaussian(3), 1e5
     given = problem(x, proximity=proximity)

@@ -9,14 +9,8 @@ from depthrate.tasks.papers.unconstrained.training import inputs
 from depthrate.tasks.parameters import ParameterError
 from tests.support.training_context import Context, ids_of
 
-TABLE = {
-    0.0005: (4.31, 0.090, 0.514),
-    0.001: (5.57, 0.115, 0.489),
-    0.002: (7.02, 0.144, 0.469),
-    0.005: (9.05, 0.189, 0.451),
-    0.01: (10.50, 0.225, 0.441),
-    0.02: (11.66, 0.259, 0.433),
-}
+TABLE = {0.0005: (4.31, 0.090, 0.514), 0.001: (5.57, 0.115, 0.489), 0.002: (7.02, 0.144, 0.469)}
+TABLE |= {0.005: (9.05, 0.189, 0.451), 0.01: (10.50, 0.225, 0.441), 0.02: (11.66, 0.259, 0.433)}
 """proximity -> nc1, pfc2 and alignment of the optimum at the paper's setting, means over three other draws of the data."""
 SMALL = {"num_classes": 3, "samples_per_class": 4, "dimension": 4, "weight_decay": 0.05}
 GRADIENT = {"solver": "gradient", "steps": 30}
@@ -70,7 +64,7 @@ def test_the_unconstrained_model_collapses():
 
 
 @pytest.mark.parametrize("depth", [2, 5])
-def test_layers_between_lie_on_a_line_and_the_objective_is_that_of_one_block(depth):
+def test_intermediate_layers_lie_on_a_line(depth):
     (deep,) = run([trial(**SMALL, depth=depth, proximity=0.01 * depth)])
     (one,) = run([trial(**SMALL, proximity=0.01)])
     rows = deep.tables["metrics"]
@@ -82,7 +76,7 @@ def test_layers_between_lie_on_a_line_and_the_objective_is_that_of_one_block(dep
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["mse", "ce"])
 @pytest.mark.parametrize(("task", "own"), [(MUFM, {"proximity": 0.1}), (MUFM, {"depth": 3}), (UFM, {})])
-def test_a_step_by_hand_is_a_step_by_autograd(task, own, loss):
+def test_manual_step_equals_autograd(task, own, loss):
     params = trial(task, **SMALL, **GRADIENT, **own, loss=loss, lr=0.2)
     x = inputs(task.read(params), None)
     training = task.training([task.read(params)], None)
@@ -130,7 +124,7 @@ def test_every_declared_column_is_measured_and_no_other():
     assert result.tables["features"]["feature"].shape == (2 * 12, 4)
 
 
-def test_inputs_of_a_data_set_are_its_principal_components():
+def test_data_inputs_are_principal_components():
     params = trial(data="digits", num_classes=4, samples_per_class=10, dimension=6)
     x = inputs(MUFM.read(params), None)
     assert x.shape == (40, 6) and (x**2).mean() == pytest.approx(1) and abs(x.mean(0)).max() < 1e-12
@@ -158,7 +152,7 @@ def test_bad_input(params, words):
         trial(**params)
 
 
-def test_a_drawn_start_has_unit_variance_and_descends_to_the_optimum_that_the_other_start_has():
+def test_random_start_reaches_the_optimum():
     begun = {
         start: MUFM.training([MUFM.read(trial(**SMALL, **GRADIENT, start=start))], Context().data).begin().theta_TP[0]
         for start in ("input", "normal")

@@ -41,12 +41,8 @@ def noisy(count, noise, seed):
 def verdict(words, blocks, layer_norm=False):
     if layer_norm:
         words = torch.nn.functional.layer_norm(words, (WIDTH,), eps=1e-12)
-    found = geometry.scores(
-        geometry.words_of(words, CONCEPTS),
-        geometry.blocks_of(blocks, CONCEPTS_KL, CONCEPTS),
-        CONCEPTS,
-        layer_norm=layer_norm,
-    )
+    of_words, of_blocks = geometry.words_of(words, CONCEPTS), geometry.blocks_of(blocks, CONCEPTS_KL, CONCEPTS)
+    found = geometry.scores(of_words, of_blocks, CONCEPTS, layer_norm=layer_norm)
     return geometry.collapse_type(found), found
 
 
@@ -60,7 +56,7 @@ def test_each_type_is_recognised(noise):
     assert verdict(*network(BY_RANK, noise, mean_zero=True), layer_norm=True)[0] == 2
 
 
-def test_scores_are_zero_for_perfect_collapse_and_about_the_noise_else():
+def test_collapse_scores_zero_or_noise():
     assert verdict(*network(EVEN, 0.0))[1] == pytest.approx({"collapse_1": 0, "collapse_3": 0}, abs=1e-12)
     assert verdict(*network(BY_RANK, 0.0))[1]["collapse_1"] > 0.5
     assert verdict(*network(EVEN, 0.1))[1]["collapse_1"] == pytest.approx(0.1, rel=0.2)
@@ -83,13 +79,13 @@ def test_one_broken_condition_is_enough():
     assert verdict(words, blocks[torch.randperm(CLASSES, generator=torch.Generator().manual_seed(0))])[0] == 0
 
 
-def test_what_is_measured_does_not_change_with_rotation_and_scale():
+def test_rotation_and_scale_invariance():
     words, blocks = network(BY_RANK, 0.1)
     turned = torch.linalg.qr(normal(WIDTH, WIDTH, seed=9))[0]
     assert verdict(words @ turned, 3 * blocks @ turned)[1] == pytest.approx(verdict(words, blocks)[1], rel=1e-9)
 
 
-def test_singular_values_and_projection_are_those_of_the_principal_components():
+def test_values_equal_principal_components():
     words, _ = network(BY_RANK, 0.1)
     labels = torch.arange(CONCEPTS).repeat_interleave(WORDS)
     values, shown = geometry.principal_values(words + 5), geometry.projection(words + 5, labels)
@@ -101,7 +97,7 @@ def test_singular_values_and_projection_are_those_of_the_principal_components():
     assert geometry.principal_values(words / 0).isnan().all()
 
 
-def test_a_concept_that_occurs_nowhere_leaves_the_blocks_unmeasured():
+def test_missing_concept_skips_the_blocks():
     words, blocks = network(EVEN, 0.0)
     assert geometry.blocks_of(blocks, CONCEPTS_KL.clamp(max=1), CONCEPTS) is None
     assert geometry.scores(geometry.words_of(words, CONCEPTS), None, CONCEPTS, layer_norm=False) == {}

@@ -23,14 +23,8 @@ from depthrate.tasks.papers.words.theory import (
 
 def setting(zipf=0.0, **changes):
     """The paper's setting, changed."""
-    values = {
-        "concepts": 3,
-        "vocabulary_size": 1200,
-        "sentence_length": 15,
-        "sequences": 1000,
-        "weight_decay": 0.001,
-        "width": 100,
-    } | changes
+    values = {"concepts": 3, "vocabulary_size": 1200, "sentence_length": 15, "sequences": 1000}
+    values |= {"weight_decay": 0.001, "width": 100} | changes
     return Setting(**values, frequencies=frequencies(values["vocabulary_size"] // values["concepts"], zipf))
 
 
@@ -58,12 +52,11 @@ def test_mean_field_of_the_papers_zipf_setting():
     assert (np.diff(found.word_norms) < 0).all(), "frequent words get longer embeddings"
 
 
-def test_the_mean_field_of_uniform_frequencies_is_theorem_1():
+def test_uniform_mean_field_is_theorem_1():
     one, other = theorem_1(setting()), mean_field(setting())
     assert other.word_norms == pytest.approx(one.word_norms, rel=1e-5)
-    assert (other.linear_norm, other.loss, other.objective) == pytest.approx(
-        (one.linear_norm, one.loss, one.objective), rel=1e-5
-    )
+    found = other.linear_norm, other.loss, other.objective
+    assert found == pytest.approx((one.linear_norm, one.loss, one.objective), rel=1e-5)
 
 
 def equiangular(concepts, width):
@@ -107,24 +100,9 @@ class Enumerated:
         return -(picked_KN @ self.share_N).mean()
 
 
-SMALL = {
-    "two": {
-        "concepts": 2,
-        "vocabulary_size": 4,
-        "sentence_length": 3,
-        "sequences": 8,
-        "width": 4,
-        "weight_decay": 0.01,
-    },
-    "three": {
-        "concepts": 3,
-        "vocabulary_size": 6,
-        "sentence_length": 2,
-        "sequences": 9,
-        "width": 5,
-        "weight_decay": 0.003,
-    },
-}
+NAMES = ("concepts", "vocabulary_size", "sentence_length", "sequences", "width", "weight_decay")
+SIZES = {"two": (2, 4, 3, 8, 4, 0.01), "three": (3, 6, 2, 9, 5, 0.003)}
+SMALL = {name: dict(zip(NAMES, sizes, strict=True)) for name, sizes in SIZES.items()}
 
 
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
@@ -151,14 +129,8 @@ def test_no_embedding_does_better_than_the_theorem(small, zipf):
     generator = torch.Generator().manual_seed(1)
     shapes = [(given.vocabulary_size, given.width), (given.sequences, given.sentence_length, given.width)]
     weights = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
-    solver = torch.optim.LBFGS(
-        weights,
-        max_iter=3000,
-        history_size=50,
-        tolerance_grad=1e-13,
-        tolerance_change=1e-16,
-        line_search_fn="strong_wolfe",
-    )
+    tight = {"tolerance_grad": 1e-13, "tolerance_change": 1e-16, "line_search_fn": "strong_wolfe"}
+    solver = torch.optim.LBFGS(weights, max_iter=3000, history_size=50, **tight)
 
     def closure():
         solver.zero_grad()
@@ -200,12 +172,11 @@ def test_theorem_3_by_enumeration(small):
     assert max(g.abs().max().item() for g in torch.autograd.grad(objective, (words, linear))) < 1e-10
 
 
-def test_where_nothing_can_be_learned_the_minimiser_is_zero():
+def test_unlearnable_minimiser_is_zero():
     strong = setting(weight_decay=1.0)
     found = theorem_1(strong)
-    assert found.linear_norm == 0 and found.loss == pytest.approx(risk(strong, 0.0)) == pytest.approx(
-        math.log(1000), abs=1e-3
-    )
+    assert found.linear_norm == 0
+    assert found.loss == pytest.approx(risk(strong, 0.0)) == pytest.approx(math.log(1000), abs=1e-3)
     assert (mean_field(setting(weight_decay=1.0, zipf=1.0)).word_norms == 0).all()
 
 

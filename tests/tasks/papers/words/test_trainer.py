@@ -45,15 +45,8 @@ def numbers(trainer, position):
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_a_step_is_that_of_plain_pytorch(layer_norm):
     """With weights, rates and decays at which every term counts: a decay left out would show."""
-    params = filled(
-        layer_norm=layer_norm,
-        dtype="float64",
-        init_scale=1.0,
-        weight_decay=0.05,
-        lr=0.5,
-        samples_per_sequence=4,
-        zipf=1.0,
-    )
+    shape = {"init_scale": 1.0, "weight_decay": 0.05, "lr": 0.5, "samples_per_sequence": 4, "zipf": 1.0}
+    params = filled(layer_norm=layer_norm, dtype="float64", **shape)
     words, linear = plain(params, 25)
     trainer = trainer_of(params)
     for _ in range(25):
@@ -62,7 +55,7 @@ def test_a_step_is_that_of_plain_pytorch(layer_norm):
     torch.testing.assert_close(trainer.linear(0).flatten(1), linear, rtol=1e-10, atol=1e-13)
 
 
-def test_factors_are_folded_into_their_matrix_before_they_are_lost():
+def test_factors_fold_before_underflow():
     params = filled(dtype="float64", weight_decay=2.0, lr=0.25, init_scale=1.0)
     words, linear = plain(params, 25)
     trainer = trainer_of(params)
@@ -76,11 +69,9 @@ def test_factors_are_folded_into_their_matrix_before_they_are_lost():
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_fused_is_bitwise_what_each_trial_is_alone(layer_norm):
     """Over seeds, frequencies, sentences a class, learning rates and decays, and after one has left."""
-    trials = [
-        filled(seed=1, layer_norm=layer_norm),
-        filled(seed=2, zipf=1.0, samples_per_sequence=3, lr=0.3, layer_norm=layer_norm),
-        filled(seed=3, zipf=0.5, weight_decay=0.02, samples_per_sequence=9, init_scale=0.1, layer_norm=layer_norm),
-    ]
+    second = {"zipf": 1.0, "samples_per_sequence": 3, "lr": 0.3}
+    third = {"zipf": 0.5, "weight_decay": 0.02, "samples_per_sequence": 9, "init_scale": 0.1}
+    trials = [filled(seed=n, layer_norm=layer_norm, **more) for n, more in enumerate(({}, second, third), 1)]
     together = trainer_of(*trials)
     for _ in range(12):
         together.step()
@@ -97,7 +88,7 @@ def test_fused_is_bitwise_what_each_trial_is_alone(layer_norm):
             assert torch.equal(one, other)
 
 
-def test_the_evaluation_is_that_of_the_network_on_its_sentences():
+def test_evaluation_equals_the_network():
     params = filled(layer_norm=True, dtype="float64", init_scale=1.0)
     trainer = trainer_of(params)
     for _ in range(5):
@@ -117,7 +108,7 @@ def test_the_evaluation_is_that_of_the_network_on_its_sentences():
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_the_epoch_s_mean_is_that_of_its_batches_each_before_its_step(layer_norm):
+def test_epoch_mean_precedes_steps(layer_norm):
     """48 sentences in batches of 20: an epoch has two steps, and what is over begins a new one."""
     params = filled(layer_norm=layer_norm, dtype="float64", init_scale=1.0, lr=0.5, samples_per_sequence=4)
     trainer, shadow = trainer_of(params), trainer_of(params)

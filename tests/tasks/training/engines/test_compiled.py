@@ -68,7 +68,7 @@ def trained(network, plan, trials, num_steps, *, size=None, eager=False):
 
 
 @pytest.mark.slow
-def test_what_is_compiled_needs_no_compiler_and_a_corrupt_file_is_compiled_again(monkeypatch):
+def test_library_is_kept_or_recompiled(monkeypatch):
     trainer = trainer_of(RESIDUAL, PLAN, trials_of(1))
     compile_steps(trainer, never)
     monkeypatch.setenv("PATH", "")
@@ -102,7 +102,7 @@ def test_what_is_compiled_needs_no_compiler_and_a_corrupt_file_is_compiled_again
     ids=["sgd", "adam-mse-even-batches-clipped", "rn2-pre-wide-float64-clipped", "patches", "text", "mlp"],
 )
 @pytest.mark.timeout(900)
-def test_a_trial_is_the_same_in_every_pack_and_group_and_nearly_the_same_as_eagerly(network, changes):
+def test_invariant_to_packs_and_near_eager(network, changes):
     plan = dataclasses.replace(PLAN, **changes)
     trials = trials_of(TRIALS)
     together = trained(network, plan, trials, 25)
@@ -167,7 +167,7 @@ def _no_compiler(trainer, should_stop):
     raise EngineError("there is no compiler")
 
 
-def test_an_eager_pack_that_resumes_stays_eager_whatever_is_asked():
+def test_resumed_eager_pack_stays_eager():
     trials = [params_of(0)]
     first = Context(ids_of(trials), engine=Engine.EAGER, stop_at=17)
     with pytest.raises(Interrupted):
@@ -178,7 +178,7 @@ def test_an_eager_pack_that_resumes_stays_eager_whatever_is_asked():
         assert second.ran_as == [(Engine.EAGER, None)]
 
 
-def test_without_a_compiler_auto_is_eager_and_compiled_says_what_is_missing(monkeypatch, caplog):
+def test_no_compiler_falls_back_or_refuses(monkeypatch, caplog):
     trials = [params_of(0, width=8)]
     eagerly, _ = run_as(Engine.EAGER, trials)
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -207,7 +207,7 @@ def test_a_step_that_does_something_else_is_refused():
 
 
 @pytest.mark.slow
-def test_what_does_not_compile_is_said_with_the_compilers_words(monkeypatch):
+def test_compiler_errors_are_shown(monkeypatch):
     monkeypatch.setattr(compiled_module, "pickle", _Broken)
     program = StepProgram.from_trainer(trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)))
     with pytest.raises(EngineError, match=r"(?s)compiling the step failed with exit code 1.*UnpicklingError"):
@@ -225,7 +225,7 @@ class _Broken:
         return b"\x00"
 
 
-def test_a_stop_ends_the_compiling_and_the_waiting_for_who_compiles():
+def test_stop_ends_compiling_and_waiting():
     program = StepProgram.from_trainer(trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-6), trials_of(1)))
     requested = itertools.count()
     with pytest.raises(Interrupted):
@@ -256,7 +256,7 @@ def test_who_waited_takes_what_the_other_compiled(monkeypatch):
     assert len(compiled) == 1
 
 
-def test_the_key_tells_apart_what_compiles_to_different_programs():
+def test_key_separates_programs():
     base = StepProgram.from_trainer(trainer_of(RESIDUAL, PLAN, trials_of(1)))
     others = [
         dataclasses.replace(base, network=dataclasses.replace(RESIDUAL, depth=3)),
@@ -273,7 +273,7 @@ def test_the_key_tells_apart_what_compiles_to_different_programs():
     assert {program_key(program) for program in same} == {program_key(base)}
 
 
-def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_pack():
+def test_auto_compiles_where_one_trial_repays():
     def choice(requested=Engine.AUTO, device="cpu", **given):
         params = COLLAPSE.schema.fill({"arch": "mlp", "dataset": "digits", **given})
         shape = COLLAPSE.pack_shape(COLLAPSE.read(params))

@@ -1,15 +1,14 @@
 """`engine: native` depends on the trial only, is kept on resume, and raises if unsupported instead of changing silently."""
 
-import json
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.native.compiler import EngineError, NoCompilerError
 from depthrate.tasks.papers.unconstrained.task import DUFM
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.here import answer, printed, refused
 from tests.support.training_context import Context, assert_same, ids_of
 
 
@@ -47,7 +46,7 @@ def test_a_pack_trains_measures_and_reports_its_engine():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("requested", [Engine.EAGER, Engine.AUTO, Engine.NATIVE])
-def test_a_pack_that_resumes_stays_native_whatever_is_asked(requested):
+def test_resumed_native_pack_stays_native(requested):
     trials = [params_of(seed, batch_size=16, arch="rn2", norm="pre") for seed in range(2)]
     whole, _ = run_as(Engine.NATIVE, trials)
     first = Stopping(ids_of(trials), engine=Engine.NATIVE, stop_at=7)
@@ -62,104 +61,78 @@ def test_trials_without_native_steps_are_rejected():
     def choice(device="cpu", **given):
         return COLLAPSE.engine(params_of(**given), Engine.NATIVE, device)
 
-    assert (
-        choice()
-        is choice(arch="t11", patch_size=4)
-        is choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64")
-        is Engine.NATIVE
-    )
-    for given, why in (
-        ({"arch": "resnet_dense"}, "residual networks .arch rn1 and rn2., .*, not for DenseResNet"),
-        ({"device": "cuda"}, "the device is cuda"),
-        ({"matmul_precision": "bf16"}, "matmul_precision is bf16"),
-    ):
+    assert choice() is choice(arch="t11", patch_size=4) is Engine.NATIVE
+    assert choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64") is Engine.NATIVE
+    refusals = {"residual networks .arch rn1 and rn2., .*, not for DenseResNet": {"arch": "resnet_dense"}}
+    refusals |= {"the device is cuda": {"device": "cuda"}, "matmul_precision is bf16": {"matmul_precision": "bf16"}}
+    for why, given in refusals.items():
         with pytest.raises(EngineError, match=f"native steps do not support these trials: .*{why}.*--engine auto"):
             choice(**given)
     dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})
-    assert [DUFM.engine(dufm, requested, "cpu") for requested in (Engine.AUTO, Engine.COMPILED)] == [
-        Engine.NATIVE,
-        Engine.EAGER,
-    ]
+    engines = [DUFM.engine(dufm, requested, "cpu") for requested in (Engine.AUTO, Engine.COMPILED)]
+    assert engines == [Engine.NATIVE, Engine.EAGER]
 
 
-def test_it_is_never_another_engine_where_there_is_no_compiler(monkeypatch):
+def test_no_compiler_refuses_native(monkeypatch):
     trials = [params_of(width=11)]
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(NoCompilerError, match="'no-such-compiler' is not on PATH"):
         run_as(Engine.NATIVE, trials)
 
 
-def invoke(tmp_path, command, *arguments):
-    return CliRunner().invoke(app, [command, *arguments, "--store", str(tmp_path / "store")])
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """A function that writes a sweep of some parameters beside an empty store."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(params, more=""):
+        given = f"{{arch: rn1, steps: 30, samples_per_class: 4, {params}}}"
+        Path("s.yaml").write_text(f"name: s\ntask: collapse\nparams: {given}\n{more}\n")
+
+    return write
 
 
-def test_a_plan_shows_the_engine_and_rejects_an_unsupported_one(tmp_path):
-    sweep = tmp_path / "s.yaml"
-    sweep.write_text("name: s\ntask: collapse\nparams: {arch: rn1, depth: 2}\nengine: native\n")
-    packs = json.loads(invoke(tmp_path, "plan", str(sweep), "--json").output)["packs"]
-    assert {pack["engine"] for pack in packs} == {"native"}
-    assert "all packs train natively" in invoke(tmp_path, "plan", str(sweep)).output
+def test_plan_shows_or_rejects_the_engine(sweep):
+    sweep("depth: 2", "engine: native")
+    assert {pack["engine"] for pack in answer("plan", "s.yaml")["packs"]} == {"native"}
     for command in ("plan", "run"):
-        refused = invoke(tmp_path, command, str(sweep), "--set", "arch=resnet_dense")
-        assert refused.exit_code == 2 and "native steps do not support these trials" in refused.output
-    assert not (tmp_path / "store").exists()
+        message = refused(command, "s.yaml", "--set", "arch=resnet_dense")
+        assert "native steps do not support these trials" in message
+    assert not Path("results").exists()
 
 
-def test_a_command_trains_natively_by_default_and_records_it(tmp_path):
-    sweep = tmp_path / "s.yaml"
-    sweep.write_text(
-        "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 9, steps: 30, samples_per_class: 4}\n"
-    )
-    done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
-    assert done.exit_code == 0, done.output
+def test_default_engine_is_recorded(sweep):
+    sweep("depth: 2, width: 9")
+    printed("run", "s.yaml", "--workers", "1")
     query = "select engine, compile_s is not null as took_time from attempts"
-    assert json.loads(invoke(tmp_path, "query", query, "--json").output) == [{"engine": "native", "took_time": True}]
+    assert answer("query", query) == [{"engine": "native", "took_time": True}]
 
 
 @pytest.mark.slow
-def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_another_may_take_it(
-    tmp_path, monkeypatch
-):
+def test_compilerless_machine_yields_the_pack(sweep, monkeypatch):
     """No other machine exists here, so the trial is given up at once."""
-    sweep = tmp_path / "s.yaml"
-    sweep.write_text(
-        "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 11, steps: 30, samples_per_class: 4}\n"
-    )
+    sweep("depth: 2, width: 11")
     monkeypatch.setenv("CXX", "no-such-compiler")
-    failed = invoke(tmp_path, "run", str(sweep), "--engine", "native", "--workers", "1")
-    assert failed.exit_code == 1 and "the C++ compiler 'no-such-compiler' is not on PATH" in failed.output
-    kinds = json.loads(invoke(tmp_path, "query", "select error_kind from attempts", "--json").output)
-    assert kinds == [{"error_kind": "not_here"}]
+    said = printed("run", "s.yaml", "--engine", "native", "--workers", "1", code=1)
+    assert "the C++ compiler 'no-such-compiler' is not on PATH" in said
+    assert answer("query", "select error_kind from attempts") == [{"error_kind": "not_here"}]
 
 
 @pytest.mark.slow
-def test_without_a_compiler_here_the_default_is_eager_and_says_so_once(tmp_path, monkeypatch, caplog):
-    sweep = tmp_path / "s.yaml"
-    sweep.write_text(
-        "name: s\ntask: collapse\nparams: {arch: rn1, width: 11, steps: 30, samples_per_class: 4}\ngrid: {depth: [2, 3]}\n"
-    )
+def test_no_local_compiler_warns_once(sweep, monkeypatch, caplog):
+    sweep("width: 11", "grid: {depth: [2, 3]}")
     monkeypatch.setenv("CXX", "no-such-compiler")
-    done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
-    assert done.exit_code == 0, done.output
+    printed("run", "s.yaml", "--workers", "1")
     messages = [record.getMessage() for record in caplog.records if "eagerly" in record.getMessage()]
-    assert (
-        len(messages) == 1
-        and "trials train eagerly, because the C++ compiler 'no-such-compiler' is not on PATH" in messages[0]
-    )
-    engines = json.loads(invoke(tmp_path, "query", "select distinct engine from attempts", "--json").output)
-    assert engines == [{"engine": "eager"}]
+    assert len(messages) == 1
+    assert "trials train eagerly, because the C++ compiler 'no-such-compiler' is not on PATH" in messages[0]
+    assert answer("query", "select distinct engine from attempts") == [{"engine": "eager"}]
 
 
 @pytest.mark.slow
-def test_a_fit_over_trials_of_several_engines_says_so(tmp_path):
-    sweep = tmp_path / "s.yaml"
-    text = "name: s\ntask: collapse\nparams: {arch: rn1, width: 9, steps: 20, samples_per_class: 4}\nfit: [{metric: nc1}]\n"
-    sweep.write_text(text + "grid: {depth: [2, 3]}\n")
-    alone = invoke(tmp_path, "run", str(sweep), "--workers", "1")
-    assert alone.exit_code == 0 and "engines" not in alone.output
-    sweep.write_text(text + "grid: {depth: [2, 3, 4]}\n")
-    both = invoke(tmp_path, "run", str(sweep), "--workers", "1", "--engine", "eager")
-    assert (
-        "warning: the trials of s were trained by 2 engines (2 native, 1 eager), which agree up to rounding."
-        in both.output
-    )
+def test_fit_over_several_engines_warns(sweep):
+    sweep("width: 9", "fit: [{metric: nc1}]\ngrid: {depth: [2, 3]}")
+    assert "engines" not in printed("run", "s.yaml", "--workers", "1")
+    sweep("width: 9", "fit: [{metric: nc1}]\ngrid: {depth: [2, 3, 4]}")
+    both = printed("run", "s.yaml", "--workers", "1", "--engine", "eager")
+    assert "warning: the trials of s were trained by 2 engines (2 native, 1 eager), which agree" in both

@@ -45,7 +45,7 @@ def test_it_is_as_near_to_float64_as_torch(linear_layers, pre_norm, loss):
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_layers_and_evaluations_of_one_tile_do_not_affect_each_other(pre_norm):
+def test_tiles_are_independent(pre_norm):
     """Regression test: their memory was laid out in two ways, so that one's numbers were the other's padding."""
     native, _, exact = trainers(2, pre_norm, samples=30, width=36)
     layers = list(native.features(0))
@@ -56,7 +56,7 @@ def test_layers_and_evaluations_of_one_tile_do_not_affect_each_other(pre_norm):
 
 
 @pytest.mark.parametrize(("linear_layers", "pre_norm"), FAMILIES)
-def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, pre_norm, monkeypatch):
+def test_smallest_variance_of_layer_norm_inputs(linear_layers, pre_norm, monkeypatch):
     native, eager, exact = trainers(linear_layers, pre_norm)
     for trial in range(3):
         alone = {name: weight[trial : trial + 1] for name, weight in exact.parameters().items()}
@@ -74,7 +74,7 @@ def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, p
     assert native.smallest_variance(0) is None
 
 
-def test_a_trial_is_evaluated_as_if_it_were_alone():
+def test_evaluation_is_per_trial():
     together, *_ = trainers(1, False)
     found, layers = together.evaluate(), list(together.features(1))
     together.select([1])
@@ -83,7 +83,7 @@ def test_a_trial_is_evaluated_as_if_it_were_alone():
     assert all(torch.equal(one, other) for one, other in zip(together.features(0), layers, strict=True))
 
 
-def test_other_samples_and_networks_with_more_layers_than_are_held_are_left_to_torch(monkeypatch):
+def test_unsupported_evaluations_use_torch(monkeypatch):
     native, eager, _ = trainers(1, False)
     elsewhere = [trainer.on_samples(trainer.x_NI[:7], trainer.labels_N[:7]) for trainer in (native, eager)]
     assert all(

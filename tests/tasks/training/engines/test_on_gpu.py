@@ -11,17 +11,11 @@ from depthrate.tasks.training.engines import eager
 from depthrate.tasks.training.engines.eager import EagerSteps
 from tests.support.training_context import Context, ids_of, run_resumed
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use"),
-]
-SHAPES = [
-    {},
-    {"batch_size": 64, "optimizer": "adam", "lr": 0.005},
-    {"arch": "t11", "depth": 2, "lr": 0.01, "batch_size": 32},
-    {"arch": "resnet_conv", "stages": "8x8x8*2", "depth": 2, "lr": 0.02},
-]
+has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), has_gpu]
+SHAPES = [{}, {"batch_size": 64, "optimizer": "adam", "lr": 0.005}]
+SHAPES += [{"arch": "t11", "depth": 2, "lr": 0.01, "batch_size": 32}]
+SHAPES += [{"arch": "resnet_conv", "stages": "8x8x8*2", "depth": 2, "lr": 0.02}]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -46,7 +40,7 @@ def test_it_trains_as_a_cpu_does(shape):
 
 
 @every_shape
-def test_a_trial_in_a_pack_is_the_trial_alone(shape):
+def test_fused_is_alone(shape):
     trials = trials_of(shape)
     alone = [result for params in trials for result in run([params])]
     torch.testing.assert_close(curves(run(trials)), curves(alone), rtol=2e-2, atol=2e-3)
@@ -99,7 +93,7 @@ def test_a_handwritten_step_is_replayed_to_the_bit(task, params, request):
     assert torch.equal(replayed, objectives())
 
 
-def test_a_step_that_reads_a_number_is_not_replayed(caplog, monkeypatch):
+def test_step_reading_numbers_is_not_replayed(caplog, monkeypatch):
     """Without the recording, and with a later pack of the same process unharmed."""
     take = EagerSteps.take
 
@@ -117,13 +111,11 @@ def test_a_step_that_reads_a_number_is_not_replayed(caplog, monkeypatch):
     assert torch.equal(curves(run(trials_of({}))), expected) and not caplog.text
 
 
-def test_a_diverging_trial_leaves_the_record_that_it_leaves_on_a_cpu():
+def test_divergence_matches_the_cpu():
     trials = trials_of({})
     trials[1] = {**trials[1], "lr": 1e30}
     found, expected = run(trials), run(trials, "cpu")
-    assert [(result.status, result.num_steps) for result in found] == [
-        (result.status, result.num_steps) for result in expected
-    ]
+    assert [(r.status, r.num_steps) for r in found] == [(r.status, r.num_steps) for r in expected]
 
 
 def test_interrupted_and_resumed_is_uninterrupted():
@@ -137,7 +129,7 @@ def test_interrupted_and_resumed_is_uninterrupted():
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_lowered_products_give_another_training_near_the_full_one(precision):
+def test_lowered_products_stay_near(precision):
     lowered, full = (curves(run(trials_of({}, matmul_precision=choice))) for choice in (precision, "full"))
     assert not torch.equal(lowered, full)
     torch.testing.assert_close(lowered, full, rtol=0.1, atol=0.1)

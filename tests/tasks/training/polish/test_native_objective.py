@@ -21,15 +21,8 @@ from tests.support.training_context import Context, assert_same, ids_of
 def objectives(layers, pre_norm, seed):
     rng = random.Random(f"{seed} {layers} {pre_norm}")
     width, inputs, classes = rng.choice([(5, 3, 2), (19, 64, 17)])
-    network = network_of(
-        width,
-        linear_layers=layers,
-        pre_norm=pre_norm,
-        depth=rng.choice([1, 2, 5, 9]),
-        inputs=inputs,
-        classes=classes,
-        last_bias=rng.random() < 0.5,
-    )
+    shape = {"linear_layers": layers, "pre_norm": pre_norm, "depth": rng.choice([1, 2, 5, 9])}
+    network = network_of(width, **shape, inputs=inputs, classes=classes, last_bias=rng.random() < 0.5)
     plan = plan_of(loss=rng.choice(["ce", "mse"]), dtype=torch.float64)
     trainer = trainer_of(network, plan, trials_of(4), rng.choice([2, 31, 64, 65, 197]))
     barrier = rng.choice([0, 1e-3, 0.5])
@@ -55,7 +48,7 @@ def objective(trainer, polish):
         for pre in (False, True)
     ],
 )
-def test_value_and_gradient_are_the_eager_ones_and_a_trials_own(family, seeds):
+def test_objective_matches_eager_per_trial(family, seeds):
     for seed in seeds:
         native, eager, trainer = objectives(*family, seed)
         widths = [0.01, 0.1, 0.5, 2.0]
@@ -75,10 +68,8 @@ def test_roots_and_fixed_embeddings_are_the_eager_ones(layers, pre_norm):
     trainer = trainer_of(network, plan_of(dtype=torch.float64), trials_of(4), 197)
     polish = polish_of(0, to_stationary=True)
     given = list(range(4)), trainer.theta_TP, [0.01, 0.1, 0.5, 2.0]
-    (value_T, gradient_TP), (exact_T, exact_TP) = (
-        objective(trainer, polish)(*given),
-        SmoothedObjective(trainer, polish)(*given),
-    )
+    ours, theirs = objective(trainer, polish), SmoothedObjective(trainer, polish)
+    (value_T, gradient_TP), (exact_T, exact_TP) = ours(*given), theirs(*given)
     assert error(value_T, exact_T) < 1e-13 and error(gradient_TP, exact_TP) < 1e-12
     fixed = 19 * 64 + 19
     assert not gradient_TP[:, :fixed].any() and not exact_TP[:, :fixed].any() and gradient_TP[:, fixed:].any()
@@ -110,7 +101,7 @@ def run(trials, **given):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [7, 33])
-def test_a_polished_pack_is_the_same_alone_and_interrupted(stop_at):
+def test_fused_polish_alone_and_interrupted(stop_at):
     class Stopping(Context):
         def should_stop(self):
             return bool(self.steps_seen) and self.steps_seen[-1] >= stop_at

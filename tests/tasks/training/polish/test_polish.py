@@ -54,7 +54,7 @@ def test_lbfgs_finds_the_minimum_of_a_curved_valley():
     assert search.iterate_P.numpy() == pytest.approx(np.ones(5), abs=1e-8)
 
 
-def test_lbfgs_solves_a_badly_scaled_quadratic_in_few_evaluations():
+def test_lbfgs_solves_badly_scaled_quadratics():
     scales = torch.logspace(-3, 3, 8, dtype=torch.float64)
     seen = []
 
@@ -65,7 +65,7 @@ def test_lbfgs_solves_a_badly_scaled_quadratic_in_few_evaluations():
     assert minimised(quadratic, [0.0] * 8).gradient_norm < 1e-9 and len(seen) < 150
 
 
-def test_lbfgs_steps_back_from_where_the_function_is_not_defined():
+def test_lbfgs_leaves_undefined_points():
     assert minimised(lambda x: (x - x.log()).sum(), [0.01, 5.0]).iterate_P.tolist() == pytest.approx([1, 1], abs=1e-8)
 
 
@@ -77,7 +77,7 @@ def test_lbfgs_steps_back_from_where_the_function_is_not_defined():
         (root, lambda z, w: (z + (z * z + w * w).sqrt()) / 2),
     ],
 )
-def test_the_smoothed_relu_is_what_it_says_and_so_is_its_slope(rounded, expected_of, width):
+def test_smoothed_relu_and_its_slope(rounded, expected_of, width):
     z = torch.linspace(-2, 2, 401, dtype=torch.float64).view(1, -1, 1).requires_grad_()
     smooth = relu(z, rounded(torch.full((1, 1, 1), width, dtype=torch.float64)))
     expected = expected_of(z, width)
@@ -125,14 +125,14 @@ def chain_results():
 
 
 @pytest.mark.slow
-def test_each_depth_of_a_chain_begins_where_the_one_before_ended():
+def test_chain_continues_from_shallower_depths():
     objectives = [[row["objective"] for row in result.tables["curves"]] for result in chain_results()[:3]]
     for shallow, deep in itertools.pairwise(objectives):
         assert deep[0] == pytest.approx(shallow[-1], rel=1e-12) and deep[-1] < shallow[-1]
 
 
 @pytest.mark.slow
-def test_a_trial_ends_with_its_lowest_point_not_its_last():
+def test_trial_ends_at_its_lowest():
     """Near a kink as wide as this the smoothed objective and the true one are different functions."""
     (result,) = run([params_of(polish=200, polish_smoothing=[3.0], steps=200, measure_steps=[0])])
     polished = [row["objective"] for row in result.tables["curves"] if row["step"] >= 200]
@@ -148,7 +148,7 @@ def test_a_trial_is_measured_where_it_says():
 
 
 @pytest.mark.parametrize("tolerance", [0.01, 0.03])
-def test_a_trial_that_is_done_early_says_when_and_stays_as_it_is(tolerance):
+def test_finished_trial_stays(tolerance):
     trials = [params_of(seed=seed, polish=200, polish_tolerance=tolerance, steps=seed * 40 + 1) for seed in (0,)]
     (result,) = run(trials)
     assert result.num_steps < 201
@@ -167,16 +167,14 @@ def test_a_chain_interrupted_and_resumed_is_uninterrupted(stop_at):
     assert_same(sorted(found, key=lambda result: result.index), list(chain_results()))
 
 
-def test_the_test_split_is_measured_where_the_training_split_is():
+def test_test_split_has_the_same_steps():
     trials = [params_of(depth=2, width=8, seed=seed, polish_tolerance=0.08) for seed in (0, 1)]
     draw = functools.partial(load_dataset, "digits", None, samples_per_class=3, normalize="global", dtype="float32")
     train, test = (draw(data_seed=seed) for seed in (0, 1))
     results = list(run_training(training_on(trials, replace(train, test=test)), Context(ids_of(trials))))
     for result in results:
         for table in ("metrics", "curves"):
-            steps = {
-                split: [r["step"] for r in result.tables[table] if r["split"] == split] for split in ("train", "test")
-            }
+            steps = {s: [r["step"] for r in result.tables[table] if r["split"] == s] for s in ("train", "test")}
             assert max(steps["train"]) == result.num_steps > STEPS and set(steps["test"]) == set(steps["train"])
     ends = [result.num_steps for result in results]
     assert len(set(ends)) == 2, "one is done before the other"
@@ -184,7 +182,7 @@ def test_the_test_split_is_measured_where_the_training_split_is():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [STEPS, STEPS + 5])
-def test_running_statistics_are_those_of_the_checkpoint_when_polish_goes_on(stop_at):
+def test_polish_keeps_running_statistics(stop_at):
     trials = [params_of(arch="resnet_dense", depth=1, width=8, seed=seed) for seed in (0, 1)]
     found, steps = run_resumed(COLLAPSE.run, trials, stop_at)
     assert steps[0] == stop_at + 1
@@ -192,7 +190,7 @@ def test_running_statistics_are_those_of_the_checkpoint_when_polish_goes_on(stop
 
 
 @pytest.mark.slow
-def test_a_part_of_a_chain_pack_goes_on_by_itself():
+def test_part_of_a_chain_resumes():
     trials = [*chain_of(2, 3, 5), *chain_of(5, seed=1)]
     found, steps = run_resumed(COLLAPSE.run, trials, STEPS + BUDGET + 10, trials[3:])
     assert steps[0] == STEPS + BUDGET + 11

@@ -20,16 +20,8 @@ from tests.support.training_context import Context, assert_same, ids_of, run_res
 def params_of(**changes):
     base = {"arch": "rn1", "depth": 2, "width": 16, "samples_per_class": 8, "steps": 100, "dtype": "float64"}
     base |= {"train_embedding": False, "polish": 4000, "polish_to": "stationary", "polish_memory": 50}
-    return COLLAPSE.schema.fill(
-        {
-            **base,
-            "polish_tolerance": 1e-8,
-            "polish_barrier": 0.0,
-            "polish_smoothing": [0.03, 0.01],
-            "measure_steps": [],
-            **changes,
-        }
-    )
+    base |= {"polish_tolerance": 1e-8, "polish_barrier": 0.0, "polish_smoothing": [0.03, 0.01], "measure_steps": []}
+    return COLLAPSE.schema.fill({**base, **changes})
 
 
 def run(trials):
@@ -133,7 +125,7 @@ def test_an_independent_solver_finds_the_same_objective(depth, decay_biases, sol
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["lbfgs", "newton_cg"])
-def test_a_trial_is_stationary_or_says_that_it_is_not(solver):
+def test_stationary_or_reported(solver):
     enough, short = (run([params_of(polish_solver=solver, **budget)])[0] for budget in ({}, {"polish": 40}))
     last, cut = enough.tables["curves"][-1], short.tables["curves"][-1]
     assert last["stationary"] == 1 and last["smoothed_grad_norm"] <= 1e-8 * last["objective"]
@@ -154,7 +146,7 @@ def test_with_decayed_biases_thirteen_layers_end_too():
 
 
 @pytest.mark.slow
-def test_twice_the_budget_changes_nothing_where_a_trial_is_stationary():
+def test_double_budget_changes_nothing_stationary():
     (one,), (two,) = run([params_of()]), run([params_of(polish=8000)])
     assert one.tables["metrics"][-1]["nc1"] == two.tables["metrics"][-1]["nc1"]
 
@@ -162,14 +154,12 @@ def test_twice_the_budget_changes_nothing_where_a_trial_is_stationary():
 @pytest.mark.slow
 def test_the_least_subgradient_falls_with_the_width():
     """The smoothed objective's stationary points go to the true one's as the width goes to 0."""
-    norms = [
-        run([params_of(polish_smoothing=[0.03, width])])[0].tables["curves"][-1]["subgradient_norm"]
-        for width in (0.01, 0.001)
-    ]
+    packs = ([params_of(polish_smoothing=[0.03, width])] for width in (0.01, 0.001))
+    norms = [run(pack)[0].tables["curves"][-1]["subgradient_norm"] for pack in packs]
     assert norms[1] < 0.3 * norms[0]
 
 
-def test_without_kinks_nearby_the_least_subgradient_is_the_gradient():
+def test_subgradient_without_kinks():
     trainer = training_of(params_of()).begin()
     norm = min_subgradient_norm(trainer, 0, trainer.theta_TP[0], 1e-12)
     assert norm == pytest.approx(trainer.evaluate()["grad_norm"].item(), rel=1e-12)
@@ -179,14 +169,14 @@ def test_without_kinks_nearby_the_least_subgradient_is_the_gradient():
 @pytest.mark.parametrize(
     ("solver", "budget", "stop_at"), [("lbfgs", 150, 170), ("newton_cg", 700, 795), ("newton_cg", 700, 450)]
 )
-def test_stationary_together_is_stationary_alone_and_stopped_is_as_not_stopped(solver, budget, stop_at):
+def test_fused_is_alone_and_resumed(solver, budget, stop_at):
     trials = [params_of(seed=seed, polish=budget, polish_solver=solver) for seed in range(3)]
     together = run(trials)
     assert_same(together, [result for params in trials for result in run([params])])
     assert_same(together, run_resumed(COLLAPSE.run, trials, stop_at)[0])
 
 
-def test_newton_s_method_ends_in_a_narrow_valley_and_leaves_a_saddle():
+def test_newton_passes_valleys_and_saddles():
     """A valley with Hessian eigenvalues that differ by a factor of 10^6, and (x^2 - 1)^2 + y^2 started close to its saddle."""
     valley = torch.logspace(-3, 3, 12, dtype=torch.float64)
 
@@ -213,12 +203,12 @@ def value_and_gradient(function, point):
     return value.item(), torch.autograd.grad(value, point)[0]
 
 
-def test_newton_s_method_where_no_point_is_stationary_is_refused():
+def test_newton_needs_a_stationary_point():
     with pytest.raises(ParameterError, match="polish_solver is newton_cg, but polish_to is lowest"):
         COLLAPSE.check(COLLAPSE.read(params_of(polish_to="lowest", polish_solver="newton_cg")))
 
 
-def test_the_smooth_function_s_values_and_slopes_agree_with_a_difference():
+def test_slopes_agree_with_differences():
     trainer = training_of(params_of()).begin()
     own = OwnFormula(trainer, 2, 0.03)
     flat = own.flat()

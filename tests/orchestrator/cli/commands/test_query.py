@@ -1,0 +1,61 @@
+"""`query`: formats, files, and its end by Ctrl-C."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from depthrate.storage.files.store import Store
+from tests.support.here import printed, refused
+from tests.support.tests_rows import A, commit
+
+
+@pytest.fixture
+def store(folder: Store) -> str:
+    commit(folder, A, ["t0a", "t0b"])
+    return folder.root
+
+
+def test_formats(store: str, tmp_path: Path) -> None:
+    query = ("query", "select trial_id, nc1, singular_values, committed_at from results order by 1", "--store", store)
+    lines = (output := printed(*query, "--format", "csv")).splitlines()
+    assert lines[0] == "trial_id,nc1,singular_values,committed_at"
+    assert lines[1] == 't0a,6.2,"[2.0, 1.0]",2026-01-01T00:00:00+00:00'
+    for name in ("o.csv", "o.json", "o.parquet", "o.txt"):
+        printed(*query, "-o", tmp_path / name)
+    assert (tmp_path / "o.csv").read_text() == output
+    assert [row["trial_id"] for row in json.loads((tmp_path / "o.json").read_text())] == ["t0a", "t0b"]
+    assert pq.read_table(tmp_path / "o.parquet")["nc1"].to_pylist() == [6.2, 6.2]
+    assert "t0b" in (tmp_path / "o.txt").read_text()
+    assert "has the extension .xls" in refused("query", "select 1", "--store", store, "-o", "x.xls")
+    assert sorted(os.listdir(tmp_path)) == ["o.csv", "o.json", "o.parquet", "o.txt", "store"], "nothing beside them"
+
+
+def test_failed_query_keeps_the_file(store: str, tmp_path: Path) -> None:
+    (target := tmp_path / "o.csv").write_text("before")
+    printed("query", "select nc9 from results", "--store", store, "-o", target, code=2)
+    assert target.read_text() == "before"
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import duckdb
+from depthrate.orchestrator.cli.app import main
+materialize = duckdb.DuckDBPyRelation.materialize
+def interrupted(relation):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return materialize(relation)
+duckdb.DuckDBPyRelation.materialize = interrupted
+sys.argv = ["depthrate", "query", "with n as (from range(1000000)) select count(*) from n a, n b, n c, trials"]
+main()
+"""
+
+
+def test_ctrl_c_ends_a_query(store: str) -> None:
+    command, variables = [sys.executable, "-c", INTERRUPTED], {**os.environ, "DEPTHRATE_STORE": store}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
