@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from depthrate.orchestrator.cli.app import app
 from tests.support.here import TINY, answer, invoke, printed, refused
 
 
@@ -203,8 +205,10 @@ def test_the_engine_is_no_parameter(done: tuple[Path, str]) -> None:
 
 def test_version_help_and_completion() -> None:
     assert printed("--version") == f"{version('depthrate')}\n"
-    assert printed("-h") == printed("--help") and "--install-completion" in printed("-h")
+    assert printed("-h") == printed("--help")
     assert "KEY=VALUE" in printed("run", "-h")
+    words = {"_DEPTHRATE_COMPLETE": "bash_complete", "COMP_WORDS": "depthrate sta", "COMP_CWORD": "1"}
+    assert CliRunner().invoke(app, prog_name="depthrate", env=words).output == "plain,status\n"
 
 
 def test_init_runs_and_never_overwrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 @pytest.fixture
 def shared(folder: Store) -> Store:
     """Create a store with two submissions: one of this sweep, and one that names a foreign job."""
+    folder.write_format()
     write_spec(folder, "s", "0" * 16, {"name": "s", "task": "collapse"}, ["t1", "t2"])
     for number, name in ((7, OURS), (8, LIE)):
         packs = [[SubmittedPack(f"20260101T000000_{number:012d}", f"p{number}", [f"t{number}"])]]

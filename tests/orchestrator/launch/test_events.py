@@ -9,6 +9,7 @@ from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, read_last_launch
 from depthrate.storage.files.store import Store
+from tests.support.clock import Clock
 from tests.support.here import answer, printed
 
 log = logging.getLogger("depthrate")
@@ -25,9 +26,8 @@ class Follower:
     """Collects the published lines."""
 
     def __init__(self, store: Store) -> None:
-        self.now, self.lines = 0.0, list[str]()
-        self.calls = {"squeue": 3}
-        self.log = EventLog(store, "s", self.lines.append, clock=lambda: self.now, calls=self.calls)
+        self.clock, self.lines = Clock(), list[str]()
+        self.log = EventLog(store, "s", self.lines.append, clock=self.clock, calls={"squeue": 3})
 
     def after(self, seconds: float) -> list[str]:
         """Advance the clock and return the lines published then."""

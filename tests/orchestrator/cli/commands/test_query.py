@@ -43,19 +43,24 @@ def test_failed_query_keeps_the_file(store: str, tmp_path: Path) -> None:
 
 INTERRUPTED = """
 import os, signal, sys, threading
-import duckdb
 from depthrate.orchestrator.cli.app import main
-materialize = duckdb.DuckDBPyRelation.materialize
-def interrupted(relation):
+from depthrate.storage.query.results import Results
+relation = Results._relation
+def interrupted(*given, **options):
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    return materialize(relation)
-duckdb.DuckDBPyRelation.materialize = interrupted
-sys.argv = ["depthrate", "query", "with n as (from range(1000000)) select count(*) from n a, n b, n c, trials"]
+    return relation(*given, **options)
+Results._relation = interrupted
+sys.argv = ["depthrate", "query", *sys.argv[1:]]
 main()
 """
+SLOW = "with n as (from range(1000000)) select count(*) from n a, n b, n c, trials"
+ONE_CALL = "select levenshtein(repeat('ab', 900000), repeat('ba', 900000)) from trials"
 
 
-def test_ctrl_c_ends_a_query(store: str) -> None:
-    command, variables = [sys.executable, "-c", INTERRUPTED], {**os.environ, "DEPTHRATE_STORE": store}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("words", [[SLOW], [ONE_CALL], [ONE_CALL, "-o", "x.csv"]])
+def test_ctrl_c_ends_a_query(store: str, tmp_path: Path, words: list[str]) -> None:
+    (place := tmp_path / "place").mkdir()
+    command, variables = [sys.executable, "-c", INTERRUPTED, *words], {**os.environ, "DEPTHRATE_STORE": store}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, cwd=place)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert not list(place.iterdir())
