@@ -4,6 +4,7 @@ import atexit
 import gc
 import itertools
 import os
+import re
 import sys
 import uuid
 from collections.abc import Iterator
@@ -52,6 +53,8 @@ them last would keep the others waiting."""
 
 LANES = ("slow", "ray", "slurm", "s3", "browser", "gpu")
 """Markers of tests that a developer does not wait for: `pytest` alone leaves them out, `pytest --all` runs everything."""
+FAST = " and ".join(f"not {lane}" for lane in LANES)
+"""Expression of the fast lane."""
 ALONE = "alone"
 """Marker of tests that fail when others compute beside them: `pytest --rest` leaves them to `pytest -m alone`."""
 
@@ -70,7 +73,15 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = config.option.all or config.option.markexpr or config.option.keyword
     names_files = any(".py" in argument for argument in config.args)
     if not chosen and not names_files:
-        config.option.markexpr = " and ".join(f"not {lane}" for lane in LANES)
+        config.option.markexpr = FAST
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files whose tests are all in a lane that does not run: their imports take seconds."""
+    if config.option.markexpr != FAST or collection_path.suffix != ".py":
+        return None
+    mark = re.search(r"^pytestmark = (.*)$", collection_path.read_text(), re.MULTILINE)
+    return True if mark and any(f"pytest.mark.{lane}" in mark[1] for lane in LANES) else None
 
 
 @pytest.hookimpl(optionalhook=True)

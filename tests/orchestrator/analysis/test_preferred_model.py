@@ -2,8 +2,9 @@
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -34,23 +35,24 @@ def curve_of(x: Sequence[float], y: Sequence[float], **changes: object) -> Fitte
     return FittedCurve("nc1", "depth", {}, rows, fit_rates(x, y), {}, **changes)  # type: ignore[arg-type]
 
 
-POWER = curve_of(DEPTHS, [0.3 * x**-0.5 * (1 + 0.01 * (-1) ** x) for x in DEPTHS])
-SCATTERED = curve_of(DEPTHS, [0.2, 0.3, 0.08, 0.25, 0.1])
-EXPONENTIAL = curve_of([*DEPTHS, 21, 34], [0.3 * math.exp(-0.3 * x) for x in [*DEPTHS, 21, 34]])
-RISING_AND_FALLING = curve_of(DEPTHS, [0.1, 0.2, 0.3, 0.2, 0.1])
+POWER = partial(curve_of, DEPTHS, [0.3 * x**-0.5 * (1 + 0.01 * (-1) ** x) for x in DEPTHS])
+SCATTERED = partial(curve_of, DEPTHS, [0.2, 0.3, 0.08, 0.25, 0.1])
+EXPONENTIAL = partial(curve_of, [*DEPTHS, 21, 34], [0.3 * math.exp(-0.3 * x) for x in [*DEPTHS, 21, 34]])
+RISING_AND_FALLING = partial(curve_of, DEPTHS, [0.1, 0.2, 0.3, 0.2, 0.1])
 
 
 @pytest.mark.parametrize(
-    ("curve", "why"),
+    ("make", "why"),
     [
         (POWER, ""),
-        (curve_of([2, 3, 5], [0.3, 0.2, 0.12]), "3 values of depth, at least 4 needed"),
+        (partial(curve_of, [2, 3, 5], [0.3, 0.2, 0.12]), "3 values of depth, at least 4 needed"),
         (SCATTERED, "R^2 0.20"),
         (RISING_AND_FALLING, "R^2 0.00"),
-        (curve_of(DEPTHS, [0.1] * 5), ""),
+        (partial(curve_of, DEPTHS, [0.1] * 5), ""),
     ],
 )
-def test_adequacy_of_a_power_law(curve: FittedCurve, why: str) -> None:
+def test_adequacy_of_a_power_law(make: Callable[[], FittedCurve], why: str) -> None:
+    curve = make()
     assert curve.power is not None
     assert inadequacy(curve, curve.power) == why
     assert adequate_power(curve) is (None if why else curve.power)
@@ -83,17 +85,18 @@ LOG_FACTOR = [math.log(x) / x for x in [*DEPTHS, 21, 34]]
 
 
 @pytest.mark.parametrize(
-    ("curve", "names"),
+    ("make", "names"),
     [
         (POWER, ["power"]),
         (SCATTERED, []),
         (RISING_AND_FALLING, []),
         (EXPONENTIAL, ["exponential"]),
-        (over_seeds(LOG_FACTOR, 0.1, 0.2), ["power_log", "power_correction", "power"]),
-        (over_seeds(LOG_FACTOR, 0.1, 0.01), ["power_log", "power_correction"]),
+        (partial(over_seeds, LOG_FACTOR, 0.1, 0.2), ["power_log", "power_correction", "power"]),
+        (partial(over_seeds, LOG_FACTOR, 0.1, 0.01), ["power_log", "power_correction"]),
     ],
 )
-def test_terminal_report_and_latex_agree(curve: FittedCurve, names: list[str]) -> None:
+def test_terminal_report_and_latex_agree(make: Callable[[], FittedCurve], names: list[str]) -> None:
+    curve = make()
     preference = preferred_models(curve)
     assert preference.names == names
     print_fits(console := Console(file=io.StringIO(), width=300), [curve])
@@ -127,6 +130,6 @@ def test_an_indistinguishable_rival_is_never_hidden() -> None:
 
 def test_common_exponent_needs_adequate_groups() -> None:
     common = CommonFit(0.5, 0.4, 0.6, 0.5, 2)
-    good, bad = replace(POWER, common=common), replace(SCATTERED, common=common)
+    good, bad = replace(POWER(), common=common), replace(SCATTERED(), common=common)
     assert [curve.common for curve in curves_with_common_exponent([good, good])] == [common]
     assert curves_with_common_exponent([good, bad]) == []

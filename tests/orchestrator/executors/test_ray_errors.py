@@ -16,6 +16,8 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayT
 
 from depthrate.orchestrator.executors.ray.errors import describe_exit, error_of, kind_of, outlive_memory_kills
 
+pytestmark = pytest.mark.ray
+
 
 class Attack:
     """Runs something when it is unpickled."""

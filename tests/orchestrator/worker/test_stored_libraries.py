@@ -20,6 +20,8 @@ from depthrate.tasks.native.compiler import NoCompilerError
 from depthrate.tasks.papers.unconstrained.task import DUFM
 from tests.support.launches import job_options
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"depth": 2, "num_classes": 2, "samples_per_class": 3, "width": 7, "steps": 40}
 
 
@@ -52,7 +54,6 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "store"))
 
 
-@pytest.mark.slow
 def test_compilerless_node_loads_the_stored_library(store: Store, tmp_path: Path) -> None:
     first, bare = (Node(tmp_path / name, store, has_compiler=name == "first") for name in ("first", "bare"))
     assert first.run()["state"] == AttemptState.DONE

@@ -15,7 +15,11 @@ from depthrate.tasks.fits.lack_of_fit import lack_of_fit, sensitivity
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
 
-statsmodels = pytest.importorskip("statsmodels.api", reason="needs pip install statsmodels")
+
+@pytest.fixture
+def statsmodels():
+    return pytest.importorskip("statsmodels.api", reason="needs pip install statsmodels")
+
 
 NUM_SIMULATIONS = int(os.environ.get("DEPTHRATE_COVERAGE", "300"))
 DEPTHS = np.array([2.0, 3, 5, 8, 13, 21])
@@ -163,7 +167,7 @@ def test_common_exponent_p_values_are_uniform():
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
 @pytest.mark.parametrize(("model", "transform"), [("power", np.log), ("exponential", lambda x: x)])
-def test_lines_equal_statsmodels(model, transform, scale):
+def test_lines_equal_statsmodels(model, transform, scale, statsmodels):
     x, y = scale * X[3:], simulate("power", "grows", 3)[:, 3:]  # groups of unequal size
     for values, fit in zip(y, fit_all(y, model, x), strict=True):
         theirs = statsmodels.OLS(np.log(values), statsmodels.add_constant(-transform(x))).fit()
@@ -181,7 +185,7 @@ def test_lines_equal_statsmodels(model, transform, scale):
             assert fit.p_one == pytest.approx(float(theirs.t_test("x1 = 1").pvalue), rel=1e-7)
 
 
-def test_power_log_equals_statsmodels_and_curve_fit():
+def test_power_log_equals_statsmodels_and_curve_fit(statsmodels):
     (y,) = simulate("power_log", "same", 1)
     (fit,) = fit_all(y[None], "power_log")
     theirs = statsmodels.OLS(np.log(y), np.stack([np.ones_like(X), -np.log(X), np.log(np.log(X))], axis=1)).fit()
@@ -213,7 +217,7 @@ def test_profiles_equal_a_search_by_scipy(model):
         assert squares(end) == pytest.approx(limit, rel=1e-5)
 
 
-def test_common_exponent_equals_the_nested_models_of_statsmodels():
+def test_common_exponent_equals_the_nested_models_of_statsmodels(statsmodels):
     rng = np.random.default_rng(0)
     curves = [(x, c * x**-a * np.exp(0.1 * rng.standard_normal(len(x)))) for x, c, a in
               ((X, 1.0, 0.5), (X[5:], 3.0, 0.55), (X[::2], 0.2, 0.6))]  # fmt: skip

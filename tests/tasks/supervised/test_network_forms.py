@@ -15,6 +15,8 @@ from tests.support import network_forms as forms
 from tests.support.here import invoke, printed
 from tests.support.network_forms import Form, by_layout
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 SETTINGS = {
     "dataset": "./mine.npz",
@@ -383,7 +385,6 @@ def test_flattened_features_have_one_row_per_sample(name):
     assert not wrong_values(rows, {name: collapse(h, labels) for name, h in features.items()})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SWEPT)
 def test_sweep_commits_nc1_of_the_trained_features(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -18,6 +18,8 @@ from tests.support import own_data
 from tests.support.own_data import Folder, data_of_function
 from tests.support.training_context import Context, assert_same, ids_of, run_pack, run_resumed
 
+pytestmark = pytest.mark.slow
+
 ITEMS = """
 import numpy as np
 import torch
@@ -248,7 +250,6 @@ print(peak_mb() - before)
 """
 
 
-@pytest.mark.slow
 def test_mapped_files_leave_memory(tmp_path):
     np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_000_000, 250)).flush()  # 1 GB of holes
 
@@ -397,7 +398,6 @@ print(losses[0], losses[-1], peak / 1e6, predicted / 1e6)
 """
 
 
-@pytest.mark.slow
 def test_five_million_items_stay_unread(tmp_path, monkeypatch):
     """Held they would take 400 MB as they come and 200 MB in float32."""
     from click.testing import CliRunner

@@ -21,6 +21,8 @@ from tests.support.collapse_packs import params_of
 from tests.support.stand_in_gpu import StandInGpu, stand_in_gpu
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"steps": 12, "measure_steps": [0], "width": 6, "samples_per_class": 2, "depth": 2}
 OPTIMIZERS = [{"optimizer": name, "batch_size": 4, "clip_norm": 1.0} for name in ("sgd", "adam", "adamw", "rmsprop")]
 NETWORKS = [{"arch": "rn2", "norm": "pre", "geodesic": True}, {"arch": "t22", "batch_size": 4}]
@@ -94,7 +96,6 @@ def test_equals_training_on_a_cpu(shape):
     assert_near(results, expected)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("orders_of_cpu")
 @pytest.mark.parametrize(("name", "params"), OTHER_TASKS, ids=str)
 def test_other_tasks_run_as_on_a_cpu(name, params):
