@@ -16,6 +16,7 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep, make_plan
 from depthrate.orchestrator.launch.outcome import Outcome, Watcher
+from depthrate.storage.files.format import FORMAT_FILE
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
 
@@ -86,6 +87,12 @@ class IdleExecutor(Executor):
         """Do nothing."""
 
 
+def write_missing_format(store: Store) -> None:
+    """Write the store's format, as a launch does first."""
+    if store.size(FORMAT_FILE) is None:
+        store.write_format()
+
+
 def drive(
     plan: Plan,
     store: Store,
@@ -96,6 +103,7 @@ def drive(
 ) -> Outcome:
     """Run a plan to its end, with worker processes unless an executor is given."""
     executor = executor or LocalExecutor(workers)
+    write_missing_format(store)
     try:
         return Driver(plan, store, executor, job_options(store, device=executor.device), watch, clock).run()
     finally:

@@ -25,7 +25,7 @@ from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import SweepSpec
 from tests.support.here import printed
-from tests.support.launches import committed, job_options, raw_rows, states
+from tests.support.launches import committed, job_options, raw_rows, states, write_missing_format
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 KINDS = (
@@ -184,6 +184,7 @@ def drive(
 ) -> Outcome:
     plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{path}:{task}", **spec}), store)
     executor = machines.executor(plan)
+    write_missing_format(store)
     driver = Driver(plan, store, executor, job_options(store), lambda progress: watch(driver, progress))
     try:
         return driver.run()
