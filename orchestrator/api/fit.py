@@ -12,7 +12,7 @@ from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
 from depthrate.storage.catalog.fits import write_fits
-from depthrate.storage.commits.source import Problem
+from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request

@@ -22,7 +22,7 @@ from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.search_view import fitted_trials, with_search
-from depthrate.storage.commits.source import Problem
+from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 

@@ -13,7 +13,7 @@ from depthrate.orchestrator.attempts.liveness import STALLED_AFTER_S, is_live, s
 from depthrate.orchestrator.attempts.retry_policy import error_pattern
 from depthrate.storage.attempts.records import Record, RecordReader, read_records
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import Problem
+from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind

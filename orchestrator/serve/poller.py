@@ -10,7 +10,7 @@ from depthrate.orchestrator.api.status import POLL_INTERVAL_S, StatusPoller, Sta
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import print_warnings
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
-from depthrate.storage.commits.source import first_line
+from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.schema import TRIALS

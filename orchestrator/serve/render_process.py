@@ -19,7 +19,7 @@ from depthrate.orchestrator.console.tables import json_text
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.serve.child_process import receive_requests
 from depthrate.storage.catalog.specs import newest_specs
-from depthrate.storage.commits.source import first_line
+from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 

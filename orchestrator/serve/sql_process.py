@@ -15,7 +15,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.tables import format_value, json_text
 from depthrate.orchestrator.serve.child_process import receive_requests
 from depthrate.orchestrator.serve.sql import MAX_ROWS
-from depthrate.storage.commits.source import first_line
+from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.query_limits import limited_memory
 from depthrate.storage.query.results import Results

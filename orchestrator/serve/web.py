@@ -42,7 +42,7 @@ from depthrate.orchestrator.serve.rows import SweepRows, state_of
 from depthrate.orchestrator.serve.sql import MAX_ROWS, Limits, SqlProcesses
 from depthrate.orchestrator.serve.summary import summaries, summary
 from depthrate.storage.attempts.records import RecordReader, read_records
-from depthrate.storage.commits.source import first_line
+from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.query.sql_checks import QueryError
 

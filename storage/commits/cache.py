@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from depthrate.storage.catalog.requested_trials import ListCache
-from depthrate.storage.commits.source import Commit, ForeignFile, NewerFile, Problem, first_line, parse_commit
+from depthrate.storage.commits.visible_commits import Commit, ForeignFile, NewerFile, Problem, first_line, parse_commit
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, read_parquet
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError

@@ -20,7 +20,7 @@ from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals
 from depthrate.storage.catalog.requested_trials import CorruptFileError, requested_ids
 from depthrate.storage.commits.cache import Entry, SnapshotCache
 from depthrate.storage.commits.manifest import Manifest
-from depthrate.storage.commits.source import Commit, Problem, VisibleCommit, read_trials, resolve
+from depthrate.storage.commits.visible_commits import Commit, Problem, VisibleCommit, read_trials, resolve
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.paths import (
     DATA_TABLES,

@@ -15,7 +15,14 @@ from depthrate.storage.catalog.removals import Removals
 from depthrate.storage.commits.commit import join_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import Commit, VisibleCommit, read_trials, resolve, visible_rows, without_rows
+from depthrate.storage.commits.visible_commits import (
+    Commit,
+    VisibleCommit,
+    read_trials,
+    resolve,
+    visible_rows,
+    without_rows,
+)
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
     attempt_of_path,

@@ -8,7 +8,7 @@ import pyarrow as pa
 from depthrate.storage.attempts.clocks import age_s
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot, require_intact, take_snapshot
-from depthrate.storage.commits.source import find_corrupt_files
+from depthrate.storage.commits.visible_commits import find_corrupt_files
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import compaction_of_path, is_compacted, manifest_path, sweep_of_path
 from depthrate.storage.files.store import Store

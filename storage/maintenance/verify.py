@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from depthrate.storage.attempts.records import Record, read_records
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
-from depthrate.storage.commits.source import NewerFile, first_line, parse_commit
+from depthrate.storage.commits.visible_commits import NewerFile, first_line, parse_commit
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, read_parquet
 from depthrate.storage.files.paths import (
     DATA_TABLES,

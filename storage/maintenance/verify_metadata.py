@@ -12,7 +12,7 @@ from depthrate.storage.catalog.removals import Removal
 from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
-from depthrate.storage.commits.source import first_line
+from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.json_objects import read_object, read_with_digest
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, read_parquet
 from depthrate.storage.files.paths import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from depthrate.storage.commits.source import VisibleCommit
+from depthrate.storage.commits.visible_commits import VisibleCommit
 from depthrate.storage.files.parquet import DataFile, open_parquet
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import row_keys

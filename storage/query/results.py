@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.specs import find_launched, newest_specs
 from depthrate.storage.commits.snapshot import MAX_SCANS, Snapshot
-from depthrate.storage.commits.source import Problem, first_line
+from depthrate.storage.commits.visible_commits import Problem, first_line
 from depthrate.storage.files.delayed_call import call_after
 from depthrate.storage.files.paths import DATA_TABLES, sweep_of_path
 from depthrate.storage.files.store import Store

@@ -10,7 +10,7 @@ from dataclasses import replace
 from depthrate.storage.catalog.removals import RemovalKind
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
-from depthrate.storage.commits.source import Problem, find_corrupt_files, without_rows
+from depthrate.storage.commits.visible_commits import Problem, find_corrupt_files, without_rows
 from depthrate.storage.files.paths import removal_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import STATE_COLUMNS, row_keys

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import duckdb
 
 from depthrate.errors import InputError
-from depthrate.storage.commits.source import first_line
+from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.tables.custom_columns import quoted
 
 VIEWS = {

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
-from depthrate.storage.commits.source import VisibleCommit, only_trials, visible_mask
+from depthrate.storage.commits.visible_commits import VisibleCommit, only_trials, visible_mask
 from depthrate.storage.files.parquet import DataFile, open_parquet
 from depthrate.storage.files.reads_at_exit import until_exit
 from depthrate.storage.files.store import Store

@@ -17,7 +17,7 @@ from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.catalog.tags import read_tags
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import Problem, first_line
+from depthrate.storage.commits.visible_commits import Problem, first_line
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.membership import Membership, read_membership

@@ -31,7 +31,7 @@ from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
 from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, running_table
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
-from depthrate.storage.commits.source import first_line
+from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.store import Store, StoreError, existing_store
 
 
