@@ -142,8 +142,15 @@ for name in sys.argv[2:]:
     make_plan(check_sweep(load_sweep(name)), Store(sys.argv[1]))
 print({"torch", "scipy", "pandas"} & set(sys.modules))
 """
-OF_EACH_TASK = {"next-token", "quickstart", "regression", "papers/lowrank/figure2-top"}
-OF_EACH_TASK |= {"papers/pfc/figure4-descent-small", "papers/pfc/figure4b-descent", "papers/words/words-theorem1"}
+OF_EACH_TASK = {
+    "next-token",
+    "quickstart",
+    "regression",
+    "papers/lowrank/figure2-top",
+    "papers/pfc/figure4-descent-small",
+    "papers/pfc/figure4b-descent",
+    "papers/words/words-theorem1",
+}
 
 
 def test_a_plan_of_each_task_does_without_torch(tmp_path: Path) -> None:

@@ -241,8 +241,15 @@ def shift(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
     monkeypatch.setattr(Store, "modified", modified)
 
 
-COMMANDS = ("compact --retain-hours 0", "verify --repair", "sweeps rm a --yes", "sweeps restore gone")
-COMMANDS += ("trials rm t3 --yes", "trials restore --all", "trials tag odd t3")
+COMMANDS = (
+    "compact --retain-hours 0",
+    "verify --repair",
+    "sweeps rm a --yes",
+    "sweeps restore gone",
+    "trials rm t3 --yes",
+    "trials restore --all",
+    "trials tag odd t3",
+)
 
 
 @pytest.mark.parametrize("ahead_s", [2 * HOUR, -2 * HOUR])

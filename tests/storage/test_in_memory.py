@@ -12,9 +12,12 @@ from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.packing import pack_trials
 from depthrate.sweeps.spec import FitRequest, SweepSpec
 
-FITS = (FitRequest(metric="nc1", x="width"), FitRequest(metric="nc3", x="width", layer=-2))
-FITS += (FitRequest(metric="nc2a", x="width", layer=3, where="row_norms is null and seed < 9"),)
-FITS += (FitRequest(metric="objective_gap", x="width"),)
+FITS = (
+    FitRequest(metric="nc1", x="width"),
+    FitRequest(metric="nc3", x="width", layer=-2),
+    FitRequest(metric="nc2a", x="width", layer=3, where="row_norms is null and seed < 9"),
+    FitRequest(metric="objective_gap", x="width"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,18 @@ from tests.support.here import TINY
 
 Row = tuple[str, Any, str]
 """(name of the case, what is given, a piece of the message)."""
-ODD: dict[str, Any] = {"text": "many", "empty text": "", "NUL": "a\0b", "half a pair": "\ud800", "fraction": 0.123}
-ODD |= {"minus": -7, "truth": True, "null": None, "infinite": float("inf"), "no number": float("nan")}
+ODD: dict[str, Any] = {
+    "text": "many",
+    "empty text": "",
+    "NUL": "a\0b",
+    "half a pair": "\ud800",
+    "fraction": 0.123,
+    "minus": -7,
+    "truth": True,
+    "null": None,
+    "infinite": float("inf"),
+    "no number": float("nan"),
+}
 """Values of every kind, most of which suit no parameter."""
 
 

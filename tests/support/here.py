@@ -12,9 +12,14 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 
-TINY: dict[str, Any] = {"name": "tiny", "task": "collapse", "grid": {"depth": [2, 3]}, "seeds": 2}
-TINY |= {"params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16}}
-TINY |= {"fit": [{"metric": "nc1"}, {"metric": "objective_gap"}]}
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "task": "collapse",
+    "grid": {"depth": [2, 3]},
+    "seeds": 2,
+    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
+    "fit": [{"metric": "nc1"}, {"metric": "objective_gap"}],
+}
 
 
 def invoke(*words: object) -> tuple[int, str]:

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import depthrate
 
-ASHA_SEARCH = {"params": {"x": [float(x) for x in range(1, 13)]}, "objective": "nc1", "direction": "maximize"}
-ASHA_SEARCH |= {"sampler": "random", "trials": 12, "batch": 12}
-ASHA_SEARCH |= {"prune": {"rule": "asha", "metric": "height", "from_step": 2, "factor": 2}}
+ASHA_SEARCH = {
+    "params": {"x": [float(x) for x in range(1, 13)]},
+    "objective": "nc1",
+    "direction": "maximize",
+    "sampler": "random",
+    "trials": 12,
+    "batch": 12,
+    "prune": {"rule": "asha", "metric": "height", "from_step": 2, "factor": 2},
+}
 """Twelve trials of `climbs`, all proposed at once; at each rung the better half goes on."""
 
 

@@ -24,13 +24,25 @@ from depthrate.tasks.training.engines import eager
 
 aten = torch.ops.aten
 CPU, META = torch.device("cpu"), torch.device("meta")
-WAITING = {aten._local_scalar_dense.default, aten._unique2.default, aten.bincount.default, aten.equal.default}
-WAITING |= {aten.masked_select.default, aten.nonzero.default, aten.repeat_interleave.Tensor}
+WAITING = {
+    aten._local_scalar_dense.default,
+    aten._unique2.default,
+    aten.bincount.default,
+    aten.equal.default,
+    aten.masked_select.default,
+    aten.nonzero.default,
+    aten.repeat_interleave.Tensor,
+}
 """Operations whose result, or its shape, the host reads."""
 INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 """Operations that also accept index tensors on the CPU, which they copy. Masks are turned into indices, which waits."""
-EMPTY = {aten._unsafe_view.default, aten.empty.memory_format, aten.empty_like.default}
-EMPTY |= {aten.empty_strided.default, aten.new_empty.default}
+EMPTY = {
+    aten._unsafe_view.default,
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_strided.default,
+    aten.new_empty.default,
+}
 
 
 class OnGpu(torch.Tensor):

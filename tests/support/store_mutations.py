@@ -39,8 +39,13 @@ from depthrate.sweeps.load import sweep_of_spec
 from tests.support.here import invoke
 from tests.support.tests_rows import commit
 
-SPEC = {"name": "tiny", "task": "collapse", "grid": {"depth": [2, 3]}, "seeds": 2}
-SPEC |= {"params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16}}
+SPEC = {
+    "name": "tiny",
+    "task": "collapse",
+    "grid": {"depth": [2, 3]},
+    "seeds": 2,
+    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
+}
 A, B, C, D = (f"20260101T000000_{letter * 12}" for letter in "abcd")
 OUTSIDE = ("keys.txt", "x/keys.txt", "tiny/notes/keys.txt")
 HINTS = ("attempts/", "jobs/", "checkpoints/", "searches/")

@@ -17,9 +17,14 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
 from tests.support.tests_rows import commit_rows
 
-SWEEP: dict[str, Any] = {"name": "s", "task": "collapse", "grid": {"depth": [3, 5, 9]}, "seeds": 3}
-SWEEP |= {"params": {"arch": "rn1", "samples_per_class": 2, "steps": 100}}
-SWEEP |= {"fit": [{"metric": "nc1"}, {"metric": "nc1", "unconverged": "drop"}]}
+SWEEP: dict[str, Any] = {
+    "name": "s",
+    "task": "collapse",
+    "grid": {"depth": [3, 5, 9]},
+    "seeds": 3,
+    "params": {"arch": "rn1", "samples_per_class": 2, "steps": 100},
+    "fit": [{"metric": "nc1"}, {"metric": "nc1", "unconverged": "drop"}],
+}
 
 
 @pytest.fixture

@@ -24,8 +24,15 @@ CPU_S, MEMORY_MB = 10.0, 300.0
 """What refusing may cost, on a slow and busy machine: reading a store or training would take more."""
 LETTERS = 700
 """That a message may have: it names all parameters or all shipped sweeps at most."""
-AS_PROCESSES = ("derive '9**9**9'", "search objective 'nc11'", "file with a bomb", "run --nonsense")
-AS_PROCESSES += ("run 's3://bucket//x'", "query select * from read_csv('/etc/passwd')", "report quickstart -o .")
+AS_PROCESSES = (
+    "derive '9**9**9'",
+    "search objective 'nc11'",
+    "file with a bomb",
+    "run --nonsense",
+    "run 's3://bucket//x'",
+    "query select * from read_csv('/etc/passwd')",
+    "report quickstart -o .",
+)
 """One for each place that refuses: what it takes to import and to read comes on top of what the tests above measure."""
 
 

@@ -299,8 +299,13 @@ def test_launch_resumes_a_stopped_one(machines: ComputeTarget, folder: Store, tm
 
 
 SEARCH = {"params": {"lr": {"low": 0.01, "high": 1, "log": True}}, "objective": "nc1", "trials": 4, "batch": 2}
-TRAINED = {"name": "s", "task": "collapse", "grid": {"depth": [2, 3]}, "search": SEARCH}
-TRAINED |= {"params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16}}
+TRAINED = {
+    "name": "s",
+    "task": "collapse",
+    "grid": {"depth": [2, 3]},
+    "search": SEARCH,
+    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
+}
 
 
 def numbers(store: str, table: str) -> Any:

@@ -17,8 +17,18 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from tests.support.tests_rows import commit
 
-SOUND: dict[str, Any] = {"attempt_id": "a", "sweep": "s", "pack_id": "p", "trial_ids": ["t1"], "state": "running"}
-SOUND |= {"started_at": 1.0, "heartbeat_at": 2e9, "host": "elsewhere", "pid": 7, "device": "cpu"}
+SOUND: dict[str, Any] = {
+    "attempt_id": "a",
+    "sweep": "s",
+    "pack_id": "p",
+    "trial_ids": ["t1"],
+    "state": "running",
+    "started_at": 1.0,
+    "heartbeat_at": 2e9,
+    "host": "elsewhere",
+    "pid": 7,
+    "device": "cpu",
+}
 NO_RECORDS: dict[str, bytes] = {
     "nothing": b"",
     "torn": b'{"attempt_id": "a", "sw',

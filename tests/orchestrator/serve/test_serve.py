@@ -716,9 +716,16 @@ def test_texts_stay_inert_and_fit(window: Browser, folder: Store) -> None:
                     assert HOSTILE in window.run("return document.getElementById('table').textContent")
 
 
-HOSTILE_TEXTS = (HOSTILE, ENDING, "<svg onload=alert(3)></svg>", '"><b onmouseover="alert(4)">x</b>')
-HOSTILE_TEXTS += ("<a href='javascript:alert(5)'>x</a>", "&lt;img src=x onerror=alert(6)&gt;", "';alert(8);//")
-HOSTILE_TEXTS += ("%{x}<extra><img src=x onerror=alert(7)></extra>",)
+HOSTILE_TEXTS = (
+    HOSTILE,
+    ENDING,
+    "<svg onload=alert(3)></svg>",
+    '"><b onmouseover="alert(4)">x</b>',
+    "<a href='javascript:alert(5)'>x</a>",
+    "&lt;img src=x onerror=alert(6)&gt;",
+    "';alert(8);//",
+    "%{x}<extra><img src=x onerror=alert(7)></extra>",
+)
 """What tests of the report put where users write, and what is special to attributes, links, entities and plotly's templates."""
 HOSTILE_TASK = """
 import depthrate

@@ -29,8 +29,12 @@ def trainer_of(*trials):
     return COLLAPSE.training(read, Context().data).begin()
 
 
-SHAPES = [{}, {"arch": "rn2", "optimizer": "adam", "norm": "pre"}, {"arch": "t11", "depth": 1}]
-SHAPES += [{"polish": 20, "polish_to": "stationary", "polish_barrier": 0.0}]
+SHAPES = [
+    {},
+    {"arch": "rn2", "optimizer": "adam", "norm": "pre"},
+    {"arch": "t11", "depth": 1},
+    {"polish": 20, "polish_to": "stationary", "polish_barrier": 0.0},
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -25,8 +25,11 @@ SETTINGS = {
     "measure_steps": [0],
     "lr": 0.2,
     "momentum": 0.0,
+    "optimizer": "sgd",
+    "schedule": "constant",
+    "weight_decay": 0.0,
+    "weight_decay_last": 0.0,
 }
-SETTINGS |= {"optimizer": "sgd", "schedule": "constant", "weight_decay": 0.0, "weight_decay_last": 0.0}
 MAPS, LAST, TOKENS, TIME = "NCHW", "NHWC", "NTC", "TNC"
 
 

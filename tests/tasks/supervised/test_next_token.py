@@ -23,8 +23,17 @@ from tests.support.native_trials import transformer_of
 from tests.support.own_data import Folder
 from tests.support.training_context import Context, assert_same, ids_of, run_pack, run_resumed
 
-SMALL = {"arch": "t11", "width": 8, "vocabulary_size": 7, "context_length": 5, "samples": 40, "min_class_count": 5}
-SMALL |= {"steps": 12, "batch_size": 16, "lr": 0.1}
+SMALL = {
+    "arch": "t11",
+    "width": 8,
+    "vocabulary_size": 7,
+    "context_length": 5,
+    "samples": 40,
+    "min_class_count": 5,
+    "steps": 12,
+    "batch_size": 16,
+    "lr": 0.1,
+}
 NET = """
 import torch
 from torch import nn

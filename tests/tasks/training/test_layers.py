@@ -9,8 +9,11 @@ from depthrate.tasks.training import layers
 from tests.support.own_data import dataset_of
 from tests.support.training_context import training_on
 
-SHAPES = [{"arch": "rn1", "width": 19}, {"arch": "rn2", "width": 64, "norm": "pre", "loss": "mse"}]
-SHAPES += [{"arch": "rn1", "width": 33, "dtype": "float64", "geodesic": True}]
+SHAPES = [
+    {"arch": "rn1", "width": 19},
+    {"arch": "rn2", "width": 64, "norm": "pre", "loss": "mse"},
+    {"arch": "rn1", "width": 33, "dtype": "float64", "geodesic": True},
+]
 
 
 def measured(training, trainer, positions):

@@ -12,8 +12,12 @@ from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.step import lowered_precision
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
-SHAPES = [{}, {"batch_size": 7, "optimizer": "adam", "lr": 0.01, "arch": "rn2"}]
-SHAPES += [{"arch": "t11", "depth": 2, "lr": 0.01, "loss": "mse"}, {"arch": "resnet_dense", "depth": 4, "width": 12}]
+SHAPES = [
+    {},
+    {"batch_size": 7, "optimizer": "adam", "lr": 0.01, "arch": "rn2"},
+    {"arch": "t11", "depth": 2, "lr": 0.01, "loss": "mse"},
+    {"arch": "resnet_dense", "depth": 4, "width": 12},
+]
 DIFFERS_WITH_AMX = {"arch": "resnet_dense", "depth": 4, "width": 21, "measure_steps": []}
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 

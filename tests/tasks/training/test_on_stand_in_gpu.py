@@ -25,9 +25,13 @@ pytestmark = pytest.mark.slow
 
 SHORT = {"steps": 12, "measure_steps": [0], "width": 6, "samples_per_class": 2, "depth": 2}
 OPTIMIZERS = [{"optimizer": name, "batch_size": 4, "clip_norm": 1.0} for name in ("sgd", "adam", "adamw", "rmsprop")]
-NETWORKS = [{"arch": "rn2", "norm": "pre", "geodesic": True}, {"arch": "t22", "batch_size": 4}]
-NETWORKS += [{"arch": "mlp", "measure": "effective_rank, linear_probe, cka_last"}]
-NETWORKS += [{"arch": "resnet_conv", "stages": "4x8x8*2"}, {"arch": "resnet_dense"}]
+NETWORKS = [
+    {"arch": "rn2", "norm": "pre", "geodesic": True},
+    {"arch": "t22", "batch_size": 4},
+    {"arch": "mlp", "measure": "effective_rank, linear_probe, cka_last"},
+    {"arch": "resnet_conv", "stages": "4x8x8*2"},
+    {"arch": "resnet_dense"},
+]
 OTHER_TASKS = [
     ("next_token", {"arch": "t11", "samples": 12, "min_class_count": 1, "width": 6, "depth": 1}),
     ("regression", {"arch": "rn1", "samples": 12, "targets": 2, "width": 6, "depth": 2}),

@@ -30,8 +30,14 @@ def law(*, depth: int):
     return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
 """
 STRANGER = 65533
-BY_NAME = [["fit", "s"], ["plan", "s"], ["run", "s", "--device", "cpu"], ["report", "s", "-o", "r.html"]]
-BY_NAME += [["debug", "1"], ["export", "s", "sqlite:///x.db"]]
+BY_NAME = [
+    ["fit", "s"],
+    ["plan", "s"],
+    ["run", "s", "--device", "cpu"],
+    ["report", "s", "-o", "r.html"],
+    ["debug", "1"],
+    ["export", "s", "sqlite:///x.db"],
+]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of several users are made by root")
 
 

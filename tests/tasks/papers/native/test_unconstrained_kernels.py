@@ -13,8 +13,13 @@ from depthrate.tasks.training.engines.native import native_library
 from tests.support.native_trials import assert_native_pack, error, taken
 from tests.support.training_context import Context, ids_of
 
-SHAPES = {"held 5": (5, 3, "float32"), "held 9": (9, 4, "float64"), "deep 5": (5, 3, "relu", "float32")}
-SHAPES |= {"deep 30": (30, 10, "none", "float32"), "deep 30 relu": (30, 10, "relu", "float64")}
+SHAPES = {
+    "held 5": (5, 3, "float32"),
+    "held 9": (9, 4, "float64"),
+    "deep 5": (5, 3, "relu", "float32"),
+    "deep 30": (30, 10, "none", "float32"),
+    "deep 30 relu": (30, 10, "relu", "float64"),
+}
 """Dimension, classes, activation of `dufm`, dtype: few, so that libraries are built once for many cases."""
 each_shape = pytest.mark.parametrize("name", SHAPES)
 

@@ -14,8 +14,18 @@ FIGURES = {
     "theorem2": {"zipf": 1.0, "sequences": 3**6, "sentence_length": 6, "layer_norm": False},
     "theorem3": {"zipf": 0.0, "samples_per_sequence": 5, "epochs": 200, "layer_norm": True},
 }
-SHARED = {"concepts": 3, "vocabulary_size": 1200, "sentence_length": 15, "sequences": 1000, "width": 100}
-SHARED |= {"lr": 0.1, "batch_size": 100, "weight_decay": 0.001, "init_scale": 0.001, "layer_norm_eps": 1e-5}
+SHARED = {
+    "concepts": 3,
+    "vocabulary_size": 1200,
+    "sentence_length": 15,
+    "sequences": 1000,
+    "width": 100,
+    "lr": 0.1,
+    "batch_size": 100,
+    "weight_decay": 0.001,
+    "init_scale": 0.001,
+    "layer_norm_eps": 1e-5,
+}
 
 
 @pytest.mark.parametrize("figure", FIGURES)

@@ -13,9 +13,12 @@ from tests.support.training_context import Context, ids_of, run_resumed
 
 has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), has_gpu]
-SHAPES = [{}, {"batch_size": 64, "optimizer": "adam", "lr": 0.005}]
-SHAPES += [{"arch": "t11", "depth": 2, "lr": 0.01, "batch_size": 32}]
-SHAPES += [{"arch": "resnet_conv", "stages": "8x8x8*2", "depth": 2, "lr": 0.02}]
+SHAPES = [
+    {},
+    {"batch_size": 64, "optimizer": "adam", "lr": 0.005},
+    {"arch": "t11", "depth": 2, "lr": 0.01, "batch_size": 32},
+    {"arch": "resnet_conv", "stages": "8x8x8*2", "depth": 2, "lr": 0.02},
+]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
