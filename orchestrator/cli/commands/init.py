@@ -50,6 +50,11 @@ def power_law(*, depth: int, exponent: float = 0.5, noise: float = 0.1, seed: in
 '''
 
 
+def _has_content(path: Path, content: bytes) -> bool:
+    """Return whether a path is a file with this content. Only files of this size are read."""
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+
+
 def schema_text() -> str:
     """Return the JSON schema of sweep files."""
     return json.dumps(sweep_schema(registered_tasks()), indent=1) + "\n"
@@ -62,7 +67,7 @@ def command(folder: Path) -> None:
     existing = [name for name in contents if (folder / name).exists()]
     # after an interruption, the next call completes the files
     is_partial = len(existing) < len(contents) and all(
-        (folder / name).is_file() and (folder / name).read_bytes() == contents[name].encode() for name in existing
+        _has_content(folder / name, contents[name].encode()) for name in existing
     )
     if existing and not is_partial:
         raise UsageError(f"{folder / existing[0]} exists already and is not overwritten. Give another folder.")
