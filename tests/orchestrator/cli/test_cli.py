@@ -130,7 +130,7 @@ SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "
         (["run", "--help"], {"duckdb", "pyarrow.compute", "yaml"}),
         (["status"], {"duckdb", "yaml", "pyarrow.compute", "statistics", "depthrate.tasks.panel"}),
         (["status", "tiny"], {"duckdb", "yaml", "pyarrow.compute"}),
-        (["query", "select count(*) from trials"], {"pyarrow.compute"}),
+        (["query", "select count(*) from trials"], set()),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )

@@ -1,5 +1,6 @@
 """Results of edited code never mix silently with those of the code before."""
 
+import io
 import json
 import shutil
 import time
@@ -17,6 +18,8 @@ from depthrate.orchestrator.code import permission
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.catalog.code import list_code_hashes, read_code
 from depthrate.storage.catalog.specs import read_specs, write_spec
+from depthrate.storage.commits.commit import METADATA_KEY
+from depthrate.storage.files.parquet import trials_bytes
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.code.trust import STRICT_MODES
@@ -226,11 +229,12 @@ def test_unknown_code_is_reported(lab: Lab) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for path in lab.store.list("trials"):  # as files were before they had the column
-        file = pq.ParquetFile(lab.store.full_path(path))
-        table = file.read().drop_columns(["code_hash"])
-        metadata = {k: v for k, v in file.metadata.metadata.items() if k == b"depthrate"}
-        pq.write_table(pa.table(table).replace_schema_metadata(metadata), lab.store.full_path(path))
+    for path in lab.store.list("trials"):  # as of a task whose code is in an installed package
+        table = pq.read_table(io.BytesIO(lab.store.read(path)))
+        place = table.column_names.index("code_hash")
+        nulls = table.set_column(place, "code_hash", pa.nulls(table.num_rows, pa.string()))
+        metadata = {METADATA_KEY: table.schema.metadata[METADATA_KEY]}
+        lab.store.write(path, trials_bytes(nulls.replace_schema_metadata(metadata)))
     (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
     lab.write_sweep([2, 3, 4, 5])
     code, output = lab.run()

@@ -116,7 +116,7 @@ def many_rows(store: Store) -> bytes:
     """A commit with a row too often: some kB that stand for gigabytes."""
     commit(store, A, ["t1"])
     table = pq.read_table(io.BytesIO(store.read(f"trials/sweep=s/{A}.parquet")))
-    many = table.take(pa.array([0] * 2_000_000)).cast(TRIALS.with_metadata(table.schema.metadata))
+    many = table.select(TRIALS.names).take(pa.array([0] * 2_000_000)).cast(TRIALS.with_metadata(table.schema.metadata))
     sink = io.BytesIO()
     pq.write_table(many, sink, compression="zstd")
     return sink.getvalue()
@@ -129,7 +129,7 @@ def long_texts(store: Store) -> bytes:
     index = table.schema.get_field_index("params")
     long = table.set_column(index, TRIALS.field("params"), pa.array([json.dumps({"a": "x" * 400_000})]))
     sink = io.BytesIO()
-    many = long.take(pa.array([0] * 100)).cast(TRIALS.with_metadata(table.schema.metadata))
+    many = long.select(TRIALS.names).take(pa.array([0] * 100)).cast(TRIALS.with_metadata(table.schema.metadata))
     with pq.ParquetWriter(sink, many.schema, compression="zstd", dictionary_pagesize_limit=2**30) as writer:
         for _ in range(100):
             writer.write_table(many)

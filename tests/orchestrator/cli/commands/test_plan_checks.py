@@ -190,7 +190,7 @@ def test_slow_plan_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     Path("data.py").write_text(SLOW)
     Path("s.yaml").write_text(SWEEP.replace("digits", '"./data.py:make"') + "grid: {depth: [2]}\n")
-    script = "from depthrate.orchestrator.api import planning\nplanning.SLOW_NOTICE_AFTER_S = {}\nimport depthrate\n"
+    script = "from depthrate.orchestrator.cli import launch_output\nlaunch_output.SLOW_NOTICE_AFTER_S = {}\nimport depthrate\n"
     script += "depthrate.load('s.yaml').plan()\n"
     for patience_s, is_terminal, is_said in ((0.2, True, True), (0.2, False, False), (60.0, True, False)):
         master, slave = pty.openpty() if is_terminal else os.pipe()
