@@ -136,6 +136,7 @@ def test_status_names_what_comes_no_further(lab: Lab) -> None:
     name = f"{time.strftime('%Y%m%dT%H%M%S')}_0123456789ab"
     record = attempt_of(name, trial_ids=[trial_id], host="node7", pid=4711)
     record.step, record.num_steps, record.progress_at = 10, 200, time.time() - 1200
+    lab.store.write_format()
     record.write(lab.store)
     code, output = lab.call("status", str(lab.sweep))
     assert code == 0
