@@ -18,7 +18,7 @@ from depthrate.storage.catalog.specs import sweep_of_launch
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.schema import STATE_COLUMNS
+from depthrate.storage.tables.schema import STATE_COLUMNS, TRIALS
 
 POLL_INTERVAL_S = 2.0
 IDLE_READ_INTERVAL_S = 30.0
@@ -75,7 +75,7 @@ class StatusPoller:
         *,
         with_costs: bool,
         with_events: bool = False,
-        columns: Sequence[str] = STATE_COLUMNS,
+        for_queries: bool = False,
         is_sparing: bool = False,
     ):
         """Set the sweeps to poll.
@@ -85,7 +85,7 @@ class StatusPoller:
             planned: Sweep -> its trial_ids.
             with_costs: Whether to compute costs.
             with_events: Whether to read the events of the last launch.
-            columns: Columns of the table of trials to read.
+            for_queries: Whether the snapshots are queried too: whether to read all columns and keep the small files.
             is_sparing: Sparing mode: whether to read everything except trial states less often.
         """
         self.planned = planned
@@ -93,7 +93,8 @@ class StatusPoller:
         self._store, self._with_costs, self._with_events = store, with_costs, with_events
         self._costs_every_s = SPARING_COST_INTERVAL_S if is_sparing else 0.0
         self._live_every_s = SPARING_LIVE_INTERVAL_S if is_sparing else 0.0
-        self._cache, self._reader = SnapshotCache(columns=columns), RecordReader(store)
+        self._cache = SnapshotCache(TRIALS.names if for_queries else STATE_COLUMNS, keeps_files=for_queries)
+        self._reader = RecordReader(store)
         self._schedulers, self._live = SchedulerPoller(store), LiveReader(store)
         self._logged: list[LivePack] = []
         self._live_at = float("-inf")

@@ -13,7 +13,6 @@ from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store, StoreError
-from depthrate.storage.tables.schema import TRIALS
 
 log = logging.getLogger("depthrate")
 POLLER_IDLE_TIMEOUT_S = 15.0
@@ -50,7 +49,7 @@ class Poller:
         self.store = store
         self._every_s = every_s
         self._status_poller = StatusPoller(
-            store, {}, with_costs=True, with_events=True, columns=TRIALS.names, is_sparing=True
+            store, {}, with_costs=True, with_events=True, for_queries=True, is_sparing=True
         )
         self._stamps: dict[str, Stamp] | None = None
         self._specs: dict[str, LaunchedSpec] = {}
