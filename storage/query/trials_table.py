@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from depthrate.storage.commits.visible_commits import VisibleCommit, only_trials
 from depthrate.storage.files.parquet import DataFile, open_parquet
 from depthrate.storage.files.reads_at_exit import until_exit
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.lazy import lazy
 from depthrate.storage.query.scan import BatchScanner
 from depthrate.storage.tables.parameters import (
     PARAMETER_TYPES,
@@ -147,7 +147,7 @@ class _Part:
         # any type can be compared with itself, shifted by one
         return values[0].as_py() if values[1:].equals(values[:-1]) else _VARIES
 
-    @cached_property
+    @lazy
     def _from_json(self) -> Mapping[str, pa.Array]:
         """The parameters as read by Arrow, as far as it can: their JSON is in memory, but not the columns of many files."""
         import pyarrow.json
@@ -173,14 +173,14 @@ class _File:
         hidden = 0 if self._mask is None else sum(chunk.false_count for chunk in self._mask.chunks)
         self.num_rows = self.in_memory.num_rows - hidden
 
-    @cached_property
+    @lazy
     def types(self) -> Mapping[str, pa.DataType]:
         """Column of each parameter -> its type."""
         if self._file is not None:
             return {name: PARAMETER_TYPES.get(kind, pa.string()) for name, kind in self._file.own_columns.items()}
         return {field.name: field.type for field in self.schema if field.name not in TRIALS.names}
 
-    @cached_property
+    @lazy
     def schema(self) -> pa.Schema:
         """Columns of a commit's file."""
         schema = self._source.schema
@@ -192,17 +192,17 @@ class _File:
             return self._compacted
         return open_parquet(self._store.read(self._source.path) if content is None else content)
 
-    @cached_property
+    @lazy
     def _compacted(self) -> pq.ParquetFile:
         assert self._file is not None
         return open_parquet(self._file.read(self._store))
 
-    @cached_property
+    @lazy
     def _groups(self) -> list[pq.RowGroupMetaData]:
         metadata = self._compacted.metadata
         return [metadata.row_group(group) for group in range(metadata.num_row_groups)]
 
-    @cached_property
+    @lazy
     def _index(self) -> Mapping[str, int]:
         """Column -> its number among those of Parquet."""
         schema = self._compacted.metadata.schema

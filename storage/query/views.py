@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -20,6 +19,7 @@ from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.visible_commits import Problem, first_line
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.lazy import lazy
 from depthrate.storage.query.membership import Membership, read_membership
 from depthrate.storage.query.sql_checks import named_views, names_sweep
 from depthrate.storage.tables.custom_columns import CUSTOM_TYPES, quoted
@@ -75,12 +75,12 @@ class Views:
         if "results" in named:
             connection.execute(self._results())
 
-    @cached_property
+    @lazy
     def membership(self) -> Membership:
         """The sweeps' committed trials."""
         return read_membership(self.store, self.snapshot)
 
-    @cached_property
+    @lazy
     def trials(self) -> TrialsTable:
         """The visible trials."""
         from depthrate.storage.query.trials_table import TrialsTable  # imports pandas, unless a command prevents it
@@ -92,7 +92,7 @@ class Views:
         """Return the columns of the view `trials` that are parameters."""
         return list(self.trials.parameters.values())
 
-    @cached_property
+    @lazy
     def _tags(self) -> Mapping[str, list[str]]:
         return read_tags(self.store) if self.has_tags else {}
 
