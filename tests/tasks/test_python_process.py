@@ -46,7 +46,7 @@ def test_nor_by_workers_compactions_and_drawing(executed: Path, tmp_path: Path) 
     compactor.close(wait=True)
     assert len(take_snapshot(store).sources) == 1, "it has compacted"
     drawer = Renderer(store)
-    drawing = drawer._started().popen
+    drawing = drawer._running_process().popen
     assert drawing.stdin is not None
     drawing.stdin.close()
     assert drawing.wait(60) == 0
