@@ -1,0 +1,490 @@
+"""Operations of torch written as simpler ones, while a step is traced.
+
+What remains is: matrix products, elementwise operations, sums and maxima, views, copies (`cat`, constant padding), embeddings, and
+the two operations defined here: `patches`, the windows that a convolution reads, and its adjoint `unpatched`.
+
+Shapes: B samples, C channels, H and W height and width of a map, K windows of a map, N rows, D columns.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from math import prod
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from depthrate.tasks.native.generated.errors import CannotGenerateError
+
+aten = torch.ops.aten
+
+MAX_GROUPS = 32
+"""Maximum number of a convolution's groups that are computed one by one."""
+
+
+# ---- Windows of maps with channels last ----
+
+_library = torch.library.Library("depthrate", "FRAGMENT")
+_library.define("patches(Tensor x, int[] kernel, int[] stride, int[] padding, int[] dilation) -> Tensor")
+_library.define(
+    "unpatched(Tensor x, int[] size, int[] kernel, int[] stride, int[] padding, int[] dilation) -> Tensor"
+)
+
+
+def window_counts(size: Sequence[int], window: "Window") -> list[int]:
+    """Return the number of windows along each axis of a map."""
+    return [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(size, window.kernel, window.stride, window.padding, window.dilation, strict=True)
+    ]
+
+
+class Window:
+    """Kernel size, stride, padding and dilation of a convolution along two axes."""
+
+    def __init__(self, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]):
+        self.kernel, self.stride, self.padding, self.dilation = kernel, stride, padding, dilation
+
+    @property
+    def arguments(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        return list(self.kernel), list(self.stride), list(self.padding), list(self.dilation)
+
+    @property
+    def is_one_pixel(self) -> bool:
+        """Whether windows are the map's pixels, each once."""
+        return all(k == 1 for k in self.kernel) and all(s == 1 for s in self.stride) and not any(self.padding)
+
+    def taps(self) -> Iterator[tuple[int, int]]:
+        """Yield the positions of a window, row by row."""
+        for i in range(self.kernel[0]):
+            for j in range(self.kernel[1]):
+                yield i, j
+
+    def cut(self, axis: int, tap: int, size: int) -> tuple[slice, slice]:
+        """Return the windows whose position `tap` is inside the map, and the map's entries there, along an axis."""
+        count = window_counts([size] * 2, self)[axis]
+        stride, begin = self.stride[axis], tap * self.dilation[axis] - self.padding[axis]
+        first = max(0, -(begin // stride)) if begin < 0 else 0
+        last = min(count - 1, (size - 1 - begin) // stride)
+        if last < first:
+            return slice(0, 0), slice(0, 0)
+        start = begin + first * stride
+        return slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
+
+
+def _patches(x_BHWC: Tensor, *window: Sequence[int]) -> Tensor:
+    w, (b, height, width, channels) = Window(*window), x_BHWC.shape
+    rows, columns = window_counts((height, width), w)
+    out = x_BHWC.new_zeros(b, rows, columns, prod(w.kernel), channels)
+    for tap, (i, j) in enumerate(w.taps()):
+        (to_h, of_h), (to_w, of_w) = w.cut(0, i, height), w.cut(1, j, width)
+        out[:, to_h, to_w, tap] = x_BHWC[:, of_h, of_w]
+    return out.flatten(3)
+
+
+def _unpatched(x_BHWK: Tensor, size: Sequence[int], *window: Sequence[int]) -> Tensor:
+    w, (height, width) = Window(*window), size
+    parts = x_BHWK.unflatten(3, (prod(w.kernel), -1))
+    out = x_BHWK.new_zeros(x_BHWK.shape[0], height, width, parts.shape[-1])
+    for tap, (i, j) in enumerate(w.taps()):
+        (to_h, of_h), (to_w, of_w) = w.cut(0, i, height), w.cut(1, j, width)
+        out[:, of_h, of_w] += parts[:, to_h, to_w, tap]
+    return out
+
+
+for _name, _function in (("patches", _patches), ("unpatched", _unpatched)):
+    for _key in ("CPU", "Meta"):
+        _library.impl(_name, _function, _key)
+
+patches, unpatched = torch.ops.depthrate.patches.default, torch.ops.depthrate.unpatched.default
+
+
+# ---- Convolutions as products of windows ----
+
+
+def _window(weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> Window:
+    return Window(weight.shape[2:], stride, padding, dilation)
+
+
+def _check_convolution(weight: Tensor, transposed: bool, groups: int) -> None:
+    if transposed or weight.ndim not in (3, 4):
+        raise CannotGenerateError("a transposed convolution, or one of volumes, cannot be generated")
+    if groups > MAX_GROUPS and weight.shape[1] != 1:
+        raise CannotGenerateError(f"a convolution of {groups} groups cannot be generated")
+
+
+def _convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    _: Sequence[int],
+    groups: int,
+) -> Tensor:
+    _check_convolution(weight, transposed, groups)
+    if weight.ndim == 3:  # of series: maps of height 1
+        y = _convolution(
+            x.unsqueeze(2), weight.unsqueeze(2), bias, [1, *stride], [0, *padding], [1, *dilation], False, [], groups
+        )
+        return y.squeeze(2)
+    window, x_BHWC = _window(weight, stride, padding, dilation), x.permute(0, 2, 3, 1)
+    if weight.shape[1] == 1 and groups == weight.shape[0] == x.shape[1]:
+        y_BHWC = _by_channel(x_BHWC, weight, window)
+    else:
+        parts = zip(x_BHWC.chunk(groups, 3), weight.chunk(groups, 0), strict=True)
+        products = [_windows(x, window) @ _as_matrix(w) for x, w in parts]
+        y_BHWC = products[0] if groups == 1 else torch.cat(products, 3)
+    return (y_BHWC if bias is None else y_BHWC + bias).permute(0, 3, 1, 2)
+
+
+def _windows(x_BHWC: Tensor, window: Window) -> Tensor:
+    return x_BHWC if window.is_one_pixel else patches(x_BHWC, *window.arguments)
+
+
+def _as_matrix(weight: Tensor) -> Tensor:
+    """Return a weight [C_out, C_in, kh, kw] as the matrix [kh kw C_in, C_out] that multiplies windows."""
+    return weight.permute(2, 3, 1, 0).reshape(-1, weight.shape[0])
+
+
+def _by_channel(x_BHWC: Tensor, weight: Tensor, window: Window) -> Tensor:
+    windows = _windows(x_BHWC, window).unflatten(3, (prod(window.kernel), -1))
+    weights = weight.flatten(1).t()
+    total = windows[..., 0, :] * weights[0]
+    for tap in range(1, prod(window.kernel)):
+        total = total + windows[..., tap, :] * weights[tap]
+    return total
+
+
+def _convolution_backward(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    _: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    _check_convolution(weight, transposed, groups)
+    if weight.ndim == 3:
+        arguments: Any = (bias_sizes, [1, *stride], [0, *padding], [1, *dilation], False, [], groups, mask)
+        dx, dw, db = _convolution_backward(g.unsqueeze(2), x.unsqueeze(2), weight.unsqueeze(2), *arguments)
+        return (None if dx is None else dx.squeeze(2)), (None if dw is None else dw.squeeze(2)), db
+    window, x_BHWC, g_BHWC = _window(weight, stride, padding, dilation), x.permute(0, 2, 3, 1), g.permute(0, 2, 3, 1)
+    size, out_channels, taps = x_BHWC.shape[1:3], weight.shape[0], prod(window.kernel)
+    if weight.shape[1] == 1 and groups == out_channels == x.shape[1]:
+        windows, weights = _windows(x_BHWC, window).unflatten(3, (taps, -1)), weight.flatten(1).t()
+        dw = torch.stack([(windows[..., tap, :] * g_BHWC).sum((0, 1, 2)) for tap in range(taps)]).t()
+        d_windows = [torch.cat([g_BHWC * weights[tap] for tap in range(taps)], 3)] if mask[0] else []
+        d_weights = [dw.reshape(weight.shape)]
+    else:
+        parts = list(zip(x_BHWC.chunk(groups, 3), g_BHWC.chunk(groups, 3), weight.chunk(groups, 0), strict=True))
+        d_weights = [
+            (g.reshape(-1, g.shape[3]).t() @ _windows(x, window).reshape(-1, taps * x.shape[3]))
+            .view(w.shape[0], *w.shape[2:], w.shape[1])
+            .permute(0, 3, 1, 2)
+            for x, g, w in parts
+        ]
+        d_windows = [g @ _as_matrix(w).t() for _, g, w in parts] if mask[0] else []
+    back = [d if window.is_one_pixel else unpatched(d, size, *window.arguments) for d in d_windows]
+    dx_BHWC = None if not back else back[0] if len(back) == 1 else torch.cat(back, 3)
+    return (
+        None if dx_BHWC is None else dx_BHWC.permute(0, 3, 1, 2),
+        d_weights[0] if len(d_weights) == 1 else torch.cat(d_weights, 0),
+        g_BHWC.sum((0, 1, 2)) if mask[2] else None,
+    )
+
+
+# ---- Norms, softmax and pointwise functions ----
+
+
+def _layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    axes, n = list(range(-len(shape), 0)), prod(shape)
+    mean = x.sum(axes, keepdim=True) / n
+    centred = x - mean
+    scale = torch.rsqrt((centred * centred).sum(axes, keepdim=True) / n + eps)
+    normal = centred * scale
+    if weight is not None:
+        normal = normal * weight
+    return (normal if bias is None else normal + bias), mean, scale
+
+
+def _var_mean(x: Tensor, dim: Any = None, correction: float = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    axes = list(range(x.ndim)) if dim is None else dim
+    n = prod(x.shape[axis] for axis in axes)
+    mean = x.sum(axes, keepdim=True) / n
+    centred = x - mean
+    variance = (centred * centred).sum(axes, keepdim=True) / (n - correction)
+    return (variance, mean) if keepdim else (variance.squeeze(axes), mean.squeeze(axes))
+
+
+def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    e = torch.exp(x - torch.amax(x, dim, keepdim=True))
+    return e / e.sum(dim, keepdim=True)
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    centred = x - torch.amax(x, dim, keepdim=True)
+    return centred - torch.log(torch.exp(centred).sum(dim, keepdim=True))
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        return x * ((torch.tanh((x + x * x * x * 0.044715) * 0.7978845608028654) + 1) * 0.5)
+    return x * ((torch.erf(x * 0.7071067811865476) + 1) * 0.5)
+
+
+def _clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Tensor:
+    if low is not None:
+        x = torch.where(x <= low, low, x)
+    return x if high is None else torch.where(x >= high, high, x)
+
+
+def _power(x: Tensor, exponent: float) -> Tensor:
+    if exponent in (0.5, -0.5):
+        root = torch.sqrt(x)
+        return root if exponent > 0 else 1 / root
+    if exponent not in (-3, -2, -1, 1, 2, 3, 4, 5, 6):
+        raise CannotGenerateError(f"the power {exponent} cannot be generated")
+    y = x
+    for _ in range(int(abs(exponent)) - 1):
+        y = y * x
+    return y if exponent > 0 else 1 / y
+
+
+def _vector_norm(
+    x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    if order != 2:
+        raise CannotGenerateError(f"the vector norm of order {order} cannot be generated")
+    return torch.sqrt((x * x).sum(list(range(x.ndim)) if dim is None else dim, keepdim))
+
+
+def _silu_backward(g: Tensor, x: Tensor) -> Tensor:
+    s = torch.sigmoid(x)
+    return g * (s * (1 + x * (1 - s)))
+
+
+def _split(x: Tensor, sizes: Sequence[int], dim: int = 0) -> list[Tensor]:
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    return [aten.slice.Tensor(x, dim, start, start + size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def _placed(g: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int = 1) -> Tensor:
+    """Return zeros of these sizes with `g` in a slice."""
+    if step != 1:
+        raise CannotGenerateError("the gradient of a slice with a step cannot be generated")
+    dim = dim % len(sizes)
+
+    def side(count: int) -> list[Tensor]:
+        shape = [count if axis == dim else size for axis, size in enumerate(sizes)]
+        return [g.new_zeros(shape)] if count else []
+
+    return torch.cat([*side(start), g, *side(sizes[dim] - end)], dim)
+
+
+def _slice_backward(g: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
+    size = sizes[dim]
+    start = min(start, size) if start >= 0 else start + size
+    return _placed(g, sizes, dim, start, min(end, size) if end >= 0 else end + size, step)
+
+
+def _select_backward(g: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
+    index = index % sizes[dim]
+    return _placed(g.unsqueeze(dim), sizes, dim, index, index + 1)
+
+
+def _constant_pad(x: Tensor, padding: Sequence[int], value: float = 0.0) -> Tensor:
+    if value or min(padding) < 0:
+        raise CannotGenerateError("padding by other numbers than 0 cannot be generated")
+    for axis, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True), start=1):
+        if before or after:
+            sizes = [size + (before + after if i == x.ndim - axis else 0) for i, size in enumerate(x.shape)]
+            x = _placed(x, sizes, x.ndim - axis, before, before + x.shape[-axis])
+    return x
+
+
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    if not dims:
+        raise CannotGenerateError("roll over all axes cannot be generated")
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        if start := (size - shift) % size:
+            x = torch.cat([aten.slice.Tensor(x, dim, start, size), aten.slice.Tensor(x, dim, 0, start)], dim)
+    return x
+
+
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    axes = list(range(x.ndim)) if not dim else dim
+    return x.sum(axes, keepdim) / prod(x.shape[axis] for axis in axes)
+
+
+_OWN: Mapping[Any, Callable[..., Any]] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.var_mean.correction: _var_mean,
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _log_softmax,
+    aten.gelu.default: _gelu,
+    aten.clamp.default: _clamp,
+    aten.clamp_min.default: _clamp,
+    aten.hardtanh.default: _clamp,
+    aten.pow.Tensor_Scalar: _power,
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten.silu.default: lambda x: x * torch.sigmoid(x),
+    aten.silu_backward.default: _silu_backward,
+    aten.split_with_sizes.default: _split,
+    aten.slice_backward.default: _slice_backward,
+    aten.select_backward.default: _select_backward,
+    aten.constant_pad_nd.default: _constant_pad,
+    aten.roll.default: _roll,
+    aten.mean.dim: _mean,
+    aten.mean.default: _mean,
+    aten.reciprocal.default: lambda x: 1 / x,
+    aten.square.default: lambda x: x * x,
+    aten.sgn.default: lambda x: torch.sign(x),
+}
+_TORCHS = (
+    *(aten.elu, aten.elu_backward, aten.leaky_relu, aten.leaky_relu_backward, aten.hardtanh_backward),
+    *(aten.softplus, aten.softplus_backward, aten.native_group_norm, aten.native_group_norm_backward),
+    *(aten.hardswish, aten.hardswish_backward, aten.hardsigmoid, aten.hardsigmoid_backward, aten.mish),
+    *(aten.mish_backward, aten.log_sigmoid_forward, aten.log_sigmoid_backward, aten.softshrink, aten.prelu),
+    *(aten.celu, aten.glu, aten.glu_backward, aten.addcmul, aten.addcdiv, aten.baddbmm, aten.rms_norm),
+)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return the rules by which a trace replaces operations."""
+    table: dict[Any, Callable[..., Any]] = {**core_aten_decompositions(), **get_decompositions(_TORCHS), **_OWN}
+    table.pop(aten.embedding_dense_backward.default, None)  # a kernel of its own
+    return table
+
+
+# ---- Functions replaced before autograd sees them ----
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if dropout_p:
+        raise CannotGenerateError("dropout cannot be generated")
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+    scores = (query @ key.transpose(-1, -2)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        masks = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, float("-inf")) if masks else scores + attn_mask
+    return torch.softmax(scores, -1) @ value
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+def _pool(
+    x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[Tensor, Window]:
+    """Return a pooling's windows with an axis for the positions in them, [..., H, W, positions, C]."""
+    window = Window(
+        _pair(kernel_size), _pair(stride if stride else kernel_size), _pair(padding), _pair(dilation)
+    )
+    if ceil_mode or any(window.padding) or x.ndim != 4:
+        raise CannotGenerateError("pooling with padding or ceil_mode, or of other inputs than maps, cannot be generated")
+    x_BHWC = x.permute(0, 2, 3, 1)
+    return x_BHWC, window
+
+
+def _taps_of(x_BHWC: Tensor, window: Window) -> Iterator[Tensor]:
+    """Yield each window's entry at one position of it, for all positions, [B, H, W, C]."""
+    counts = window_counts(x_BHWC.shape[1:3], window)
+    if window.stride == window.kernel and window.dilation == (1, 1):  # cut into windows without a copy
+        (rows, columns), (height, width) = counts, window.kernel
+        cut = x_BHWC[:, : rows * height, : columns * width]
+        blocks = cut.unflatten(1, (rows, height)).unflatten(3, (columns, width))
+        for i, j in window.taps():
+            yield blocks[:, :, i, :, j]
+        return
+    raise CannotGenerateError("pooling with overlapping windows cannot be generated")
+
+
+def _max_pool2d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor:
+    x_BHWC, window = _pool(input, kernel_size, stride, padding, dilation, ceil_mode)
+    best: Tensor | None = None
+    for tap in _taps_of(x_BHWC, window):
+        best = tap if best is None else torch.where(tap > best, tap, best)  # the first largest one gets the gradient
+    assert best is not None
+    return best.permute(0, 3, 1, 2)
+
+
+def _avg_pool2d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    x_BHWC, window = _pool(input, kernel_size, stride, padding, 1, ceil_mode)
+    total = sum(_taps_of(x_BHWC, window)) / (divisor_override or prod(window.kernel))
+    assert isinstance(total, Tensor)
+    return total.permute(0, 3, 1, 2)
+
+
+def _adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    sizes = [
+        have if wanted is None else wanted
+        for have, wanted in zip(input.shape[-2:], _pair(output_size), strict=True)
+    ]
+    if sizes == [1, 1]:
+        return input.mean((-2, -1), keepdim=True)
+    if any(have % wanted for have, wanted in zip(input.shape[-2:], sizes, strict=True)):
+        raise CannotGenerateError(f"adaptive pooling of {list(input.shape[-2:])} to {sizes} cannot be generated")
+    return _avg_pool2d(input, [have // wanted for have, wanted in zip(input.shape[-2:], sizes, strict=True)])
+
+
+_REPLACED = {
+    "scaled_dot_product_attention": _attention,
+    "max_pool2d": _max_pool2d,
+    "avg_pool2d": _avg_pool2d,
+    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
+}
+
+
+@contextmanager
+def replaced_functions() -> Iterator[None]:
+    """Replace functions whose gradients have no simple form by differentiable ones, in `torch.nn.functional`."""
+    with ExitStack() as stack:
+        for name, function in _REPLACED.items():
+            stack.enter_context(mock.patch.object(F, name, function))
+        yield
