@@ -1,14 +1,14 @@
 """The whole command beside a script of one's own: 16 trials of L-RN1 through `depthrate run`, start-up and all.
 
     python benchmarks/command.py                       # 3,000 steps of batch 128, and full batches of 1,437 rows
-    python benchmarks/command.py --batch 128 --rounds 5 --engine compiled --warm
+    python benchmarks/command.py --batch 128 --rounds 5 --engine native --warm
     python benchmarks/command.py --batch 128 --steps 12000
     python benchmarks/command.py --batch 128 --parts       # where the command's processor seconds go, by cProfile
 
 The script trains the same networks with torch.nn modules and torch.optim, one trial after another in as many processes as
 there are cores; it measures nothing and keeps nothing. Ours plans, trains, measures every layer at log-spaced steps, commits
-and says what it did; with the defaults and a cold cache, unless an engine is named or `--warm` has what is built or compiled
-kept from a round before the first. Sides alternate; medians are reported, of wall seconds and of processor seconds of all
+and says what it did; with the defaults and a cold cache, unless an engine is named or `--warm` has what is built kept from
+a round before the first. Sides alternate; medians are reported, of wall seconds and of processor seconds of all
 processes.
 """
 

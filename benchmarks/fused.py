@@ -1,6 +1,6 @@
 """Fused packs beside one trial a process on all cores, which is what a user would do instead; ratios from one run.
 
-    python -m benchmarks.fused                                   # CPU: plain, packs of each engine, vmap, compiled alone
+    python -m benchmarks.fused                                   # CPU: plain, packs of each engine, vmap
     python -m benchmarks.fused --family transformer              # L-T11, 16 positions
     python -m benchmarks.fused --family module --sides plain,eager   # nn.Modules of a user's own: an MLP, an MLP-Mixer
     python -m benchmarks.fused --only 8:128 --rounds 9           # one setting: depth 8, 128 rows
@@ -8,7 +8,7 @@
 
 The plain side trains the same networks with torch.nn modules and torch.optim, as many processes at once as there are
 cores (on a GPU: one process, whose trials follow each other). All sides run the same number of training steps; process
-start-up and compilation are left out (the first round), and the seconds of compilation printed. Rounds alternate between the
+start-up and building are left out (the first round), and the seconds of building printed. Rounds alternate between the
 sides, so that a machine whose speed drifts does not favour one; medians are reported. Beside the ratio of trial-steps a second
 stands that of trial-steps a processor second, which holds on a machine that does other work too. The last columns say which
 share of one core's measured peak (and of its memory's bandwidth) that is: see benchmarks/floor.py.
@@ -58,12 +58,6 @@ CPU_SETTINGS = {
         Setting(128, 128, 4, 6),
     ],
     "transformer": [Setting(2, 16, 8, 60, "transformer"), Setting(4, 64, 4, 20, "transformer")],
-    "plain": [
-        Setting(3, 128, 8, 100, "layers"),
-        Setting(3, 32, 16, 200, "layers"),
-        Setting(6, 256, 8, 40, "layers"),
-        Setting(8, 512, 8, 20, "layers"),
-    ],
     "module": [
         Setting(3, 64, 8, 100, "mlp"),
         Setting(6, 256, 4, 40, "mlp"),
@@ -80,14 +74,12 @@ GPU_SETTINGS = [
     Setting(34, 128, 64, 50),
     Setting(34, 512, 64, 50),
 ]
-SIDES = ("plain", "native", "compiled", "eager", "vmap", "alone", "jax")
-"""Plain PyTorch, our packs with each engine, torch.func.vmap ensembling, one trial at a time with a compiled step, and a pack
-in JAX (jit of vmap, if it is installed)."""
+SIDES = ("plain", "native", "eager", "vmap", "jax")
+"""Plain PyTorch, our packs with each engine, torch.func.vmap ensembling, and a pack in JAX (jit of vmap, if installed)."""
 WITHOUT = {
     "residual": (),
     "transformer": ("vmap", "jax"),
-    "plain": ("plain", "native", "vmap", "jax"),
-    "module": ("native", "compiled", "alone", "jax"),
+    "module": ("native", "jax"),
 }
 """Sides that a family lacks."""
 WIDTH, INPUTS, CLASSES, POSITIONS = 64, 64, 10, 16
@@ -135,7 +127,7 @@ def _compare(setting: Setting, sides: dict[str, list[_Worker]], rounds: int, spe
     for round_ in range(rounds + 1):
         for name, workers in sides.items():
             rate = _rates(workers, setting)
-            if round_:  # the first round compiles and warms up
+            if round_:  # the first round builds and warms up
                 rates[name].append(rate)
     base = next(iter(rates.values()))
     for name, found in rates.items():
@@ -144,7 +136,7 @@ def _compare(setting: Setting, sides: dict[str, list[_Worker]], rounds: int, spe
             ratios = [rate[kind] / plain[kind] for plain, rate in zip(base, found, strict=True)]
             speed = statistics.median(rate[kind] for rate in found)
             cells.append(f"{speed:13.0f}  {statistics.median(ratios):5.2f} ({min(ratios):.2f}..{max(ratios):.2f})")
-        trials = 1 if name in ("plain", "alone") else setting.trials
+        trials = 1 if name == "plain" else setting.trials
         is_dense = setting.family in ("residual", "mlp")
         work = step_work(_network(setting), setting.rows, INPUTS, WIDTH, trials, is_dense=is_dense)
         of_peak, of_bandwidth = work.shares(statistics.median(per_cpu_s for _, per_cpu_s in found), speeds)
@@ -196,7 +188,7 @@ def _serve(side: str, device: str) -> None:
         if setting not in ready:
             step, trials = _SIDES[side](setting, device)
             ready[setting] = (step if side == "native" else _one_by_one(step)), trials
-            ready[setting][0](20)  # a compiled step finds on its first how many trials to run at a time
+            ready[setting][0](20)  # kernels adapt the number of steps of a call, and a GPU records its step
         take, trials = ready[setting]
         started = time.process_time()
         take(setting.steps)
@@ -224,8 +216,6 @@ def _data(setting: Setting, device: str):  # type: ignore[no-untyped-def]
 
 def _network(setting: Setting):  # type: ignore[no-untyped-def]
     from depthrate.tasks.data.dataset import DataShape
-    from depthrate.tasks.networks.batch_normed import DenseResNet
-    from depthrate.tasks.networks.mlp import Mlp
     from depthrate.tasks.networks.module import ModuleNetwork
     from depthrate.tasks.networks.residual import ResidualNetwork
     from depthrate.tasks.networks.transformer import Transformer
@@ -235,9 +225,6 @@ def _network(setting: Setting):  # type: ignore[no-untyped-def]
             linear_layers=1, pre_norm=False, depth=setting.depth, width=WIDTH,
             input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True,
         )  # fmt: skip
-    if setting.family in ("layers", "dense"):
-        kind = Mlp if setting.family == "layers" else DenseResNet
-        return kind(depth=setting.depth, width=WIDTH, input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True)
     if setting.family in ("mlp", "mixer"):
         return ModuleNetwork(
             make=lambda: _modules(setting, "cpu", 1)[0], name=setting.family, arguments={},
@@ -283,20 +270,6 @@ def _native(setting: Setting, device: str) -> tuple[Callable[[int], Any], int]:
             trainer.advance(until, divergence)
 
     return take, trainer.num_trials
-
-
-def _compiled(setting: Setting, device: str, trials: int | None = None) -> tuple[Callable[[], Any], int]:
-    from depthrate.tasks.training.engines.compiled import compile_steps
-
-    trainer = make_trainer(setting, device, trials or setting.trials)
-    compiled, seconds = compile_steps(trainer, lambda: False)
-    print(f"depth {setting.depth}, {setting.rows} rows: compiled in {seconds:.1f} s", file=sys.stderr)
-    trainer.use(compiled)
-    return trainer.step, trainer.num_trials
-
-
-def _alone(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
-    return _compiled(setting, device, trials=1)
 
 
 def _modules(setting: Setting, device: str, count: int):  # type: ignore[no-untyped-def]
@@ -465,10 +438,8 @@ def _jax(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
 _SIDES: dict[str, Callable[[Setting, str], tuple[Callable[..., Any], int]]] = {
     "plain": _plain,
     "native": _native,
-    "compiled": _compiled,
     "eager": _eager,
     "vmap": _vmap,
-    "alone": _alone,
     "jax": _jax,
 }
 

@@ -53,13 +53,11 @@ class Engine(StrEnum):
     """Method of executing training steps."""
 
     AUTO = "auto"
-    """Native if kernels exist, otherwise compiled if one trial's training repays the compilation, otherwise eager."""
+    """Native if kernels exist, otherwise eager."""
     NATIVE = "native"
     """C++ kernels that run many steps per call, for networks that have kernels."""
     EAGER = "eager"
     """One operation at a time."""
-    COMPILED = "compiled"
-    """One program per step, compiled for its shape and this processor."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class TaskContext(Protocol):
         """Kernel libraries for machines that cannot build them, or None."""
 
     def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
-        """Report the engine in use and the seconds its compilation took (None while it compiles)."""
+        """Report the engine in use and the seconds spent building its kernels (None while they are built, or without any)."""
 
     def should_stop(self) -> bool:
         """Return whether to save a checkpoint now and raise `Interrupted`."""

@@ -31,7 +31,6 @@ settings.load_profile("busy")
 LONGEST_FIRST = (
     "orchestrator/executors/test_slurm_scenarios.py",
     "orchestrator/executors/test_executors.py",
-    "tasks/training/engines/test_compiled.py",
     "orchestrator/executors/test_slurm_submission.py",
     "tasks/test_option_pairs.py",
     "orchestrator/executors/test_slurm_controller.py",

@@ -62,7 +62,7 @@ class LaunchOptions:
     """Options declared by executors: name -> value or default."""
     workers: int | None = _option(int, "Worker processes. Default: one per GPU, else one per core.")
     device: str = _option(str, "auto (GPUs if available), cpu or cuda.", "auto")
-    engine: str | None = _option(str, "auto, native, compiled or eager. Default: the sweep's engine.")
+    engine: str | None = _option(str, "auto, native or eager. Default: the sweep's engine.")
     set_: Sequence[str] = _option(
         str, "Replace a parameter. A list becomes a grid axis.", (), metavar="KEY=VALUE", is_list=True
     )

@@ -58,7 +58,7 @@ class Attempt:
     engine: Engine | None = None
     """Engine in use. None until an engine is chosen, and for tasks that do not report an engine."""
     compile_s: float | None = None
-    """Seconds spent compiling the step, or waiting for another process to compile it."""
+    """Seconds spent building kernels, or waiting for another process to build them."""
     checkpoints: int = 0
     """Checkpoints saved by this attempt."""
     code_hash: str | None = None

@@ -222,7 +222,7 @@ def _engines_sentence(sweep: str, trial_ids: Iterable[str], store: Store, snapsh
     attempt_of = {trial_id: attempt_id for trial_id, attempt_id in pairs if trial_id in wanted_ids}
     records = records_of_attempts(store, snapshot, set(attempt_of.values()))
     names = (records.get(attempt_id, {}).get("engine") for attempt_id in attempt_of.values())
-    counts = Counter(Engine(name) for name in names if name in set(Engine))
+    counts = Counter(name for name in names if name is not None)
     if len(counts) < 2:
         return None
     engines = ", ".join(f"{count} {engine}" for engine, count in counts.most_common())

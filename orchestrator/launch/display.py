@@ -23,7 +23,6 @@ from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Progress as LaunchProgress
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
-from depthrate.tasks.interface import Engine
 
 LOG_INTERVAL_S = 30.0
 MAX_REASONS_SHOWN = 3
@@ -114,8 +113,6 @@ class LaunchWatcher:
             if total:
                 step = state.get("step") or 0
                 display.update(self._rows[pack_id], completed=step, total=total, text=f"step {step}/{total}")
-            elif state.get("engine") == Engine.COMPILED and state.get("compile_s") is None:
-                display.update(self._rows[pack_id], text="compiling")
 
     def describe(self, pack: Pack) -> str:
         """Name a pack by the varying parameters that its trials share."""

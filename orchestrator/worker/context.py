@@ -103,7 +103,7 @@ class WorkerContext(ManualTraining):
         return StoredLibraries(self.store) if self.job.options.shares_libraries else None
 
     def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
-        """Record the engine in use and the seconds spent compiling."""
+        """Record the engine in use and the seconds spent building kernels."""
         self.attempt.engine, self.attempt.compile_s = engine, compile_s
 
     def should_stop(self) -> bool:

@@ -69,7 +69,7 @@ def load_library(
             options = [compiler(), *flags, *(f"-D{constant}={value}" for constant, value in constants.items())]
         except NoCompilerError as missing:
             return _library_from_store(folder, name, shared, missing, should_stop)
-        with hold_lock(folder / f"{name}.lock", should_stop):
+        with _hold_lock(folder / f"{name}.lock", should_stop):
             return _find_cached(folder, name) or _build(
                 folder, name, [*options, f"{SOURCES / family}.cpp"], should_stop
             )
@@ -92,7 +92,7 @@ def load_library(
         raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}. Make both agree.") from error
 
 
-def wait_for(process: subprocess.Popen[bytes], should_stop: Callable[[], bool], kill: Callable[[], None]) -> int:
+def _wait_for(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:
     """Wait for a compiler's process, which is killed at a stop, and return its exit code.
 
     Raises:
@@ -105,13 +105,13 @@ def wait_for(process: subprocess.Popen[bytes], should_stop: Callable[[], bool], 
             time.sleep(BUILD_POLL_INTERVAL_S)
     finally:
         if process.returncode is None:
-            kill()
+            process.kill()
             process.wait()
     return process.returncode
 
 
 @contextmanager
-def hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
+def _hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
     """Hold a file lock, which the system releases at process exit. Wait until it is free.
 
     Raises:
@@ -132,8 +132,8 @@ def hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
         yield
 
 
-def processor() -> str:
-    """Return the processor's model and instruction sets, which determine compatibility and rounding of compiled programs."""
+def _processor() -> str:
+    """Return the processor's model and instruction sets, which determine compatibility and rounding of libraries."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -145,7 +145,7 @@ def processor() -> str:
 def _name(family: str, constants: Mapping[str, object], flags: tuple[str, ...]) -> str:
     """Compute the part of a library's file name that does not depend on the compiler."""
     sources = [path.read_text(encoding="utf-8") for path in (*sorted(SOURCES.glob("*.h")), SOURCES / f"{family}.cpp")]
-    parts = [*sources, repr(sorted(constants.items())), repr(flags), processor()]
+    parts = [*sources, repr(sorted(constants.items())), repr(flags), _processor()]
     return f"{family}-{_digest(chr(0).join(parts).encode())}"
 
 
@@ -211,7 +211,7 @@ def _build(folder: Path, name: str, command: list[str], should_stop: Callable[[]
         library, command = Path(work) / "library.so", [*command, "-o", f"{work}/library.so"]
         with (Path(work) / "output").open("w+b") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-            code = wait_for(process, should_stop, process.kill)
+            code = _wait_for(process, should_stop)
             output.seek(0)
             if code or not library.exists():
                 head = output.read()[:ERROR_HEAD].decode(errors="replace")

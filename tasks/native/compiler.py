@@ -24,7 +24,7 @@ def compiler() -> str:
     path = shutil.which(name)
     if path is None:
         raise NoCompilerError(
-            f"the C++ compiler {name!r} is not on PATH, but native and compiled steps need one. Either install g++, set CXX to "
+            f"the C++ compiler {name!r} is not on PATH, but native steps need one. Either install g++, set CXX to "
             "another compiler, or train with --engine eager."
         )
     return path

@@ -92,7 +92,6 @@ class BatchNormed(Network):
 
     last_weight = "W_L"
     holds_only_features = True
-    is_compilable = False
     num_classes: int
     last_bias: bool
 

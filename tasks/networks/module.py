@@ -63,7 +63,6 @@ class ModuleNetwork(Network):
     """Patterns of the decayed parameters. None: all with two dimensions or more."""
     dtype: str = "float32"
     """Type of the numbers in which trials are tried for a plan."""
-    is_compilable = False
     may_skip_parameters = True
 
     @cached_property

@@ -149,12 +149,8 @@ class Network(ABC):
 
     last_weight: ClassVar[str | None] = None
     """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features, or None."""
-    is_compilable: ClassVar[bool] = True
-    """Whether its step can be compiled: tensor operations in depthrate's code, the same ones for any number of trials."""
     may_skip_parameters: ClassVar[bool] = False
     """Whether a step may leave parameters unused, as with stochastic depth. Their gradient is then 0."""
-    has_step_by_hand: ClassVar[bool] = False
-    """Whether its trainer's eager step is written by hand, which is as fast as a compiled one. Then nothing is compiled."""
     holds_only_features: ClassVar[bool] = False
     """Whether `features` stores nothing larger than the last yielded feature between layers. A large training set is then
     processed layer by layer, with memory independent of the depth."""
@@ -220,14 +216,6 @@ class Network(ABC):
     def kernels(self) -> Kernels | None:
         """Return the kernels for its steps. Default: None."""
         return None
-
-    def custom_code(self) -> str:
-        """Return code of the forward pass outside the class, such as a user's. Default: none.
-
-        Compiled steps are cached by this code, the files of the class and of its base classes, and the network's repr, which
-        must therefore include everything that distinguishes two networks of a class.
-        """
-        return ""
 
     def arranged(self, x_NI: np.ndarray) -> np.ndarray:
         """Arrange a data set's samples in the network's reading order. Called once, before training."""

@@ -12,9 +12,6 @@ from depthrate.tasks.training.training_plan import PolishPlan, evaluation_rows
 
 PRODUCT_S = 1.4e-5
 """Minimum seconds per matrix product of an eager step."""
-SPEED_UP = 2.0
-"""Speed-up of a compiled step over an eager one. 1.4 to 3 were measured."""
-
 POLISH_FACTOR = 2.5
 """Ratio of the time of a polish evaluation, in float64, to the time of a training step with the same number of rows."""
 STATIONARY_SHARE = 0.3
@@ -70,8 +67,7 @@ def max_pack_size(shape: PackShape, device: str) -> int:
 
 def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
     """Estimate a trial's seconds on one core, with polish and measurements."""
-    native = engine is Engine.NATIVE  # the compiled engine speeds up training steps only
-    whole_s = step_s(shape, shape.data.num_held, Engine.NATIVE if native else Engine.EAGER)
+    whole_s = step_s(shape, shape.data.num_held, engine)
     evaluations = len(curve_steps("constant", shape.num_steps, 0))  # forward and backward over all samples
     if shape.polish is not None:
         used_share = STATIONARY_SHARE if shape.polish.to_stationary else 1.0
@@ -79,14 +75,10 @@ def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
     geometry_s = sum(
         LAYER_S + LAYER_S_PER_NUMBER * shape.data.num_held * layer.width for layer in shape.network.layers()
     )
-    return steps_s(shape, engine) + evaluations * whole_s + shape.num_measured_steps * (whole_s / 2 + geometry_s)
-
-
-def steps_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
-    """Estimate the seconds of a trial's training steps on one core, including reads of streamed samples."""
     batch = shape.batch_size or shape.data.num_samples
     read_s = 0.0 if shape.data.stream is None else batch * shape.data.stream.sample_s
-    return shape.num_steps * (step_s(shape, batch, engine) + read_s)
+    steps_s = shape.num_steps * (step_s(shape, batch, engine) + read_s)
+    return steps_s + evaluations * whole_s + shape.num_measured_steps * (whole_s / 2 + geometry_s)
 
 
 def step_s(shape: PackShape, num_samples: int, engine: Engine) -> float:
@@ -96,14 +88,9 @@ def step_s(shape: PackShape, num_samples: int, engine: Engine) -> float:
         rows = num_samples * shape.network.rows_per_sample
         cost = shape.network.step_cost()  # the fixed part of native steps is negligible
         return cost.native_s * numbers * rows * cost.multiply_adds
-    eager_s = _eager_step_s(shape.network, num_samples)
-    return eager_s / SPEED_UP if engine is Engine.COMPILED else eager_s
-
-
-def _eager_step_s(network: Network, num_samples: int) -> float:
-    measured_s = network.step_s(num_samples)
+    measured_s = shape.network.step_s(num_samples)
     if measured_s is not None:
         return measured_s
-    cost = network.step_cost()
+    cost = shape.network.step_cost()
     row_s = cost.eager_s * cost.multiply_adds + cost.kept_s * cost.kept
-    return cost.products * PRODUCT_S + num_samples * network.rows_per_sample * row_s
+    return cost.products * PRODUCT_S + num_samples * shape.network.rows_per_sample * row_s

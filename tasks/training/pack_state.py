@@ -19,7 +19,6 @@ from depthrate.tasks.data.dataset import SampleStream
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, start_trials
 from depthrate.tasks.networks.network import Network, Tensors
-from depthrate.tasks.training.step import StepNumbers
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor, order_bytes
 
 NEVER = -1
@@ -409,10 +408,6 @@ class PackState(ABC):
         self.momentum_T1 = self._column([h.momentum for h in self.hyperparameters])
         self.rates = Rates(self.plan, self.hyperparameters, self.device)
         self._steps.release()
-
-    def step_numbers(self) -> StepNumbers:
-        """Return the factors of the next step."""
-        return StepNumbers(self.momentum_T1, *self.rates.at(self.step_count))
 
     def _check_decay_groups(self) -> None:
         groups = decay_groups(self.specs)

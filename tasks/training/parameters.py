@@ -85,7 +85,7 @@ MatmulPrecision = Annotated[
     later_parameter(
         "full",
         doc="precision of matrix products in training steps: full (the dtype's), or with dtype float32 tf32 (GPUs only) or "
-        "bf16. Parameters, sums and metrics stay in float32. Steps with bf16 are never compiled",
+        "bf16. Parameters, sums and metrics stay in float32",
     ),
 ]
 Seed = Annotated[

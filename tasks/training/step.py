@@ -1,8 +1,8 @@
-"""One training step as functions of tensors: loss, gradient and optimiser, used by the eager and the compiled engine.
+"""One training step as functions of tensors: loss, gradient and optimiser, used by the eager engine.
 
-The optimiser updates the parameters of T trials as one tensor or piece by piece, [T, ...]. Per-trial numbers broadcast over
-it. Nothing is reduced across T, and the update consists of single elementwise operations, because a fused multiply-add would
-round differently in a vector loop and in its remainder.
+The optimiser updates the parameters of T trials as one tensor [T, P], over which per-trial numbers broadcast. Nothing is
+reduced across T, and the update consists of single elementwise operations, because a fused multiply-add would round differently
+in a vector loop and in its remainder.
 
 Shapes: T trials, B batch, I input dimensions, K classes.
 """
@@ -102,12 +102,12 @@ def optimise(
     moments: Moments,
     gradient: Tensor,
     numbers: StepNumbers,
-    scratch: Tensor | None = None,
+    scratch: Tensor,
 ) -> None:
     """Update parameters and moments in place by one step of the plan's optimiser.
 
-    The gradient is overwritten. A scratch tensor of its size saves fresh memory, whose page faults cost more than the
-    arithmetic.
+    The gradient is overwritten, and so is the scratch tensor of its size, which saves fresh memory, whose page faults cost more
+    than the arithmetic.
     """
     if plan.optimizer == "sgd":
         moments.first.mul_(numbers.momentum).add_(gradient)

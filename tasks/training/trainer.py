@@ -2,7 +2,7 @@
 
 On the CPU with one thread, a trial's numbers are bitwise independent of its pack, with every engine. This relies on three
 rules: matrix products are batched over T (never merged), reductions never cross the trial axis, and the update consists of
-single elementwise operations (see `step.py`; `engines/native.py` and `engines/compiled.py` for the other engines).
+single elementwise operations (see `step.py`, and `engines/native.py` for native steps).
 
 Shapes: T trials, N samples, B batch, I input dimensions, K classes, P parameters of one trial.
 """

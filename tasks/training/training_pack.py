@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
-from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.training.checkpoint import load_previous, serialise
 from depthrate.tasks.training.computing import computing
-from depthrate.tasks.training.engines.compiled import compile_steps
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.pack_state import Divergence
@@ -48,8 +46,8 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     """Create the pack, or resume it from an earlier attempt's checkpoint with the engine with which it started.
 
     Raises:
-        EngineError: Native steps, or requested compiled steps, are not available on this machine.
-        Interrupted: A stop was requested while its step was compiled.
+        EngineError: Native steps are requested or resumed, but not available on this machine.
+        Interrupted: A stop was requested while kernels were built.
     """
     pack = TrainingPack(training, context)
     resumed = pack.resume()
@@ -63,19 +61,9 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
             "the pack's checkpoint was trained with engine %s and resumes with it, not %s", resumed, context.engine
         )
     context.report_engine(engine)
-    if not pack.needs_library(engine):
-        pack.engine = engine
-        return pack
-    try:
-        compile_s: float | None = pack.use(engine)
-    except EngineError as error:
-        if Engine.NATIVE in (engine, context.engine) or context.engine is Engine.COMPILED:
-            raise
-        log.warning("training %s, because %s", "restarts eagerly" if resumed else "runs eagerly", error)
-        engine, compile_s = Engine.EAGER, None
-        if resumed:
-            pack.restart()
-    context.report_engine(engine, compile_s)
+    if pack.needs_library(engine):
+        context.report_engine(engine, pack.use_native())
+    pack.engine = engine
     return pack
 
 
@@ -119,36 +107,32 @@ class TrainingPack:
         """Whether all steps of training are done."""
         return self.polisher is not None or self.trainer.step_count == self.num_steps
 
-    def use(self, engine: Engine) -> float:
-        """Switch to native or compiled steps. Return the seconds spent building or compiling.
+    def use_native(self) -> float:
+        """Switch to native steps and polish. Return the seconds spent building kernels.
 
         Raises:
-            EngineError: The engine is not available on this machine.
+            EngineError: The kernels are not available on this machine.
             Interrupted: A stop was requested meanwhile.
         """
         compile_s, trainer, polish = 0.0, self.trainer, self.training.polish
         build = self.context.should_stop, self.context.libraries
-        if engine is not Engine.NATIVE:
-            assert isinstance(trainer, FusedTrainer)
-            make_steps, compile_s = compile_steps(trainer, self.context.should_stop)
-            trainer.use(make_steps)
-        elif not self.is_trained:
+        if not self.is_trained:
             library, compile_s = self.training.native_library(*build)
             trainer.use_native(library)
-        if self.polishes_natively(engine):
+        if self._can_polish_natively:
             assert polish is not None and isinstance(trainer, FusedTrainer)
             self._polish_library, polish_s = smoothed_library(trainer.network, polish, *build)
             compile_s += polish_s
-        self.engine = engine
         return compile_s
 
     def needs_library(self, engine: Engine) -> bool:
-        """Return whether the remaining steps or the polish run in code that this engine builds or compiles."""
-        return engine != Engine.EAGER and (not self.is_trained or self.polishes_natively(engine))
+        """Return whether the remaining steps or the polish run in kernels with this engine."""
+        return engine is Engine.NATIVE and (not self.is_trained or self._can_polish_natively)
 
-    def polishes_natively(self, engine: Engine) -> bool:
-        """Return whether polish runs in kernels with this engine. Otherwise it runs eagerly."""
-        if engine is not Engine.NATIVE or self.training.polish is None:
+    @property
+    def _can_polish_natively(self) -> bool:
+        """Whether polish runs in kernels with native steps. Otherwise it runs eagerly."""
+        if self.training.polish is None:
             return False
         kernels = self.trainer.network.kernels() if isinstance(self.trainer, FusedTrainer) else None
         return kernels is not None and kernels.can_smooth
@@ -248,7 +232,7 @@ class TrainingPack:
     def resume(self) -> Engine | None:
         """Resume from an earlier attempt's checkpoint if it holds all these trials. Return its engine, or None otherwise."""
         previous = load_previous(self.context)
-        if previous is None:
+        if previous is None or previous[0]["engine"] not in set(Engine):  # of a former version
             return None
         saved, positions = previous
         self.metrics = [saved["metrics"][position] for position in positions]

@@ -19,7 +19,7 @@ ONE_CYCLE_START_FACTOR = 1 / 25
 ONE_CYCLE_END_FACTOR = 1 / 250_000
 """Final learning rate factor of the schedule `one_cycle`."""
 ENGINE_OPTIMIZERS = ("sgd", "adam")
-"""Optimisers with native and compiled steps. Others train eagerly."""
+"""Optimisers with native steps. Others train eagerly."""
 EVALUATION_ROWS = 8192
 """Rows (samples x positions) evaluated at a time. Bounds memory, and is fixed so that sums round alike in every pack."""
 EVALUATION_OUTPUTS = 2**21

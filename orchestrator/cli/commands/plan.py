@@ -44,7 +44,6 @@ MAX_PACKS_SHOWN = 40
 """Maximum number of packs printed. --json prints all."""
 _ENGINE_TEXT = {
     Engine.NATIVE: "natively (kernels are built once per machine and width, in seconds)",
-    Engine.COMPILED: "compiled (once per machine and shape)",
     Engine.EAGER: "eagerly",
 }
 

@@ -10,7 +10,7 @@ from depthrate.tasks.interface import Engine, Params
 from depthrate.tasks.papers.words.metrics import MEASUREMENTS, PANELS
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.engines.choice import select_engine_by_hand
+from depthrate.tasks.training.engines.choice import select_engine_on
 from depthrate.tasks.training.fused_task import FusedTask
 from depthrate.tasks.training.memory import PROCESS_BYTES
 from depthrate.tasks.training.parameters import check_training
@@ -68,7 +68,7 @@ class Words(FusedTask[WordsParameters]):
                 )
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine:
-        return select_engine_by_hand(requested, device)
+        return select_engine_on(device, requested)
 
     def max_pack_size(self, params: Params, device: str) -> int:
         if device == "cuda":

@@ -20,7 +20,7 @@ from depthrate.tasks.papers.words.sentences import draw_sentences
 from depthrate.tasks.papers.words.theory import Prediction, Setting, frequencies, predict
 from depthrate.tasks.papers.words.word_trainer import WordsTrainer, words_library
 from depthrate.tasks.parameters import OncePerObject
-from depthrate.tasks.training.engines.choice import select_engine_by_hand
+from depthrate.tasks.training.engines.choice import select_engine_on
 from depthrate.tasks.training.layers import Rows, null_if_not_finite
 from depthrate.tasks.training.parameters import measured_steps
 from depthrate.tasks.training.training import RecordTest, Row, Training
@@ -61,7 +61,7 @@ class WordsTraining(Training):
     trials: Sequence[WordsParameters]
 
     def engine(self, requested: Engine, device: str) -> Engine:
-        return select_engine_by_hand(requested, device)
+        return select_engine_on(device, requested)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None

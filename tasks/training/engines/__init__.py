@@ -1,1 +1,1 @@
-"""Engines that advance the trials of a pack: eager, native and compiled, and the choice between them."""
+"""Engines that advance the trials of a pack: eager and native, and the choice between them."""

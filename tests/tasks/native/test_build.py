@@ -274,7 +274,7 @@ def test_other_instruction_sets_work(flags, monkeypatch):
     """Vectors of other lengths round in another order, and give the same but for that."""
     from depthrate.tasks.training.engines import native
 
-    if "avx2" not in build.processor():
+    if "avx2" not in build._processor():
         pytest.skip("a processor without AVX2")
     given = tuple(flag for flag in FLAGS if flag != "-march=native") + tuple(flags.split())
     monkeypatch.setattr(native, "load_library", lambda *requested: load_library(*requested, flags=given))
@@ -300,5 +300,5 @@ def test_missing_instructions_can_be_targeted():
     for number in ("float", "double"):
         defines = [f"-D{name}={value}" for name, value in {**CONSTANTS, "NUMBER": number, "WIDTH": 33}.items()]
         command = ["g++", "-std=c++17", "-O1", "-march=skylake-avx512", "-Wall", "-Werror", "-fsyntax-only", *defines]
-        if build.processor().find("avx") >= 0:  # an x86
+        if build._processor().find("avx") >= 0:  # an x86
             subprocess.run([*command, str(build.SOURCES / "residual.cpp")], check=True)

@@ -189,8 +189,8 @@ def test_plan_shows_and_takes_the_axes_of_layers(folder):
     assert "1 rnns.0 [8, N, 8 averaged]" in " ".join(task.remarks([trial.params for trial in stated]))
     with pytest.raises(SweepError, match="one entry per sample"):
         expand(sweep_in(folder, arch="./rnn.py:Net", layers="rnns.*", dataset="mine.npz", layer_axes={"rnns.*": "NTC"}))
-    with pytest.raises(EngineError, match="not compiled"):
-        task.engine(trials[0].params, Engine.COMPILED, "cpu")
+    with pytest.raises(EngineError, match="not for ModuleNetwork"):
+        task.engine(trials[0].params, Engine.NATIVE, "cpu")
 
 
 def test_batch_iterables_are_refused():

@@ -132,28 +132,27 @@ def test_gpu_checkpoint_resumes_anywhere(shape, gpu):
     assert steps[0] == 8 and all(result.status is ResultStatus.OK for result in moved)
 
 
-def moved_from_cpu(engine, trials, stop_at):
-    """Interrupt a pack on a CPU and resume it on the GPU. Return its results and the steps taken there."""
+def moved_from_cpu(trials, stop_at):
+    """Interrupt a native pack on a CPU and resume it on the GPU. Return its results and the steps taken there."""
 
     def run_on_both(trials, context):
-        context.device, context.engine = ("cpu", engine) if context.stop_at else ("cuda", Engine.AUTO)
+        context.device, context.engine = ("cpu", Engine.NATIVE) if context.stop_at else ("cuda", Engine.AUTO)
         return COLLAPSE.run(trials, context)
 
     return run_resumed(run_on_both, trials, stop_at)
 
 
-@pytest.mark.parametrize("engine", [Engine.NATIVE, pytest.param(Engine.COMPILED, marks=pytest.mark.slow)])
-def test_cpu_checkpoint_restarts_on_gpu(engine, gpu, caplog):
+def test_cpu_checkpoint_restarts_on_gpu(gpu, caplog):
     trials = trials_of({"features": "none"})
-    restarted, steps = moved_from_cpu(engine, trials, 7)
+    restarted, steps = moved_from_cpu(trials, 7)
     assert steps[0] == 1
     assert_same(restarted, run(trials, device="cuda"))
-    assert f"the checkpoint's {engine} steps run on CPUs only" in caplog.text
+    assert "the checkpoint's native steps run on CPUs only" in caplog.text
 
 
 def test_trained_pack_is_only_measured(gpu, caplog):
     trials = trials_of({"features": "none"})
-    measured, steps = moved_from_cpu(Engine.NATIVE, trials, SHORT["steps"])
+    measured, steps = moved_from_cpu(trials, SHORT["steps"])
     assert steps == [] and "restarts" not in caplog.text
     assert_near(measured, run(trials, engine=Engine.NATIVE))
 

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from depthrate.tasks.interface import Engine
 from depthrate.tasks.papers.unconstrained.deep_solutions import SolutionKind
 from depthrate.tasks.papers.unconstrained.parameters import problem_of
 from depthrate.tasks.papers.unconstrained.task import DUFM
 from depthrate.tasks.papers.unconstrained.theory import dnc_loss
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.trainer import FusedTrainer
-from tests.support.training_context import Context, assert_same, ids_of
+from tests.support.training_context import Context, ids_of
 
 SMALL = {"depth": 3, "num_classes": 3, "samples_per_class": 4, "width": 5, "weight_decay": 0.01, "lr": 0.2}
 
@@ -49,14 +48,6 @@ def test_manual_step_equals_autograd(params):
         torch.testing.assert_close(by_hand.step(), reference.step(), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(by_hand.theta_TP, reference.theta_TP, rtol=1e-11, atol=1e-13)
     assert not torch.equal(by_hand.theta_TP[0], by_hand.theta_TP[1])
-
-
-@pytest.mark.slow
-def test_manual_step_ignores_the_engine():
-    trials = [trial()]
-    asked = Context(ids_of(trials), engine=Engine.COMPILED)
-    assert_same(list(DUFM.run(trials, asked)), run(trials))
-    assert asked.ran_as == [(Engine.EAGER, None)]
 
 
 def test_every_declared_column_is_measured_and_no_other():

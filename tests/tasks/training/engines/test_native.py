@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.native.compiler import EngineError, NoCompilerError
 from depthrate.tasks.papers.unconstrained.task import DUFM
 from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.training.checkpoint import deserialise, serialise
+from depthrate.tasks.training.pack_state import Steps
 from tests.support.here import answer, printed, refused
+from tests.support.native_trials import network_of, plan_of, trainer_of, trials_of
 from tests.support.training_context import Context, assert_same, ids_of
 
 
@@ -57,10 +61,48 @@ def test_resumed_native_pack_stays_native(requested):
     assert second.ran_as[-1][0] is Engine.NATIVE and second.steps_seen[0] > 7
 
 
+def test_resumed_eager_pack_stays_eager():
+    trials = [params_of()]
+    first = Context(ids_of(trials), engine=Engine.EAGER, stop_at=17)
+    with pytest.raises(Interrupted):
+        list(COLLAPSE.run(trials, first))
+    found, second = run_as(Engine.NATIVE, trials, checkpoint=first.checkpoint)
+    assert_same(found, run_as(Engine.EAGER, trials)[0])
+    assert second.ran_as == [(Engine.EAGER, None)]
+
+
+def test_checkpoint_of_a_former_engine_restarts():
+    trials = [params_of()]
+    first = Context(ids_of(trials), stop_at=17)
+    with pytest.raises(Interrupted):
+        list(COLLAPSE.run(trials, first))
+    checkpoint = serialise({**deserialise(first.checkpoint), "engine": "compiled"})
+    found, second = run_as(Engine.EAGER, trials, checkpoint=checkpoint)
+    assert_same(found, run_as(Engine.EAGER, trials)[0])
+    assert second.steps_seen[0] == 1
+
+
+def test_a_step_that_is_another_is_refused():
+    class Wrong(Steps):
+        engine = Engine.NATIVE
+
+        def prepare(self):
+            pass
+
+        def step(self, max_steps, divergence):
+            return torch.full((1,), 7.0)
+
+    trainer, untouched = (trainer_of(network_of(9), plan_of(), trials_of(2), 43) for _ in range(2))
+    with pytest.raises(EngineError, match=r"of ResidualNetwork has loss 7 and the eager step \d\.\d+.*--engine eager"):
+        trainer.use(Wrong)
+    assert torch.equal(trainer.step(), untouched.step())
+
+
 def test_trials_without_native_steps_are_rejected():
     def choice(device="cpu", **given):
         return COLLAPSE.engine(params_of(**given), Engine.NATIVE, device)
 
+    assert COLLAPSE.engine(params_of(), Engine.AUTO, "cuda") is Engine.EAGER
     assert choice() is choice(arch="t11", patch_size=4) is Engine.NATIVE
     assert choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64") is Engine.NATIVE
     refusals = {"residual networks .arch rn1 and rn2., .*, not for DenseResNet": {"arch": "resnet_dense"}}
@@ -69,8 +111,7 @@ def test_trials_without_native_steps_are_rejected():
         with pytest.raises(EngineError, match=f"native steps do not support these trials: .*{why}.*--engine auto"):
             choice(**given)
     dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})
-    engines = [DUFM.engine(dufm, requested, "cpu") for requested in (Engine.AUTO, Engine.COMPILED)]
-    assert engines == [Engine.NATIVE, Engine.EAGER]
+    assert DUFM.engine(dufm, Engine.AUTO, "cpu") is Engine.NATIVE
 
 
 def test_no_compiler_refuses_native(monkeypatch):
