@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.utils.stateless import _reparametrize_module
 
 from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.native.generated.errors import CannotGenerateError
 from depthrate.tasks.networks.flat_parameters import gradients_of
 from depthrate.tasks.networks.module_axes import pooled
 from depthrate.tasks.networks.module_layers import attention_by_modules, capture_outputs, seeded
@@ -63,6 +64,7 @@ class ModuleNetwork(Network):
     """Patterns of the decayed parameters. None: all with two dimensions or more."""
     dtype: str = "float32"
     """Type of the numbers in which trials are tried for a plan."""
+    has_generated_steps = None
     may_skip_parameters = True
 
     @cached_property
@@ -208,6 +210,19 @@ class ModuleNetwork(Network):
             return self._over_trials(self._call, parameters, state, x_TNI), state
         logits_TNK = self._over_trials(step, parameters, state, x_TNI)
         return logits_TNK, {name: torch.stack([after[name] for after in states]) for name in state}
+
+    def step_logits(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
+        training = self.report.training
+        if training.is_random:
+            raise CannotGenerateError("it draws random numbers (dropout)")
+        if training.changed:
+            raise CannotGenerateError(f"a step changes its buffer {training.changed[0]}")
+        self._restore()
+        self.report.module.train()
+        try:
+            return self._call(parameters, state, x_NI)
+        finally:
+            self._restore()
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the features [T, N, D] layer by layer. The module runs once, so all are in memory."""

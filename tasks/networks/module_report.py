@@ -53,6 +53,8 @@ class TrainingReport:
     """Reason why its trials train one by one. None: they train fused."""
     is_random: bool
     """Whether training draws random numbers (dropout)."""
+    changed: tuple[str, ...] = ()
+    """Names of the buffers that a step changes, such as running statistics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +284,8 @@ def _run_training_step(module: nn.Module, x: Tensor, name: str, is_random: bool)
         raise ParameterError(f"the output of {name} depends on none of its parameters, so it cannot be trained")
     carried = {key: tuple(p.shape) for key, p in module.named_parameters() if key not in trained}
     carried |= {key: tuple(b.shape) for key, b in module.named_buffers()}
-    return TrainingReport(trained, carried, _unfused_reason(module, is_random, sorted(changed)), is_random)
+    names = tuple(sorted(changed))
+    return TrainingReport(trained, carried, _unfused_reason(module, is_random, names), is_random, names)
 
 
 def _used(output: Tensor, candidates: Mapping[str, Tensor], name: str) -> set[str]:
