@@ -144,7 +144,7 @@ def moved_from_cpu(engine, trials, stop_at):
 
 @pytest.mark.parametrize("engine", [Engine.NATIVE, pytest.param(Engine.COMPILED, marks=pytest.mark.slow)])
 def test_cpu_checkpoint_restarts_on_gpu(engine, gpu, caplog):
-    trials = trials_of({"features": "none"})
+    trials = trials_of({"features": "none", "record": "all"})  # native steps stop at recorded ones
     restarted, steps = moved_from_cpu(engine, trials, 7)
     assert steps[0] == 1
     assert_same(restarted, run(trials, device="cuda"))
