@@ -82,16 +82,18 @@ def _thinned_measurements(
 
 def _spread(candidates: Collection[int], chosen: Collection[int], count: int) -> set[int]:
     """Choose up to `count` candidates, one after the other, each as far as possible from all chosen steps on a log scale."""
-    added: set[int] = set()
-    while len(added) < min(count, len(candidates)):
-        present = [*chosen, *added]
+
+    def distance(step: int, other: int) -> float:
         # rounded, so that ties do not depend on a machine's logarithm
-        added.add(
-            max(
-                sorted({*candidates} - added),
-                key=lambda step: round(min(abs(math.log1p(step) - math.log1p(other)) for other in present), 9),
-            )
-        )
+        return round(abs(math.log1p(step) - math.log1p(other)), 9)
+
+    nearest = {step: min(distance(step, other) for other in chosen) for step in sorted(candidates)}
+    added: set[int] = set()
+    while len(added) < count and nearest:
+        farthest = max(nearest, key=nearest.__getitem__)
+        del nearest[farthest]
+        added.add(farthest)
+        nearest = {step: min(gap, distance(step, farthest)) for step, gap in nearest.items()}
     return added
 
 
