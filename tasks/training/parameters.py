@@ -122,8 +122,8 @@ Record = Annotated[
     Literal["auto", "all"],
     later_parameter(
         "auto",
-        doc="curve rows, and measurements without measure_steps. auto: as many as cost a sixth of the whole, counted in samples, "
-        "and all with polish. all: eight rows per decade of steps, at any cost",
+        doc="curve rows, and measurements without measure_steps. auto: as many as cost a sixth of the whole, counted in "
+        "samples, and all with polish. all: eight rows per decade of steps, at any cost",
     ),
 ]
 Milestones = Annotated[

@@ -52,7 +52,7 @@ def recorded_steps(trial: TrainingParameters, data: DataShape) -> RecordedSteps:
 
 
 def _thinned_measurements(
-    measured: Sequence[int], optional_rows: Collection[int], judged: Collection[int], last: int, free: int
+    measured: Sequence[int], optional_rows: Collection[int], judged: set[int], last: int, free: int
 ) -> tuple[list[int], int]:
     """Return the steps to measure and the number of rows that remain for the curves.
 
@@ -82,6 +82,9 @@ def _thinned_measurements(
 
 def _spread(candidates: Collection[int], chosen: Collection[int], count: int) -> set[int]:
     """Choose up to `count` candidates, one after the other, each as far as possible from all chosen steps on a log scale."""
+
+    if count >= len(candidates):
+        return {*candidates}
 
     def distance(step: int, other: int) -> float:
         # rounded, so that ties do not depend on a machine's logarithm
