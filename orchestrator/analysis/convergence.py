@@ -21,6 +21,8 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial, canonical_json
 from depthrate.tasks.metric import Metric
+from depthrate.tasks.training.parameters import last_rate_quarter
+from depthrate.tasks.training.training_plan import learning_rate_factor
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,12 @@ def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Metr
     """Return each trial's convergence. Trials without curves and diverged trials are omitted."""
     objective = next((measurement for measurement in measurements if measurement.optimum is not None), None)
     curves = _read_curves(results, objective)
-    ends = {trial_id: end for trial_id, rows in curves.items() if (end := _curve_end(rows)) is not None}
+    schedules = {trial.trial_id: trial.params.get("schedule") for trial in trials}
+    ends = {
+        trial_id: end
+        for trial_id, rows in curves.items()
+        if (end := _curve_end(rows, schedules.get(trial_id))) is not None
+    }
     flags = {trial_id: float(rows["reached"][-1]) for trial_id, rows in curves.items()}
     reached = {trial_id: flag == 1 for trial_id, flag in flags.items() if math.isfinite(flag)}
     above = {} if objective is None else _above_shallower(ends, trials, objective)
@@ -160,7 +167,7 @@ def _read_curves(results: Results, declared: Metric | None) -> dict[str, Curve]:
     }
 
 
-def _curve_end(curve: Curve) -> CurveEnd | None:
+def _curve_end(curve: Curve, schedule: Any = None) -> CurveEnd | None:
     step, height = curve["step"], curve["height"]
     last = float(step[-1])
     if len(step) < 2 or last <= 0:
@@ -169,15 +176,22 @@ def _curve_end(curve: Curve) -> CurveEnd | None:
     scale = gap if math.isfinite(gap) and gap > 0 else abs(float(height[-1]))
     if not scale > 0:
         return None
-    starts = {LAST_QUARTER_START * last, _last_lr_quarter(step, curve["lr"], last)}
+    starts = {LAST_QUARTER_START * last, _last_lr_quarter(step, curve["lr"], last, schedule)}
     moved = [float(np.interp(start, step, height) - height[-1]) / scale for start in starts]
     return max(moved, key=abs), min(starts), float(height[-1]), scale
 
 
-def _last_lr_quarter(step: np.ndarray, lr: np.ndarray, last: float) -> float:
-    """Return the step at which three quarters of the learning rate, summed over steps, are spent."""
+def _last_lr_quarter(step: np.ndarray, lr: np.ndarray, last: float, schedule: Any = None) -> float:
+    """Return the step at which three quarters of the learning rate, summed over steps, are spent.
+
+    It is exact if the curve has the learning rates of one of depthrate's schedules. Otherwise the rates are interpolated.
+    """
     if not np.isfinite(lr).all() or not (lr[:-1] > 0).all():
         return LAST_QUARTER_START * last
+    if isinstance(schedule, str):
+        factors = np.array([learning_rate_factor(schedule, int(at), int(last)) for at in step])
+        if np.allclose(lr / lr.max(), factors / factors.max(), rtol=1e-6, atol=1e-9):
+            return last_rate_quarter(schedule) * last
     spent = np.r_[0.0, np.cumsum(np.diff(step) * (lr[1:] + lr[:-1]) / 2)]
     return float(np.interp(LAST_QUARTER_START * spent[-1], spent, step))
 

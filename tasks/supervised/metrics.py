@@ -16,7 +16,7 @@ NEUTRAL_PARAMETERS = frozenset(
         *("seed", "seed_scope", "optimizer", "lr", "momentum", "schedule", "steps", "epochs", "batch_size"),
         *("clip_norm", "polish", "polish_to", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_solver"),
         *("polish_barrier", "continuation", "init", "dtype", "features", "feature_dtype", "measure_steps", "rank_tol"),
-        *("measure", "geodesic", "epsilon", "measure_epochs", "milestones"),
+        *("measure", "geodesic", "epsilon", "measure_epochs", "record", "milestones"),
     ]
 )
 """Parameters that the objective's minimum does not depend on."""

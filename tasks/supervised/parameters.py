@@ -123,6 +123,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     feature_dtype: training.FeatureDtype
     measure_steps: training.MeasureSteps
     measure_epochs: training.MeasureEpochs
+    record: training.Record
     milestones: training.Milestones
     rank_tol: training.RankTol
     measure: str | None = later_parameter(None, doc=named_columns.DOC)

@@ -34,11 +34,14 @@ from depthrate.tasks.supervised.targets.target import Target
 from depthrate.tasks.supervised.user_callable import UserCallable, load_callable
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import check_training
+from depthrate.tasks.training.recording import requested_cost
 
 if TYPE_CHECKING:
     from depthrate.tasks.training.training import NetworkTraining
 
 
+MAX_REQUESTED_COST = 1 / 3
+"""Maximum cost of requested measurements without a remark, as a multiple of the training steps."""
 MAX_LAYERS_SHOWN = 8
 """Maximum number of layers in a remark. Of more, consecutive ones of one shape are shown as first to last."""
 
@@ -236,7 +239,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 raise ParameterError(f"{name} is {value}, but {trial.dataset!r} is not text. Set it to null.")
 
     def remarks(self, trials: Sequence[Params]) -> Sequence[str]:
-        """Return remarks on streamed data, on the layers of the largest network, and on whether trials train fused."""
+        """Return remarks on streamed data, on costly measurements, on the largest network's layers, and on whether trials train
+        fused."""
         parsed = [self.read(params) for params in trials]
         remarks: list[str] = []
         for trial in parsed:
@@ -248,6 +252,11 @@ class Supervised(NetworkTask[SupervisedParameters]):
             if isinstance(data := self.read_custom_data(trial), Streamed):
                 remarks.append(data.remark(trial.measure_samples))
         remarks += [f"{metric.name}: measured per layer as {metric.columns}" for metric in self.target.custom.values()]
+        costs = [cost for trial in parsed if (cost := requested_cost(trial, self.data_shape(trial))) is not None]
+        if max(costs, default=0.0) > MAX_REQUESTED_COST:
+            remarks.append(
+                f"the requested measurements cost up to {max(costs):.2g} times the training steps (counted in samples)"
+            )
         return [*dict.fromkeys(remarks), *self._remarks_on_network(parsed)]
 
     def describe_data(self, trials: Sequence[Params]) -> Sequence[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.training.polish.polish_parameters import curve_steps
 from depthrate.tasks.training.training_plan import PolishPlan, evaluation_rows
 
 PRODUCT_S = 1.4e-5
@@ -38,6 +37,8 @@ class PackShape:
     batch_size: int | None
     num_steps: int
     num_measured_steps: int
+    num_curve_rows: int
+    """Curve rows during the training steps."""
     optimizer: str
     dtype: str
     matmul_precision: str = "full"
@@ -68,7 +69,7 @@ def max_pack_size(shape: PackShape, device: str) -> int:
 def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
     """Estimate a trial's seconds on one core, with polish and measurements."""
     whole_s = step_s(shape, shape.data.num_held, engine)
-    evaluations = len(curve_steps("constant", shape.num_steps, 0))  # forward and backward over all samples
+    evaluations = shape.num_curve_rows  # forward and backward over all samples
     if shape.polish is not None:
         used_share = STATIONARY_SHARE if shape.polish.to_stationary else 1.0
         evaluations += round(POLISH_FACTOR * used_share * shape.polish.num_evaluations)

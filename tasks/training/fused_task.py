@@ -28,13 +28,8 @@ from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
 from depthrate.tasks.training.engines.choice import check_precision, select_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
-from depthrate.tasks.training.polish.polish_parameters import (
-    chain,
-    marked_steps,
-    polish_plan,
-    taken_steps,
-    training_steps,
-)
+from depthrate.tasks.training.polish.polish_parameters import chain, polish_plan, training_steps
+from depthrate.tasks.training.recording import recorded_steps, taken_steps
 
 if TYPE_CHECKING:
     from depthrate.tasks.training.training import Training
@@ -135,12 +130,14 @@ class NetworkTask(FusedTask[Trial]):
     def pack_shape(self, trial: Trial) -> PackShape:
         """Build the shape that determines a pack's memory and time."""
         data = self.data_shape(trial)
+        steps, recorded = training_steps(trial, data.num_samples), recorded_steps(trial, data)
         return PackShape(
             network=self.network(trial, data),
             data=data,
             batch_size=trial.batch_size,
-            num_steps=training_steps(trial, data.num_samples),
-            num_measured_steps=len(marked_steps(trial, data.num_samples)),
+            num_steps=steps,
+            num_measured_steps=len(recorded.measured),
+            num_curve_rows=sum(step <= steps for step in recorded.curves),
             optimizer=trial.optimizer,
             label_smoothing=trial.label_smoothing,
             dtype=trial.dtype,
@@ -195,4 +192,4 @@ class NetworkTask(FusedTask[Trial]):
         trial = self.read(params)
         data = self.data_shape(trial)
         layers = self.network(trial, data).measured_layers()
-        return taken_steps(trial, data.num_samples, steps), [layer.number for layer in layers]
+        return taken_steps(recorded_steps(trial, data).measured, steps), [layer.number for layer in layers]

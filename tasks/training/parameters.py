@@ -6,6 +6,7 @@ Dtype = parameter("float64")`.
 
 import itertools
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Literal
 
 from depthrate.tasks.parameters import ParameterError, Parameters, later_parameter, parameter
@@ -106,7 +107,7 @@ MeasureSteps = Annotated[
         None,
         minimum=0,
         doc="steps measured in addition to the last. null: 0, 1, 2, 5, 10, 20, 50, ... and the starts of the last quarter of "
-        "the steps and of the summed learning rate",
+        "the steps and of the summed learning rate, unless `record` omits some",
     ),
 ]
 MeasureEpochs = Annotated[
@@ -115,6 +116,14 @@ MeasureEpochs = Annotated[
         None,
         minimum=1,
         doc="epochs between two measurements, instead of measure_steps. The start and the end are measured too",
+    ),
+]
+Record = Annotated[
+    Literal["auto", "all"],
+    later_parameter(
+        "auto",
+        doc="curve rows, and measurements without measure_steps. auto: as many as cost a sixth of the whole, counted in "
+        "samples, and all with polish. all: eight rows per decade of steps, at any cost",
     ),
 ]
 Milestones = Annotated[
@@ -153,6 +162,7 @@ class TrainingParameters(Parameters):
     feature_dtype: str = "float32"
     measure_steps: list[int] | None = None
     measure_epochs: int | None = None
+    record: str = "all"
     milestones: list[int] | None = None
     test: bool = False
     depth: int
@@ -210,10 +220,15 @@ def log_spaced_steps(last: int) -> list[int]:
 
 def judged_steps(schedule: str, last: int) -> list[int]:
     """Return the steps from which convergence is judged: where the last quarters of the steps and of the summed rates start."""
+    return sorted({round(0.75 * last), round(last_rate_quarter(schedule) * last)})
+
+
+@cache
+def last_rate_quarter(schedule: str) -> float:
+    """Return where the last quarter of a schedule's summed learning rate starts, as a share of the steps."""
     grid = 1000
     sums = list(itertools.accumulate(learning_rate_factor(schedule, step, grid) for step in range(grid)))
-    share = next(step for step, partial_sum in enumerate(sums, start=1) if partial_sum >= 0.75 * sums[-1]) / grid
-    return sorted({round(0.75 * last), round(share * last)})
+    return next(step for step, partial_sum in enumerate(sums, start=1) if partial_sum >= 0.75 * sums[-1]) / grid
 
 
 def measured_steps(trial: TrainingParameters, last: int) -> list[int]:

@@ -21,7 +21,8 @@ from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.layers import HeldOut, Measure, Rows, stored_features
 from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
-from depthrate.tasks.training.polish.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
+from depthrate.tasks.training.polish.polish_parameters import polish_plan, training_steps
+from depthrate.tasks.training.recording import recorded_steps
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, TrainingPlan
 
@@ -151,6 +152,7 @@ class NetworkTraining(Training):
             network=self.network,
             data=self.dataset.shape,
             num_measured_steps=len(self.measured_steps[0]),
+            num_curve_rows=sum(step <= self.plan.num_steps for step in self.curve_steps[0]),
             dtype=str(self.plan.dtype).removeprefix("torch."),
             **{name: getattr(self.plan, name) for name in names},
         )
@@ -217,8 +219,8 @@ def make_training(
     """
     shared, num_samples = trials[0], dataset.num_samples
     steps, polish = training_steps(shared, num_samples), polish_plan(shared)
-    measured = {*marked_steps(shared, num_samples), steps}
-    in_curves = measured | {*curve_steps(shared.schedule, steps, 0 if polish is None else polish.num_evaluations)}
+    recorded = recorded_steps(shared, dataset.shape)
+    measured, in_curves = {*recorded.measured}, {*recorded.curves}
     test = dataset.test
     arranged = dataclasses.replace(
         dataset,

@@ -13,8 +13,8 @@ from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.engines.choice import select_engine_on
 from depthrate.tasks.training.fused_task import FusedTask
 from depthrate.tasks.training.memory import PROCESS_BYTES
-from depthrate.tasks.training.parameters import check_training
-from depthrate.tasks.training.polish.polish_parameters import taken_steps
+from depthrate.tasks.training.parameters import check_training, measured_steps
+from depthrate.tasks.training.recording import taken_steps
 
 if TYPE_CHECKING:
     from depthrate.tasks.papers.words.training import WordsTraining
@@ -102,7 +102,7 @@ class Words(FusedTask[WordsParameters]):
 
     def measured(self, params: Params, steps: int) -> tuple[list[int], list[int]]:
         trial = self.read(params)
-        return taken_steps(trial, trial.num_sentences, steps), [0, 1] if trial.layer_norm else [0]
+        return taken_steps(measured_steps(trial, trial.num_steps), steps), [0, 1] if trial.layer_norm else [0]
 
 
 def _step_multiply_adds(trial: WordsParameters) -> float:

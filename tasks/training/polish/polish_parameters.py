@@ -45,7 +45,7 @@ def training_steps(trial: TrainingParameters, num_samples: int) -> int:
 
 
 def marked_steps(trial: TrainingParameters, num_samples: int) -> list[int]:
-    """Return the steps at which all layers are measured in a trial that uses its whole budget.
+    """Return the steps at which all layers are measured in a trial that uses its whole budget, if none is omitted.
 
     Polish adds log-spaced steps counted from its start, and the start of the last quarter of all steps. A list in
     `measure_steps` applies to training and polish together.
@@ -60,7 +60,7 @@ def marked_steps(trial: TrainingParameters, num_samples: int) -> list[int]:
 
 
 def curve_steps(schedule: str, trained: int, budget: int) -> list[int]:
-    """Return the steps with curve rows: about eight per decade, the steps that judge convergence, and both ends.
+    """Return the steps with curve rows if none is omitted: about eight per decade, those that judge convergence, and both ends.
 
     Args:
         schedule: Learning rate schedule.
@@ -77,11 +77,6 @@ def curve_steps(schedule: str, trained: int, budget: int) -> list[int]:
 def _eight_per_decade(last: int) -> list[int]:
     exponents = range(int(8 * math.log10(last)) + 1) if last > 1 else range(last)
     return [0, last, *(round(10 ** (exponent / 8)) for exponent in exponents)]
-
-
-def taken_steps(trial: TrainingParameters, num_samples: int, last: int) -> list[int]:
-    """Return the steps at which a trial that ended at step `last` was measured."""
-    return sorted({*(step for step in marked_steps(trial, num_samples) if step < last), last})
 
 
 def check_polish(trial: TrainingParameters, *, is_deepenable: bool) -> None:

@@ -68,7 +68,7 @@ def test_transformer_layer_0_is_its_embedding():
 
 
 def test_default_steps_include_last_quarters():
-    (result,) = run([params_of(measure_steps=None, schedule="cosine")])
+    (result,) = run([params_of(measure_steps=None, schedule="cosine", record="all")])
     spent = 18  # by the cosine three quarters of the learning rate
     expected = {0, 1, 2, 5, 10, 20, spent, 3 * STEPS // 4, STEPS}
     assert {row["step"] for row in result.tables["metrics"]} == expected

@@ -171,7 +171,7 @@ def test_resume_within_a_pass(folder, stop_at):
 
 
 def test_trials_that_leave_disturb_no_other(folder):
-    task, trials = sweep_in(folder, stream=True, measure_samples=40, seeds=3)
+    task, trials = sweep_in(folder, stream=True, measure_samples=40, seeds=3, record="all")
     expected = run_pack(task, trials)
 
     class Leaving(Context):

@@ -143,7 +143,7 @@ def moved_from_cpu(trials, stop_at):
 
 
 def test_cpu_checkpoint_restarts_on_gpu(gpu, caplog):
-    trials = trials_of({"features": "none"})
+    trials = trials_of({"features": "none", "record": "all"})  # native steps stop at recorded ones
     restarted, steps = moved_from_cpu(trials, 7)
     assert steps[0] == 1
     assert_same(restarted, run(trials, device="cuda"))
