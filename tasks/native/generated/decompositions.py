@@ -1,7 +1,7 @@
 """Operations of torch written as simpler ones, while a step is traced.
 
-What remains is: matrix products, elementwise operations, sums and maxima, views, copies (`cat`, constant padding), embeddings, and
-the two operations defined here: `patches`, the windows that a convolution reads, and its adjoint `unpatched`.
+What remains is: matrix products, elementwise operations, sums and maxima, views, copies (`cat`), embeddings, and the two
+operations defined here: `patches`, the windows that a convolution reads, and its adjoint `unpatched`.
 
 Shapes: B samples, C channels, H and W height and width of a map, K windows of a map, N rows, D columns.
 """
@@ -27,11 +27,9 @@ MAX_GROUPS = 32
 
 # ---- Windows of maps with channels last ----
 
-_library = torch.library.Library("depthrate", "FRAGMENT")
-_library.define("patches(Tensor x, int[] kernel, int[] stride, int[] padding, int[] dilation) -> Tensor")
-_library.define(
-    "unpatched(Tensor x, int[] size, int[] kernel, int[] stride, int[] padding, int[] dilation) -> Tensor"
-)
+_library = torch.library.Library("depthrate", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("patches(Tensor x, int[] kernel, int[] stride, int[] padding, int[] dilation) -> Tensor")  # type: ignore[no-untyped-call]
+_library.define("unpatched(Tensor x, int[] size, int[] kernel, int[] stride, int[] padding, int[] dilation) -> Tensor")  # type: ignore[no-untyped-call]
 
 
 def window_counts(size: Sequence[int], window: "Window") -> list[int]:
@@ -87,7 +85,7 @@ def _patches(x_BHWC: Tensor, *window: Sequence[int]) -> Tensor:
 
 def _unpatched(x_BHWK: Tensor, size: Sequence[int], *window: Sequence[int]) -> Tensor:
     w, (height, width) = Window(*window), size
-    parts = x_BHWK.unflatten(3, (prod(w.kernel), -1))
+    parts = x_BHWK.unflatten(3, (prod(w.kernel), -1))  # type: ignore[no-untyped-call]
     out = x_BHWK.new_zeros(x_BHWK.shape[0], height, width, parts.shape[-1])
     for tap, (i, j) in enumerate(w.taps()):
         (to_h, of_h), (to_w, of_w) = w.cut(0, i, height), w.cut(1, j, width)
@@ -97,7 +95,7 @@ def _unpatched(x_BHWK: Tensor, size: Sequence[int], *window: Sequence[int]) -> T
 
 for _name, _function in (("patches", _patches), ("unpatched", _unpatched)):
     for _key in ("CPU", "Meta"):
-        _library.impl(_name, _function, _key)
+        _library.impl(_name, _function, _key)  # type: ignore[no-untyped-call]
 
 patches, unpatched = torch.ops.depthrate.patches.default, torch.ops.depthrate.unpatched.default
 
@@ -153,7 +151,7 @@ def _as_matrix(weight: Tensor) -> Tensor:
 
 
 def _by_channel(x_BHWC: Tensor, weight: Tensor, window: Window) -> Tensor:
-    windows = _windows(x_BHWC, window).unflatten(3, (prod(window.kernel), -1))
+    windows = _windows(x_BHWC, window).unflatten(3, (prod(window.kernel), -1))  # type: ignore[no-untyped-call]
     weights = weight.flatten(1).t()
     total = windows[..., 0, :] * weights[0]
     for tap in range(1, prod(window.kernel)):
@@ -182,7 +180,7 @@ def _convolution_backward(
     window, x_BHWC, g_BHWC = _window(weight, stride, padding, dilation), x.permute(0, 2, 3, 1), g.permute(0, 2, 3, 1)
     size, out_channels, taps = x_BHWC.shape[1:3], weight.shape[0], prod(window.kernel)
     if weight.shape[1] == 1 and groups == out_channels == x.shape[1]:
-        windows, weights = _windows(x_BHWC, window).unflatten(3, (taps, -1)), weight.flatten(1).t()
+        windows, weights = _windows(x_BHWC, window).unflatten(3, (taps, -1)), weight.flatten(1).t()  # type: ignore[no-untyped-call]
         dw = torch.stack([(windows[..., tap, :] * g_BHWC).sum((0, 1, 2)) for tap in range(taps)]).t()
         d_windows = [torch.cat([g_BHWC * weights[tap] for tap in range(taps)], 3)] if mask[0] else []
         d_weights = [dw.reshape(weight.shape)]
@@ -326,7 +324,7 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
 
 
 def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    axes = list(range(x.ndim)) if not dim else dim
+    axes = dim if dim else list(range(x.ndim))
     return x.sum(axes, keepdim) / prod(x.shape[axis] for axis in axes)
 
 
@@ -407,11 +405,11 @@ def _pool(
     x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> tuple[Tensor, Window]:
     """Return a pooling's windows with an axis for the positions in them, [..., H, W, positions, C]."""
-    window = Window(
-        _pair(kernel_size), _pair(stride if stride else kernel_size), _pair(padding), _pair(dilation)
-    )
+    window = Window(_pair(kernel_size), _pair(stride if stride else kernel_size), _pair(padding), _pair(dilation))
     if ceil_mode or any(window.padding) or x.ndim != 4:
-        raise CannotGenerateError("pooling with padding or ceil_mode, or of other inputs than maps, cannot be generated")
+        raise CannotGenerateError(
+            "pooling with padding or ceil_mode, or of other inputs than maps, cannot be generated"
+        )
     x_BHWC = x.permute(0, 2, 3, 1)
     return x_BHWC, window
 
@@ -422,7 +420,7 @@ def _taps_of(x_BHWC: Tensor, window: Window) -> Iterator[Tensor]:
     if window.stride == window.kernel and window.dilation == (1, 1):  # cut into windows without a copy
         (rows, columns), (height, width) = counts, window.kernel
         cut = x_BHWC[:, : rows * height, : columns * width]
-        blocks = cut.unflatten(1, (rows, height)).unflatten(3, (columns, width))
+        blocks = cut.unflatten(1, (rows, height)).unflatten(3, (columns, width))  # type: ignore[no-untyped-call]
         for i, j in window.taps():
             yield blocks[:, :, i, :, j]
         return
@@ -463,8 +461,7 @@ def _avg_pool2d(
 
 def _adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     sizes = [
-        have if wanted is None else wanted
-        for have, wanted in zip(input.shape[-2:], _pair(output_size), strict=True)
+        have if wanted is None else wanted for have, wanted in zip(input.shape[-2:], _pair(output_size), strict=True)
     ]
     if sizes == [1, 1]:
         return input.mean((-2, -1), keepdim=True)

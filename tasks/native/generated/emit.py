@@ -1,6 +1,7 @@
 """C++ of a planned step.
 
-Each kernel and loop is a function of the addresses that it reads and writes, so that equal blocks of a network share their code.
+Each kernel and loop is a function of the addresses that it reads and writes, so that equal blocks of a network share their
+code.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.native.generated.lower import Part
-from depthrate.tasks.native.generated.operations import BOOLEANS, POINTWISE
+from depthrate.tasks.native.generated.operations import POINTWISE
 from depthrate.tasks.native.generated.plan import LINE_BYTES, Loop, Plan, padded_columns
 from depthrate.tasks.native.generated.values import (
     ALIGNED,
@@ -277,8 +278,15 @@ class _Emitter:
         row = value.row_stride(self.number)
         index_address = _offset(self._address(index.value), index.seen)
         if value.kind is Kind.LOOK_UP:
-            body = f"  for (long r = 0; r < {count}; r++) memcpy(p0 + r * {row}, p1 + {entry} * {view.seen.stride(0)}, {n} * sizeof(Number));"
-            return [self._call(body, [self._address(value), _offset(self._address(view.value), view.seen), index_address], indices=2)]
+            table = f"p1 + {entry} * {view.seen.stride(0)}"
+            body = f"  for (long r = 0; r < {count}; r++) memcpy(p0 + r * {row}, {table}, {n} * sizeof(Number));"
+            return [
+                self._call(
+                    body,
+                    [self._address(value), _offset(self._address(view.value), view.seen), index_address],
+                    indices=2,
+                )
+            ]
         source = f"p1 + {_position(merged_rows(view.seen), 'r')}"
         body = (
             f"  for (long r = 0; r < {count}; r++) {{ Number* to = p0 + {entry} * {row}; const Number* from = {source}; "
@@ -364,10 +372,7 @@ class _LoopText:
     def _is_kept(self, value: Value) -> bool:
         """Return whether a row is read in a later phase."""
         later = [
-            self.phase[user]
-            for user in self.loop.computed
-            for view in self._operands(user)
-            if view.value is value
+            self.phase[user] for user in self.loop.computed for view in self._operands(user) if view.value is value
         ]
         return value.columns > 1 and any(phase > self.phase[value] for phase in later)
 
@@ -397,7 +402,8 @@ class _LoopText:
     # ---- Vectors of a row ----
 
     def _columns(self, width: int, computed: Sequence[Value], sums: Sequence[Value]) -> list[str]:
-        before, body, after = [], [], []
+        before: list[str] = []
+        body: list[str] = []
         seen: dict[Any, str] = {}
         tail = width % ALIGNED
 
@@ -440,7 +446,9 @@ class _LoopText:
             name = self.names[value]
             if value.kind is Kind.REDUCE:
                 neutral = "-INFINITY" if value.operation == "maximum" else "0"
-                before.append(f"Vector r{name}[ROWS]; for (int r = 0; r < ROWS; r++) r{name}[r] = all<Vector>({neutral});")
+                before.append(
+                    f"Vector r{name}[ROWS]; for (int r = 0; r < ROWS; r++) r{name}[r] = all<Vector>({neutral});"
+                )
                 text = operand(value.operands[0], False)
                 if tail:
                     text = f"(j == vectors({width}) - 1 ? within({width} - j * LANES, {text}, {neutral}) : {text})"
@@ -456,7 +464,8 @@ class _LoopText:
                 stored = f"to_number(t{name})" if value.is_boolean else f"t{name}"
                 address = self._pointer_to(value)
                 body.append(f"at({address} + (i + r) * {value.row_stride(self.number)}, j) = {stored};")
-        starts, ends = [], []
+        starts: list[str] = []
+        ends: list[str] = []
         for value in sums:
             view = value.operands[0]
             assert isinstance(view, View)
@@ -471,14 +480,13 @@ class _LoopText:
             else:
                 body.append(f"{guard}at({pointer} + {position}, j) += {text};")
         if not body:
-            return [*before, *after]
+            return before
         rows = f"const long q = {self._row()};"
         inner = "\n        ".join([rows, *body])
         return [
             *before,
             f'_Pragma("GCC unroll 4") for (long j = 0; j < vectors({width}); j++) {{ {" ".join(starts)}',
             f'  _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {{\n        {inner}\n      }} {" ".join(ends)} }}',
-            *after,
         ]
 
     def _row(self) -> str:
@@ -529,7 +537,9 @@ class _LoopText:
             rows = merged_rows(item.seen)
             entries = []
             for r in range(ROWS):
-                row = f"(i + {r})" if not self.rest else f"(i + {r} < {self.loop.rows} ? i + {r} : {self.loop.rows - 1})"
+                row = (
+                    f"(i + {r})" if not self.rest else f"(i + {r} < {self.loop.rows} ? i + {r} : {self.loop.rows - 1})"
+                )
                 entries.append(f"{pointer}[{_position(rows, row)}]")
             text = f"Four{{{', '.join(entries)}}}"
         return f"({text} != 0)" if value.is_boolean and masks else text
@@ -588,9 +598,7 @@ def _flat_axes(seen: Tensor) -> list[tuple[int, int]]:
 def _moved(source: Tensor, place: Tensor, adds: bool) -> str:
     """Return loops that move the numbers of one tensor to another of the same shape."""
     axes = [
-        (size, to, of)
-        for size, to, of in zip(place.shape, place.stride(), source.stride(), strict=True)
-        if size > 1
+        (size, to, of) for size, to, of in zip(place.shape, place.stride(), source.stride(), strict=True) if size > 1
     ]
     axes.sort(key=lambda axis: (-axis[1], -axis[2]))
     merged: list[tuple[int, int, int]] = []
@@ -600,10 +608,12 @@ def _moved(source: Tensor, place: Tensor, adds: bool) -> str:
         else:
             merged.append((size, to, of))
     names = [f"i{index}" for index in range(len(merged))]
-    loops = "".join(f"for (long {name} = 0; {name} < {size}; {name}++) " for name, (size, *_) in zip(names, merged, strict=True))
-    to = " + ".join(f"{name} * {stride}" for name, (_, stride, _) in zip(names, merged, strict=True)) or "0"
-    of = " + ".join(f"{name} * {stride}" for name, (*_, stride) in zip(names, merged, strict=True)) or "0"
-    return f"  {loops}p1[{to}] {'+=' if adds else '='} p0[{of}];"
+    loops = "".join(
+        f"for (long {name} = 0; {name} < {size}; {name}++) " for name, (size, *_) in zip(names, merged, strict=True)
+    )
+    target = " + ".join(f"{name} * {stride}" for name, (_, stride, _) in zip(names, merged, strict=True)) or "0"
+    origin = " + ".join(f"{name} * {stride}" for name, (*_, stride) in zip(names, merged, strict=True)) or "0"
+    return f"  {loops}p1[{target}] {'+=' if adds else '='} p0[{origin}];"
 
 
 def _offset(address: str, seen: Tensor) -> str:
@@ -646,7 +656,8 @@ struct Generated : Step<Generated> {{
   double tile(long row, long count, const int64_t* order, bool is_first, bool is_last) {{
     const Batch batch = {{order, row, count}};
     gather_samples((const {item}*)call.x, batch, SAMPLES, {inputs}, {x}, {x_row});
-    gather_targets(call.labels, {has_targets}, batch, SAMPLES, {outputs}, {classes}, Number({smoothing}), {target}, {target_row});
+    gather_targets(call.labels, {has_targets}, batch, SAMPLES, {outputs}, {classes}, Number({smoothing}),
+                   {target}, {target_row});
     for (long r = 0; r < {rows}; r++) ({weight})[r] = r < count * {outputs} ? Number(1) / Number(call.batch * {outputs}) : 0;
     if (is_first) {{
       {firsts}

@@ -185,8 +185,8 @@ class _Lowering:
         if node.op == "get_attr":
             return Constant(node.meta["constant"].detach())
         if target is operator.getitem:
-            return self._argument(node.args[0])[node.args[1]]  # type: ignore[index]
-        arguments = [self._argument(argument) for argument in node.args]
+            return self._argument(_arguments(node)[0])[_arguments(node)[1]]
+        arguments = [self._argument(argument) for argument in _arguments(node)]
         if target in _NEW or not _has_views(arguments):
             return self._constant(node, arguments)
         if target in _VIEWS:
@@ -206,15 +206,19 @@ class _Lowering:
         if target in (aten.embedding_dense_backward.default, aten.index_put.default, aten._unsafe_index_put.default):
             return self._scatter(node, arguments)
         if target in POINTWISE:
-            if node.kwargs.get("alpha", 1) != 1:
-                scaled = self._point(aten.mul.Tensor, [arguments[1], node.kwargs["alpha"]], _shape(node.args[1]))
+            if _options(node).get("alpha", 1) != 1:
+                scaled = self._point(
+                    aten.mul.Tensor, [arguments[1], _options(node)["alpha"]], _shape(_arguments(node)[1])
+                )
                 arguments = [arguments[0], scaled]
             return self._point(target, arguments, _shape(node))
         raise CannotGenerateError(f"the operation {_name(target)} cannot be generated")
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, Node):
-            return self.items[argument] if argument in self.items else Constant(torch.empty(()).expand(_shape(argument)))
+            return (
+                self.items[argument] if argument in self.items else Constant(torch.empty(()).expand(_shape(argument)))
+            )
         if isinstance(argument, (list, tuple)):
             return [self._argument(part) for part in argument]
         return argument
@@ -230,7 +234,7 @@ class _Lowering:
             return [plain(part) for part in argument] if isinstance(argument, list) else argument
 
         assert callable(node.target)
-        kwargs = {name: value for name, value in node.kwargs.items() if not isinstance(value, Node)}
+        kwargs = {name: value for name, value in _options(node).items() if not isinstance(value, Node)}
         result = node.target(*[plain(argument) for argument in arguments], **kwargs)
         if isinstance(result, (list, tuple)):
             return [Constant(part) for part in result]
@@ -261,16 +265,16 @@ class _Lowering:
         view, rest = arguments[0], arguments[1:]
         target: Any = node.target
         try:
-            return View(view.value, target(view.seen, *rest, **node.kwargs))
+            return View(view.value, target(view.seen, *rest, **_options(node)))
         except RuntimeError:  # rows are padded, or in another order: move the numbers into one run
             flat = self._copied(view, is_flat=True)
-            return View(flat.value, target(flat.seen, *rest, **node.kwargs))
+            return View(flat.value, target(flat.seen, *rest, **_options(node)))
 
     def _converted(self, node: Node, view: View) -> View:
-        dtype = node.kwargs.get("dtype")
+        dtype = _options(node).get("dtype")
         if view.value.is_boolean and dtype is not None and dtype is not torch.bool:
             return self._point(_TO_NUMBER, [view], view.shape)
-        if dtype is not None and not torch.empty(0, dtype=dtype).is_floating_point():  # type: ignore[arg-type]
+        if dtype is not None and not torch.empty(0, dtype=dtype).is_floating_point():
             raise CannotGenerateError("a conversion to integers cannot be generated")
         return view
 
@@ -304,11 +308,11 @@ class _Lowering:
         return View(value, natural.view(view.shape))
 
     def _cat(self, node: Node, arguments: Sequence[Any]) -> View:
-        axis = (arguments[1] if len(arguments) > 1 else node.kwargs.get("dim", 0)) % len(_shape(node))
+        axis = (arguments[1] if len(arguments) > 1 else _options(node).get("dim", 0)) % len(_shape(node))
         value = Value(Kind.COPY, _shape(node))
         natural, parts, begin = value.natural(self.number_bytes), [], 0
-        for item, given in zip(arguments[0], node.args[0], strict=True):  # type: ignore[arg-type]
-            size = _shape(given)[axis] if len(_shape(given)) == natural.ndim else 0  # type: ignore[arg-type]
+        for item, given in zip(arguments[0], _arguments(node)[0], strict=True):
+            size = _shape(given)[axis] if len(_shape(given)) == natural.ndim else 0
             if size and not (isinstance(item, Constant) and item.uniform == 0):  # what no part covers is 0
                 parts.append((self._readable(self._view(item)), natural.narrow(axis, begin, size), False))
             begin += size
@@ -322,10 +326,10 @@ class _Lowering:
         target, is_split = value.natural(self.number_bytes), node.target is patches
         maps, windows = (view.seen, target) if is_split else (target, view.seen)
         try:
-            split = windows.unflatten(3, (prod(window.kernel), -1))
+            split = _split_windows(windows, window)
         except RuntimeError:
             view = self._copied(view)
-            split = view.seen.unflatten(3, (prod(window.kernel), -1))
+            split = _split_windows(view.seen, window)
         parts, height, width = [], maps.shape[1], maps.shape[2]
         for tap, (i, j) in enumerate(window.taps()):
             (to_h, of_h), (to_w, of_w) = window.cut(0, i, height), window.cut(1, j, width)
@@ -342,7 +346,7 @@ class _Lowering:
         views = [self._view(argument) for argument in arguments]
         if node.target is aten.addmm.default:
             start, *views = views
-            if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
+            if any(_options(node).get(name, 1) != 1 for name in ("alpha", "beta")):
                 raise CannotGenerateError("addmm with alpha or beta cannot be generated")
         left, right = views
         if node.target in (aten.mv.default, aten.dot.default):
@@ -358,7 +362,9 @@ class _Lowering:
         if right.shape[-1] > 1 and columns != 1 and (rows != 1 or right.shape[-2] == 1):
             right = self._copied(right)
         is_bias = start is not None and start.value.kind is Kind.PARAMETER and _is_row_of(start, shape)
-        value = Value(Kind.PRODUCT, (*left.shape[:-1], right.shape[-1]), [left, right], start=start if is_bias else None)
+        value = Value(
+            Kind.PRODUCT, (*left.shape[:-1], right.shape[-1]), [left, right], start=start if is_bias else None
+        )
         self._add_kernel(value)
         view = View(value, value.natural(self.number_bytes).view(_shape(node)))
         return view if start is None or is_bias else self._point(aten.add.Tensor, [view, start], view.shape)
@@ -392,7 +398,7 @@ class _Lowering:
                 raise CannotGenerateError("writing to an index cannot be generated")
             indices, size = indices[0], start.tensor.shape[0]
         view = self._readable(self._view(given))
-        if not has_unit_columns(view.seen) or view.shape[-1] > 1 and view.seen.stride(-1) == 0:
+        if not has_unit_columns(view.seen) or (view.shape[-1] > 1 and view.seen.stride(-1) == 0):
             view = self._copied(view)
         value = Value(Kind.SCATTER, (size, view.shape[-1]), [view], operation=self._index(indices))
         self._add_kernel(value)
@@ -426,9 +432,7 @@ class _Lowering:
         order = list(range(len(shape)))
         if whole and not any(has_unit_columns(view.seen.expand(shape)) for view in whole):
             order = memory_order(whole[0].seen.expand(shape))
-        return self._looped(
-            Kind.POINT, operands, shape, order, operation=operation, is_boolean=operation in BOOLEANS
-        )
+        return self._looped(Kind.POINT, operands, shape, order, operation=operation, is_boolean=operation in BOOLEANS)
 
     def _looped(
         self,
@@ -466,7 +470,9 @@ class _Lowering:
                 view = self._copied(ordered)
                 seen = view.seen
         operand = View(view.value, seen)
-        if operand.value.kind in LOOP_KINDS and not (is_plain(operand, self.number_bytes) or is_row_number(operand, self.number_bytes)):
+        if operand.value.kind in LOOP_KINDS and not (
+            is_plain(operand, self.number_bytes) or is_row_number(operand, self.number_bytes)
+        ):
             self._stored(operand)  # read from memory in another order, so behind its loop
             value.stage = max(value.stage, operand.value.stage + 1)
             if value.stage >= len(self.kernels):
@@ -477,8 +483,8 @@ class _Lowering:
         view = arguments[0]
         if view.value.is_boolean:
             view = self._point(_TO_NUMBER, [view], view.shape)
-        given = arguments[1] if len(arguments) > 1 else node.kwargs.get("dim")
-        keeps = arguments[2] if len(arguments) > 2 else node.kwargs.get("keepdim", False)
+        given = arguments[1] if len(arguments) > 1 else _options(node).get("dim")
+        keeps = arguments[2] if len(arguments) > 2 else _options(node).get("keepdim", False)
         rank, shape = view.seen.ndim, view.shape
         listed = [given] if isinstance(given, int) else given
         axes = sorted({axis % rank for axis in listed}) if listed else list(range(rank))
@@ -510,7 +516,9 @@ class _Lowering:
                 result = self._row_sum(result, result.shape, range(rank), seen_axes[:-1])
         else:
             result = self._row_sum(view, shape, order, seen_axes)
-        result = View(result.value, result.seen.permute(inverse(order)))  # all axes are there, reduced ones with one entry
+        result = View(
+            result.value, result.seen.permute(inverse(order))
+        )  # all axes are there, reduced ones with one entry
         return View(result.value, _without(result.seen, axes) if not keeps else result.seen)
 
     def _row_sum(self, view: View, shape: tuple[int, ...], order: Sequence[int], axes: Sequence[int]) -> View:
@@ -530,6 +538,14 @@ class _Lowering:
 _TO_NUMBER = "to number"
 
 
+def _arguments(node: Node) -> tuple[Any, ...]:
+    return node.args
+
+
+def _options(node: Node) -> dict[str, Any]:
+    return dict(node.kwargs)
+
+
 def _name(target: Any) -> str:
     return str(getattr(target, "_name", target)).removeprefix("aten::")
 
@@ -542,6 +558,12 @@ def _has_views(arguments: Sequence[Any]) -> bool:
     return any(
         isinstance(argument, View) or (isinstance(argument, list) and _has_views(argument)) for argument in arguments
     )
+
+
+def _split_windows(windows: Tensor, window: Window) -> Tensor:
+    """Return windows [B, H, W, positions C] with an axis for the positions."""
+    taps = prod(window.kernel)
+    return windows.view(*windows.shape[:3], taps, windows.shape[3] // taps)
 
 
 def _is_row_of(start: View, shape: tuple[int, ...]) -> bool:
@@ -574,9 +596,8 @@ def _needed(nodes: Sequence[Node]) -> set[Node]:
 
 def _terms(node: Node) -> list[Node]:
     """Return the terms of a sum that nothing else reads."""
-    is_sum = node.target is aten.add.Tensor and len(node.users) == 1 and not node.kwargs
-    left, right = (node.args[0], node.args[1]) if is_sum else (None, None)
+    is_sum = node.target is aten.add.Tensor and len(node.users) == 1 and not _options(node)
+    left, right = (_arguments(node)[0], _arguments(node)[1]) if is_sum else (None, None)
     if isinstance(left, Node) and isinstance(right, Node) and _shape(left) == _shape(right) == _shape(node):
         return [*_terms(left), *_terms(right)]
     return [node]
-

@@ -174,9 +174,7 @@ def _is_cheap(value: Value, rows: int, depth: int) -> bool:
         and value.rows == rows
         and value.columns > 1
         and all(
-            not isinstance(operand, View)
-            or operand.value.is_in_memory
-            or _is_cheap(operand.value, rows, depth - 1)
+            not isinstance(operand, View) or operand.value.is_in_memory or _is_cheap(operand.value, rows, depth - 1)
             for operand in value.operands
         )
     )
@@ -255,4 +253,6 @@ def size_of(value: Value, number_bytes: int) -> int:
     rows = value.rows
     if value.kind is Kind.PRODUCT and len(value.shape) == 3:
         rows = value.rows + ROWS
-    return up(up(rows, ROWS) * value.row_stride(number_bytes) * max(number_bytes, 8 if value.is_flat else 0), LINE_BYTES)
+    return up(
+        up(rows, ROWS) * value.row_stride(number_bytes) * max(number_bytes, 8 if value.is_flat else 0), LINE_BYTES
+    )

@@ -1,7 +1,8 @@
 """The graph of one tile's losses, outputs and gradients, traced from a function of parameters and samples.
 
-A tile is a fixed number of samples of one trial. Shapes: B samples of a tile, R rows with one output each (samples x positions),
-K outputs, P parameters.
+A tile is a fixed number of samples of one trial.
+
+Shapes: B samples of a tile, R rows with one output each (samples x positions), K outputs, P parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -103,7 +104,7 @@ def trace(tile: Tile) -> StepGraph:
 def _named(module: GraphModule, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> StepGraph:
     nodes = list(module.graph.nodes)
     holders = iter([node for node in nodes if node.op == "placeholder"])
-    given = [{name: next(holders) for name in names} for names in (parameters, state)]
+    of_parameters, of_state = ({name: next(holders) for name in names} for names in (parameters, state))
     x, target_RK, weight_R1 = holders
     outputs = tree_leaves(nodes[-1].args[0])
     *gradients, loss_R1, output_RK = outputs
@@ -111,7 +112,15 @@ def _named(module: GraphModule, parameters: Mapping[str, Tensor], state: Mapping
         if node.op == "get_attr":  # a tensor that the function closes over
             node.meta["constant"] = getattr(module, node.target)
     return StepGraph(
-        module.graph, *given, x, target_RK, weight_R1, loss_R1, output_RK, dict(zip(parameters, gradients, strict=True))
+        module.graph,
+        of_parameters,
+        of_state,
+        x,
+        target_RK,
+        weight_R1,
+        loss_R1,
+        output_RK,
+        dict(zip(parameters, gradients, strict=True)),
     )
 
 

@@ -163,6 +163,7 @@ def has_unit_columns(seen: Tensor) -> bool:
 
 def memory_order(seen: Tensor) -> list[int]:
     """Return a tensor's axes from the largest to the smallest stride, axes of one entry first."""
+
     def rank(axis: int) -> tuple[int, int]:
         size, stride = seen.shape[axis], seen.stride(axis)
         return (0, axis) if size == 1 else (1, -stride)

@@ -6,6 +6,7 @@ M LayerNorms, D width.
 
 import hashlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,8 +150,8 @@ class NativeEvaluation:
         """
         gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
         correct_T = torch.zeros(len(theta_TP), dtype=torch.int64) if self._has_classes else None
-        state = {"state_TS": state_TS, "num_state": state_TS.shape[1]}
-        self._run(theta_TP, gradient_TP=gradient_TP, loss_T=loss_T, correct_T=correct_T, **state)
+        self._call.set_fields(state_TS=state_TS, num_state=state_TS.shape[1])
+        self._run(theta_TP, gradient_TP=gradient_TP, loss_T=loss_T, correct_T=correct_T)
         counts_T = torch.full_like(loss_T, torch.nan).double() if correct_T is None else correct_T / self._outputs
         return loss_T.double(), counts_T.double(), gradient_TP.double()
 
@@ -172,7 +173,7 @@ class NativeEvaluation:
         variance = 1 / scales_MN.max().item() ** 2 - self._ln_eps
         return variance if variance > self._ln_eps else None  # smaller ones are lost to rounding; also excludes NaN
 
-    def _run(self, theta_TP: Tensor, **outputs: Tensor | int | None) -> None:
+    def _run(self, theta_TP: Tensor, **outputs: Any) -> None:
         num_trials, num_parameters = theta_TP.shape
         self._call.set_fields(num_trials=num_trials, num_parameters=num_parameters, theta_TP=theta_TP.contiguous())
         self._call.set_fields(**dict.fromkeys(("gradient_TP", "correct_T", "features_LND", "scales_MN")) | outputs)
