@@ -247,7 +247,7 @@ class Network(ABC):
         return self.logits(parameters, x_TNI, state), state
 
     def step_logits(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
-        """Return the output [N, K] of one trial's training step, from tensors without a trial axis: the source of its kernels."""
+        """Return the output [N, K] of one trial's training step, without trial axes. Its kernels are generated from this."""
         whole, carried = ({name: t.unsqueeze(0) for name, t in part.items()} for part in (parameters, state))
         return self.training_logits(whole, x_NI.unsqueeze(0), carried)[0].squeeze(0)
 

@@ -7,13 +7,13 @@ Shapes: B samples of a tile, R rows with one output each (samples x positions), 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._functorch.compile_utils import fx_graph_cse
 from torch.func import functionalize, grad
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
@@ -46,7 +46,7 @@ class Tile:
 class StepGraph:
     """A traced graph, whose placeholders and outputs are named in the order of the fields."""
 
-    graph: torch.fx.Graph
+    graph: Graph
     parameters: dict[str, Node]
     state: dict[str, Node]
     x: Node
@@ -95,10 +95,22 @@ def trace(tile: Tile) -> StepGraph:
     except Exception as error:
         raise CannotGenerateError(f"its training step cannot be traced ({type(error).__name__}: {error})") from error
     module.graph.eliminate_dead_code()
-    module.graph = fx_graph_cse(module.graph)
-    module.graph.eliminate_dead_code()
+    _merge_equal(module.graph)
+    module.recompile()
     check_independence(module, inputs)
     return _named(module, parameters, state)
+
+
+def _merge_equal(graph: Graph) -> None:
+    """Let equal operations on equal arguments be computed once."""
+    first: dict[Any, Node] = {}
+    for node in list(graph.nodes):
+        if node.op == "call_function":
+            key = node.target, repr((node.args, node.kwargs))  # nodes have unique names
+            same = first.setdefault(key, node)
+            if same is not node:
+                node.replace_all_uses_with(same)
+                graph.erase_node(node)
 
 
 def _named(module: GraphModule, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> StepGraph:

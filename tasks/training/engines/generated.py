@@ -26,7 +26,8 @@ from depthrate.tasks.training.training_plan import TrainingPlan
 def generation_fault(network: Network, data: DataShape, dtype: str) -> str | None:
     """Return the reason why no steps can be generated for a network on data of a shape, or None if they can."""
     try:
-        _source(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", None, data, 0.0)
+        samples = tile_samples(data.num_samples, network.rows_per_sample)
+        _source(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", samples, data, 0.0)
     except CannotGenerateError as error:
         return str(error)
     return None
@@ -46,7 +47,8 @@ def generated_library(
         Interrupted: As `load_library`.
     """
     try:
-        source = _source(network, plan.dtype, plan.loss, plan.batch_size, dataset.shape, plan.label_smoothing)
+        samples = tile_samples(plan.batch_size or dataset.shape.num_samples, network.rows_per_sample)
+        source = _source(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing)
     except CannotGenerateError as error:
         raise EngineError(f"no kernels can be generated for the network: {error}") from error
     constants = {"NUMBER": NUMBERS[str(plan.dtype).removeprefix("torch.")]}
@@ -55,7 +57,7 @@ def generated_library(
 
 @lru_cache(maxsize=64)
 def _source(
-    network: Network, dtype: torch.dtype, loss: str, batch_size: int | None, data: DataShape, label_smoothing: float
+    network: Network, dtype: torch.dtype, loss: str, samples: int, data: DataShape, label_smoothing: float
 ) -> str:
     """Return the source of a network's kernels.
 
@@ -68,7 +70,6 @@ def _source(
     theta_1P, carried = start_trials(network, "normal", [torch.Generator().manual_seed(0)], dtype)
     parameters = {name: tensor[0] for name, tensor in split_parameters(theta_1P, specs).items()}
     state = {name: tensor[0] for name, tensor in carried.items()}
-    samples = tile_samples(batch_size or data.num_samples, network.rows_per_sample)
     tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss)
     groups = {group: number for number, group in enumerate(network.native_kernels().decay_groups)}
     return generate(
