@@ -88,16 +88,32 @@ def trace(tile: Tile) -> StepGraph:
             weight_R1 = torch.rand(rows, 1, dtype=output.dtype)
             inputs = (parameters, state, tile.x, target_RK, weight_R1)
             function = functionalize(grad(loss, has_aux=True), remove="mutations")
-            module = make_fx(function, decomposition_table=decompositions())(*inputs)
+            traced = make_fx(function, decomposition_table=decompositions(), _error_on_data_dependent_ops=False)
+            module = traced(*inputs)
     except InputError:
         raise
     except Exception as error:
         raise CannotGenerateError(f"its training step cannot be traced ({type(error).__name__}: {error})") from error
+    _check_control_flow(module.graph)
     module.graph.eliminate_dead_code()
     module.graph = fx_graph_cse(module.graph)
     module.graph.eliminate_dead_code()
     check_independence(module, inputs)
     return _named(module, parameters, state)
+
+
+def _check_control_flow(graph: torch.fx.Graph) -> None:
+    """Check that numbers which Python code read depend on no input. Code may test constants, such as positions.
+
+    Raises:
+        CannotGenerateError: One depends on an input.
+    """
+    varying: set[Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or any(source in varying for source in node.all_input_nodes):
+            if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
+                raise CannotGenerateError("its code depends on numbers that it computes (data-dependent control flow)")
+            varying.add(node)
 
 
 def _named(module: GraphModule, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> StepGraph:
