@@ -103,7 +103,7 @@ def trace(tile: Tile) -> StepGraph:
 
 
 def _check_control_flow(graph: torch.fx.Graph) -> None:
-    """Check that numbers which Python code read depend on no input. Code may test constants, such as positions.
+    """Check that numbers and shapes which Python code reads depend on no input. Code may test constants, such as positions.
 
     Raises:
         CannotGenerateError: One depends on an input.
@@ -111,9 +111,18 @@ def _check_control_flow(graph: torch.fx.Graph) -> None:
     varying: set[Node] = set()
     for node in graph.nodes:
         if node.op == "placeholder" or any(source in varying for source in node.all_input_nodes):
-            if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
+            if _shows_numbers(node):
                 raise CannotGenerateError("its code depends on numbers that it computes (data-dependent control flow)")
             varying.add(node)
+
+
+def _shows_numbers(node: Node) -> bool:
+    """Return whether an operation returns a Python number, or a tensor whose shape depends on numbers."""
+    tags = getattr(node.target, "tags", ())
+    if node.target is torch.ops.aten.index.Tensor:
+        indices = [index for index in tree_leaves(node.args[1]) if index is not None]
+        return any(index.meta["tensor_meta"].dtype == torch.bool for index in indices)
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
 
 
 def _named(module: GraphModule, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> StepGraph:
