@@ -81,7 +81,7 @@ class CapturedOutputs:
 
 
 def run_module(module: nn.Module, x: Tensor) -> Any:
-    """Return a module's output. Of a Hugging Face model: its logits, else its last hidden state. Of a tuple: its first tensor."""
+    """Return a module's output: of a Hugging Face model its logits or its last hidden state, of a tuple its first tensor."""
     output = module(x)
     for name in ("logits", "last_hidden_state"):
         if isinstance(tensor := getattr(output, name, None), Tensor):

@@ -315,7 +315,7 @@ def _flip(x: Tensor, dims: Sequence[int]) -> Tensor:
     if not x.is_floating_point():
         return NotImplemented
     for dim in dims:
-        x = torch.cat(x.split(1, dim)[::-1], dim)
+        x = torch.cat(torch.split(x, 1, dim)[::-1], dim)
     return x
 
 
@@ -538,7 +538,7 @@ def _adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
 def _group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    groups = input.unflatten(1, (num_groups, -1))
+    groups = torch.unflatten(input, 1, (num_groups, -1))
     variance, mean = torch.var_mean(groups, list(range(2, groups.ndim)), correction=0, keepdim=True)
     normal = ((groups - mean) * torch.rsqrt(variance + eps)).flatten(1, 2)
     channels = (-1, *[1] * (input.ndim - 2))
@@ -573,7 +573,7 @@ def _max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     result = _torch_max(input, *args, **kwargs)
     if isinstance(result, Tensor) or not input.is_floating_point():
         return result
-    dim = kwargs.get("dim", args[0] if args else None)
+    dim: int = kwargs["dim"] if "dim" in kwargs else args[0]
     first, *others = input.unbind(dim)
     for other in others:
         first = torch.where(other > first, other, first)

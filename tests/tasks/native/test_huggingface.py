@@ -181,6 +181,8 @@ class Nested(nn.Module):
 
 @pytest.mark.parametrize("kind", ["tuple", "logits", "last_hidden_state"])
 def test_outputs_are_unwrapped(kind):
-    network = ModuleNetwork(make=Nested, name="model:Nested", arguments={"kind": kind}, data=IMAGE_DATA, patterns=("linear",))
+    network = ModuleNetwork(
+        make=Nested, name="model:Nested", arguments={"kind": kind}, data=IMAGE_DATA, patterns=("linear",)
+    )
     assert generation_fault(network, IMAGE_DATA, "float32") is None
     assert trainer_of(network).step().shape == (2,)
