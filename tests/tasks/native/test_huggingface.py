@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module import ModuleNetwork
@@ -13,6 +12,7 @@ from depthrate.tasks.training.trainer import FusedTrainer
 from tests.support.native_trials import error, gradient, plan_of, trials_of
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 SAMPLES, BATCH, CLASSES, VOCABULARY, TOKENS = 45, 20, 10, 20, 12
 IMAGES = {"num_labels": CLASSES, "num_channels": 1}
@@ -143,7 +143,6 @@ def trainer_of(network):
     return FusedTrainer(network, plan_of(init="", batch_size=BATCH), trials_of(2), x_NI, labels)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", [name for name, (*_, reason) in FAMILIES.items() if reason is None])
 def test_first_gradient_matches_float64(family):
     network = network_of(family)
@@ -157,7 +156,6 @@ def test_first_gradient_matches_float64(family):
     assert error(losses[2], losses[0]) <= 2 * error(losses[1], losses[0]) + 1e-6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", [name for name, (*_, reason) in FAMILIES.items() if reason is not None])
 def test_running_statistics_train_eagerly(family):
     network, reason = network_of(family), FAMILIES[family][2]
@@ -165,24 +163,3 @@ def test_running_statistics_train_eagerly(family):
     assert fault is not None and fault.startswith(reason)
     trainer = trainer_of(network)
     assert torch.isfinite(trainer.step()).all()
-
-
-class Nested(nn.Module):
-    """A module whose output holds its tensor in a tuple or in an attribute."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.linear, self.kind = nn.Linear(256, CLASSES), kind
-
-    def forward(self, pixel_values):
-        y = self.linear(pixel_values.flatten(1))
-        return (y, pixel_values) if self.kind == "tuple" else SimpleNamespace(**{self.kind: y})
-
-
-@pytest.mark.parametrize("kind", ["tuple", "logits", "last_hidden_state"])
-def test_outputs_are_unwrapped(kind):
-    network = ModuleNetwork(
-        make=Nested, name="model:Nested", arguments={"kind": kind}, data=IMAGE_DATA, patterns=("linear",)
-    )
-    assert generation_fault(network, IMAGE_DATA, "float32") is None
-    assert trainer_of(network).step().shape == (2,)
