@@ -189,7 +189,7 @@ def permutations(seed_T: Tensor, count: int) -> Tensor:
 
 
 def _to_float64(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float64, copy=True)
+    return tensor.to(torch.float64 if tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
 class Steps(ABC):

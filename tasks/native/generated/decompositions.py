@@ -227,6 +227,10 @@ def _var_mean(x: Tensor, dim: Any = None, correction: float = 1, keepdim: bool =
     return (variance, mean) if keepdim else (variance.squeeze(axes), mean.squeeze(axes))
 
 
+def _variance(x: Tensor, dim: Any = None, correction: float = 1, keepdim: bool = False) -> Tensor:
+    return _var_mean(x, dim, correction, keepdim)[0]
+
+
 def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     e = torch.exp(x - torch.amax(x, dim, keepdim=True))
     return e / e.sum(dim, keepdim=True)
@@ -279,37 +283,21 @@ def _split(x: Tensor, sizes: Sequence[int], dim: int = 0) -> list[Tensor]:
     return [aten.slice.Tensor(x, dim, start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
-def _placed(g: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int = 1) -> Tensor:
-    """Return zeros of these sizes with `g` in a slice."""
-    if step != 1:
-        raise CannotGenerateError("the gradient of a slice with a step cannot be generated")
-    dim = dim % len(sizes)
-
-    def side(count: int) -> list[Tensor]:
-        shape = [count if axis == dim else size for axis, size in enumerate(sizes)]
-        return [g.new_zeros(shape)] if count else []
-
-    return torch.cat([*side(start), g, *side(sizes[dim] - end)], dim)
-
-
-def _slice_backward(g: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
-    size = sizes[dim]
-    start = min(start, size) if start >= 0 else start + size
-    return _placed(g, sizes, dim, start, min(end, size) if end >= 0 else end + size, step)
-
-
 def _select_backward(g: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
-    index = index % sizes[dim]
-    return _placed(g.unsqueeze(dim), sizes, dim, index, index + 1)
+    start = index % sizes[dim]
+    return aten.slice_backward.default(g.unsqueeze(dim), sizes, dim, start, start + 1, 1)
 
 
 def _constant_pad(x: Tensor, padding: Sequence[int], value: float = 0.0) -> Tensor:
-    if value or min(padding) < 0:
+    if value:
         raise CannotGenerateError("padding by other numbers than 0 cannot be generated")
     for axis, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True), start=1):
-        if before or after:
-            sizes = [size + (before + after if i == x.ndim - axis else 0) for i, size in enumerate(x.shape)]
-            x = _placed(x, sizes, x.ndim - axis, before, before + x.shape[-axis])
+        dim = x.ndim - axis
+        x = x.narrow(dim, max(0, -before), x.shape[dim] + min(0, before) + min(0, after))
+        if before > 0 or after > 0:
+            start, end = max(0, before), max(0, before) + x.shape[dim]
+            sizes = [*x.shape[:dim], end + max(0, after), *x.shape[dim + 1 :]]
+            x = aten.slice_backward.default(x, sizes, dim, start, end, 1)
     return x
 
 
@@ -323,6 +311,65 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     return x
 
 
+def _flip(x: Tensor, dims: Sequence[int]) -> Tensor:
+    if not x.is_floating_point():
+        return NotImplemented
+    for dim in dims:
+        x = torch.cat(torch.split(x, 1, dim)[::-1], dim)
+    return x
+
+
+def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    if not x.is_floating_point() or x.ndim == 0:
+        return NotImplemented
+    sums = torch.ones(x.shape[dim], x.shape[dim], dtype=x.dtype).triu()
+    return (x.transpose(dim, -1) @ sums).transpose(dim, -1)
+
+
+def _embedding_backward(g: Tensor, indices: Tensor, rows: int, padding_index: int, scale_by_frequency: bool) -> Tensor:
+    """Return the gradient of a table without its row of padding. What remains has a kernel of its own."""
+    if padding_index < 0:
+        return NotImplemented
+    table = aten.embedding_dense_backward.default(g, indices, rows, -1, scale_by_frequency)
+    return table * (torch.arange(rows) != padding_index).unsqueeze(1)
+
+
+def _indexed_axes(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], Tensor] | None:
+    """Return the axes that are indexed, and numbers of rows once these axes are one. None: the rows of a matrix, or others."""
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    parts = [index for index in indices if index is not None]
+    is_run = axes == list(range(axes[0], axes[-1] + 1))
+    has_masks = any(index.dtype == torch.bool for index in parts)
+    if not x.is_floating_point() or has_masks or not is_run or (x.ndim == 2 and axes == [0]):
+        return None
+    rows = torch.zeros((), dtype=torch.int64)
+    for axis, index in zip(axes, parts, strict=True):
+        rows = rows * x.shape[axis] + torch.where(index < 0, index + x.shape[axis], index)
+    return axes, rows
+
+
+def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    if (indexed := _indexed_axes(x, indices)) is None:
+        return NotImplemented
+    (axes, rows), first = indexed, indexed[0][0]
+    others = [axis for axis in range(x.ndim) if axis not in axes]
+    matrix = x.permute(*axes, *others).reshape(prod(x.shape[axis] for axis in axes), -1)
+    found = aten.index.Tensor(matrix, [rows.flatten()]).view(*rows.shape, *(x.shape[axis] for axis in others))
+    return found.movedim(list(range(rows.ndim)), list(range(first, first + rows.ndim)))
+
+
+def _index_put(x: Tensor, indices: Sequence[Tensor | None], g: Tensor, accumulate: bool = False) -> Tensor:
+    if not accumulate or (indexed := _indexed_axes(x, indices)) is None:
+        return NotImplemented
+    (axes, rows), first = indexed, indexed[0][0]
+    others = [axis for axis in range(x.ndim) if axis not in axes]
+    g = g.movedim(list(range(first, first + rows.ndim)), list(range(rows.ndim))).reshape(rows.numel(), -1)
+    matrix = x.new_zeros(prod(x.shape[axis] for axis in axes), g.shape[1])
+    added = aten.index_put.default(matrix, [rows.flatten()], g, True)
+    added = added.view(*(x.shape[axis] for axis in (*axes, *others)))
+    return x + added.movedim(list(range(len(axes))), axes)
+
+
 def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     axes = dim if dim else list(range(x.ndim))
     return x.sum(axes, keepdim) / prod(x.shape[axis] for axis in axes)
@@ -333,6 +380,8 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.var_mean.correction: _var_mean,
+    aten.var.correction: _variance,
+    aten.std.correction: lambda x, *args, **kwargs: torch.sqrt(_variance(x, *args, **kwargs)),
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _log_softmax,
     aten.gelu.default: _gelu,
@@ -344,10 +393,17 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
     aten.silu.default: lambda x: x * torch.sigmoid(x),
     aten.silu_backward.default: _silu_backward,
     aten.split_with_sizes.default: _split,
-    aten.slice_backward.default: _slice_backward,
     aten.select_backward.default: _select_backward,
     aten.constant_pad_nd.default: _constant_pad,
     aten.roll.default: _roll,
+    aten.flip.default: _flip,
+    aten.cumsum.default: _cumsum,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten.softshrink_backward.default: lambda g, x, size: torch.where(x.abs() <= size, 0.0, g),
+    aten.hardshrink_backward.default: lambda g, x, size: torch.where(x.abs() <= size, 0.0, g),
     aten.mean.dim: _mean,
     aten.mean.default: _mean,
     aten.reciprocal.default: lambda x: 1 / x,
@@ -356,7 +412,7 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
 }
 _TORCHS = (
     *(aten.elu, aten.elu_backward, aten.leaky_relu, aten.leaky_relu_backward, aten.hardtanh_backward),
-    *(aten.softplus, aten.softplus_backward, aten.native_group_norm, aten.native_group_norm_backward),
+    *(aten.softplus, aten.softplus_backward),
     *(aten.hardswish, aten.hardswish_backward, aten.hardsigmoid, aten.hardsigmoid_backward, aten.mish),
     *(aten.mish_backward, aten.log_sigmoid_forward, aten.log_sigmoid_backward, aten.softshrink, aten.prelu),
     *(aten.celu, aten.glu, aten.glu_backward, aten.addcmul, aten.addcdiv, aten.baddbmm, aten.rms_norm),
@@ -365,8 +421,8 @@ _TORCHS = (
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the rules by which a trace replaces operations."""
-    table: dict[Any, Callable[..., Any]] = {**core_aten_decompositions(), **get_decompositions(_TORCHS), **_OWN}
-    table.pop(aten.embedding_dense_backward.default, None)  # a kernel of its own
+    table = {**core_aten_decompositions(), **get_decompositions(_TORCHS), **_OWN}
+    table.pop(aten.slice_backward.default, None)  # a kernel of its own
     return table
 
 
@@ -401,30 +457,33 @@ def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
-def _pool(
-    x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> tuple[Tensor, Window]:
-    """Return a pooling's windows with an axis for the positions in them, [..., H, W, positions, C]."""
-    window = Window(_pair(kernel_size), _pair(stride if stride else kernel_size), _pair(padding), _pair(dilation))
-    if ceil_mode or any(window.padding) or x.ndim != 4:
-        raise CannotGenerateError(
-            "pooling with padding or ceil_mode, or of other inputs than maps, cannot be generated"
-        )
+def _pool(x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Window:
+    if ceil_mode or x.ndim != 4:
+        raise CannotGenerateError("pooling with ceil_mode, or of other inputs than maps, cannot be generated")
+    return Window(_pair(kernel_size), _pair(stride if stride else kernel_size), _pair(padding), _pair(dilation))
+
+
+def _taps_of(x: Tensor, window: Window, outside: float) -> Iterator[Tensor]:
+    """Yield each window's entry at one position of it, for all positions, [B, H, W, C], and a number outside the map."""
     x_BHWC = x.permute(0, 2, 3, 1)
-    return x_BHWC, window
-
-
-def _taps_of(x_BHWC: Tensor, window: Window) -> Iterator[Tensor]:
-    """Yield each window's entry at one position of it, for all positions, [B, H, W, C]."""
-    counts = window_counts(x_BHWC.shape[1:3], window)
-    if window.stride == window.kernel and window.dilation == (1, 1):  # cut into windows without a copy
-        (rows, columns), (height, width) = counts, window.kernel
-        cut = x_BHWC[:, : rows * height, : columns * width]
+    if window.stride == window.kernel and window.dilation == (1, 1) and not any(window.padding):
+        (rows, columns), (height, width) = window_counts(x.shape[2:], window), window.kernel
+        cut = x_BHWC[:, : rows * height, : columns * width]  # into windows without a copy
         blocks = cut.unflatten(1, (rows, height)).unflatten(3, (columns, width))  # type: ignore[no-untyped-call]
         for i, j in window.taps():
             yield blocks[:, :, i, :, j]
         return
-    raise CannotGenerateError("pooling with overlapping windows cannot be generated")
+    (above, left), (rows, columns) = window.padding, window_counts(x.shape[2:], window)
+    if any(window.padding):
+        sides = (0, 0, left, left, above, above)
+        x_BHWC = F.pad(x_BHWC, sides)
+        if outside:
+            x_BHWC = torch.where(F.pad(x.new_ones(1, *x.shape[2:], 1), sides) > 0, x_BHWC, outside)
+    for i, j in window.taps():
+        starts = (i * window.dilation[0], j * window.dilation[1])
+        steps = zip(starts, (rows, columns), window.stride, strict=True)
+        of_h, of_w = (slice(start, start + (count - 1) * step + 1, step) for start, count, step in steps)
+        yield x_BHWC[:, of_h, of_w]
 
 
 def _max_pool2d(
@@ -436,9 +495,8 @@ def _max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor:
-    x_BHWC, window = _pool(input, kernel_size, stride, padding, dilation, ceil_mode)
     best: Tensor | None = None
-    for tap in _taps_of(x_BHWC, window):
+    for tap in _taps_of(input, _pool(input, kernel_size, stride, padding, dilation, ceil_mode), float("-inf")):
         best = tap if best is None else torch.where(tap > best, tap, best)  # the first largest one gets the gradient
     assert best is not None
     return best.permute(0, 3, 1, 2)
@@ -453,8 +511,11 @@ def _avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    x_BHWC, window = _pool(input, kernel_size, stride, padding, 1, ceil_mode)
-    total = sum(_taps_of(x_BHWC, window)) / (divisor_override or prod(window.kernel))
+    window = _pool(input, kernel_size, stride, padding, 1, ceil_mode)
+    count: Any = divisor_override or prod(window.kernel)
+    if any(window.padding) and not count_include_pad and not divisor_override:
+        count = sum(_taps_of(input.new_ones(1, 1, *input.shape[2:]), window, 0.0))
+    total = sum(_taps_of(input, window, 0.0)) / count
     assert isinstance(total, Tensor)
     return total.permute(0, 3, 1, 2)
 
@@ -470,18 +531,78 @@ def _adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return _avg_pool2d(input, [have // wanted for have, wanted in zip(input.shape[-2:], sizes, strict=True)])
 
 
+def _adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    return _adaptive_avg_pool2d(input.unsqueeze(-2), (1, _pair(output_size)[0])).squeeze(-2)
+
+
+def _group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    groups = torch.unflatten(input, 1, (num_groups, -1))
+    variance, mean = torch.var_mean(groups, list(range(2, groups.ndim)), correction=0, keepdim=True)
+    normal = ((groups - mean) * torch.rsqrt(variance + eps)).flatten(1, 2)
+    channels = (-1, *[1] * (input.ndim - 2))
+    normal = normal if weight is None else normal * weight.view(channels)
+    return normal if bias is None else normal + bias.view(channels)
+
+
+def _instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if running_mean is not None or not use_input_stats:
+        raise CannotGenerateError("an instance norm with running statistics cannot be generated")
+    return _group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def _interpolate(input: Tensor, size: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    """Interpolate as torch does, and leave maps that have the requested size as they are."""
+    if size is not None and input.ndim == 4 and tuple(input.shape[2:]) == _pair(size):
+        return input
+    return _torch_interpolate(input, size, *args, **kwargs)
+
+
+def _max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Return maxima along an axis, of which the first largest number gets the gradient, or any other maximum as torch does."""
+    result = _torch_max(input, *args, **kwargs)
+    if isinstance(result, Tensor) or not input.is_floating_point():
+        return result
+    dim: int = kwargs["dim"] if "dim" in kwargs else args[0]
+    first, *others = input.unbind(dim)
+    for other in others:
+        first = torch.where(other > first, other, first)
+    keeps = kwargs.get("keepdim", args[1] if len(args) > 1 else False)
+    return torch.return_types.max((first.unsqueeze(dim) if keeps else first, result.indices))
+
+
+_torch_interpolate, _torch_max = F.interpolate, torch.max
 _REPLACED = {
     "scaled_dot_product_attention": _attention,
     "max_pool2d": _max_pool2d,
     "avg_pool2d": _avg_pool2d,
     "adaptive_avg_pool2d": _adaptive_avg_pool2d,
+    "adaptive_avg_pool1d": _adaptive_avg_pool1d,
+    "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
+    "interpolate": _interpolate,
 }
 
 
 @contextmanager
 def replaced_functions() -> Iterator[None]:
-    """Replace functions whose gradients have no simple form by differentiable ones, in `torch.nn.functional`."""
+    """Replace functions whose gradients have no simple form by differentiable ones, and layers of oneDNN by torch's own."""
     with ExitStack() as stack:
+        stack.enter_context(
+            torch.backends.mkldnn.flags(enabled=False, allow_tf32=None)
+        )  # one operation per recurrent layer
+        for place in (torch, Tensor):
+            stack.enter_context(mock.patch.object(place, "max", _max))
         for name, function in _REPLACED.items():
             stack.enter_context(mock.patch.object(F, name, function))
         yield

@@ -195,6 +195,8 @@ class _Lowering:
             return self._converted(node, arguments[0])
         if target is aten.cat.default:
             return self._cat(node, arguments)
+        if target is aten.slice_backward.default:
+            return self._placed(node, arguments)
         if target in (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
             return self._product(node, arguments)
         if target in (aten.sum.dim_IntList, aten.sum.default, aten.amax.default):
@@ -317,6 +319,14 @@ class _Lowering:
                 parts.append((self._readable(self._view(item)), natural.narrow(axis, begin, size), False))
             begin += size
         value.operation, value.operands = parts, [view for view, *_ in parts]
+        self._add_kernel(value)
+        return View(value, natural)
+
+    def _placed(self, node: Node, arguments: Sequence[Any]) -> View:
+        """Put numbers into a slice of zeros."""
+        value, view = Value(Kind.COPY, _shape(node)), self._readable(arguments[0])
+        natural = value.natural(self.number_bytes)
+        value.operation, value.operands = [(view, aten.slice.Tensor(natural, *arguments[2:]), False)], [view]
         self._add_kernel(value)
         return View(value, natural)
 

@@ -89,11 +89,13 @@ def trace(tile: Tile) -> StepGraph:
             weight_R1 = torch.rand(rows, 1, dtype=output.dtype)
             inputs = (parameters, state, tile.x, target_RK, weight_R1)
             function = functionalize(grad(loss, has_aux=True), remove="mutations")
-            module = make_fx(function, decomposition_table=decompositions())(*inputs)
+            traced = make_fx(function, decomposition_table=decompositions(), _error_on_data_dependent_ops=False)
+            module = traced(*inputs)
     except InputError:
         raise
     except Exception as error:
         raise CannotGenerateError(f"its training step cannot be traced ({type(error).__name__}: {error})") from error
+    _check_control_flow(module.graph)
     module.graph.eliminate_dead_code()
     _merge_equal(module.graph)
     module.recompile()
@@ -111,6 +113,29 @@ def _merge_equal(graph: Graph) -> None:
             if same is not node:
                 node.replace_all_uses_with(same)
                 graph.erase_node(node)
+
+
+def _check_control_flow(graph: Graph) -> None:
+    """Check that numbers and shapes which Python code reads depend on no input. Code may test constants, such as positions.
+
+    Raises:
+        CannotGenerateError: One depends on an input.
+    """
+    varying: set[Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or any(source in varying for source in node.all_input_nodes):
+            if _shows_numbers(node):
+                raise CannotGenerateError("its code depends on numbers that it computes (data-dependent control flow)")
+            varying.add(node)
+
+
+def _shows_numbers(node: Node) -> bool:
+    """Return whether an operation returns a Python number, or a tensor whose shape depends on numbers."""
+    tags = getattr(node.target, "tags", ())
+    if node.target is torch.ops.aten.index.Tensor:
+        indices = [index for index in tree_leaves(node.args[1]) if index is not None]
+        return any(index.meta["tensor_meta"].dtype == torch.bool for index in indices)
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
 
 
 def _named(module: GraphModule, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> StepGraph:
