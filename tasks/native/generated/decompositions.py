@@ -352,7 +352,6 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
     aten.roll.default: _roll,
     aten.mean.dim: _mean,
     aten.mean.default: _mean,
-    aten.reciprocal.default: lambda x: 1 / x,
     aten.square.default: lambda x: x * x,
     aten.sgn.default: lambda x: torch.sign(x),
 }
