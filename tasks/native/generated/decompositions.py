@@ -357,7 +357,7 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
 }
 _TORCHS = (
     *(aten.elu, aten.elu_backward, aten.leaky_relu, aten.leaky_relu_backward, aten.hardtanh_backward),
-    *(aten.softplus, aten.softplus_backward, aten.native_group_norm, aten.native_group_norm_backward),
+    *(aten.softplus, aten.softplus_backward),
     *(aten.hardswish, aten.hardswish_backward, aten.hardsigmoid, aten.hardsigmoid_backward, aten.mish),
     *(aten.mish_backward, aten.log_sigmoid_forward, aten.log_sigmoid_backward, aten.softshrink, aten.prelu),
     *(aten.celu, aten.glu, aten.glu_backward, aten.addcmul, aten.addcdiv, aten.baddbmm, aten.rms_norm),
@@ -472,7 +472,19 @@ def _adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return _avg_pool2d(input, [have // wanted for have, wanted in zip(input.shape[-2:], sizes, strict=True)])
 
 
+def _group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    groups = input.reshape(len(input), num_groups, -1)
+    normal = F.layer_norm(groups, groups.shape[-1:], eps=eps).reshape(input.shape)
+    of_channels = (-1, *[1] * (input.ndim - 2))
+    if weight is not None:
+        normal = normal * weight.view(of_channels)
+    return normal if bias is None else normal + bias.view(of_channels)
+
+
 _REPLACED = {
+    "group_norm": _group_norm,
     "scaled_dot_product_attention": _attention,
     "max_pool2d": _max_pool2d,
     "avg_pool2d": _avg_pool2d,
