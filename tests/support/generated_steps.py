@@ -27,7 +27,7 @@ from tests.support.surveyed_modules import CLASSES, SHAPES, VOCABULARY, Case
 
 QUICK = (*(flag for flag in FLAGS if flag != "-O3"), "-O0", "-w")
 """Flags of libraries that take few steps: they take a tenth of a second per module to build."""
-RATE, MOMENTUM, DECAY = 0.05, 0.9, 1e-3
+MOMENTUM, DECAY = 0.9, 1e-3
 STEPS = 3
 
 
@@ -45,6 +45,7 @@ class Problem:
     loss: str = "ce"
     smoothing: float = 0.0
     dtype: torch.dtype = torch.float32
+    rate: float = 0.05
 
     def __post_init__(self) -> None:
         self.module = self.module.to(self.dtype)
@@ -90,7 +91,7 @@ class Problem:
             steps = self._gradients(module, parameters, order_B, dtype)[1]
             for parameter, momentum, step in zip(parameters, momenta, steps, strict=True):
                 momentum.mul_(MOMENTUM).add_(step + (DECAY if parameter.ndim > 1 else 0) * parameter.detach())
-                parameter.data.sub_(RATE * momentum)
+                parameter.data.sub_(self.rate * momentum)
         return loss.double(), _flat(gradients), _flat(parameters)
 
     def _gradients(
@@ -200,7 +201,11 @@ class GeneratedStep:
         def numbers(*given: float) -> Tensor:
             return torch.tensor(given, dtype=self.problem.dtype)
 
-        first_P, rate_S, ones_S = torch.zeros_like(self.theta_P), numbers(*[RATE] * STEPS), numbers(*[1.0] * STEPS)
+        first_P, rate_S, ones_S = (
+            torch.zeros_like(self.theta_P),
+            numbers(*[self.problem.rate] * STEPS),
+            numbers(*[1.0] * STEPS),
+        )
         loss_1, never_1 = numbers(0.0), torch.full((1,), -1)
         decay_1, momentum_1 = numbers(DECAY), numbers(MOMENTUM)
         tensors = {"theta_TP": self.theta_P, "first_TP": first_P, "x_NI": self.x_NI, "labels_N": self.labels_N}

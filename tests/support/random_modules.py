@@ -28,8 +28,8 @@ POINTWISE = {
 }
 KINDS = (
     *("linear", "linear", "linear", "tied", "point", "point", "point", "norm", "group", "softmax", "reduce"),
-    *("broadcast", "add", "multiply", "maximum", "cat", "stack", "slice", "step", "select", "transpose", "flatten"),
-    *("unflatten", "product", "attention", "parameter", "row_parameter", "pad", "roll"),
+    *("broadcast", "add", "multiply", "cat", "slice", "step", "transpose", "flatten", "unflatten"),
+    *("select", "product", "attention", "parameter", "row_parameter", "pad", "roll", "stack", "maximum"),
 )
 AXES = ((1,), (2,), (1, 2))
 

@@ -188,6 +188,15 @@ class Gain(nn.Module):
         return x * self.gain
 
 
+class Offset(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.offset = nn.Parameter(torch.randn(width))
+
+    def forward(self, x):
+        return torch.tanh(x) + self.offset
+
+
 class NormedWeight(nn.Module):
     def __init__(self):
         super().__init__()
@@ -387,6 +396,12 @@ SURVEY = [
             nn.Linear(64, 32),
             Call(lambda x: torch.einsum("bi,bj->bij", x, x).flatten(1)),
             nn.Linear(1024, CLASSES),
+        ),
+    ),
+    Case(
+        "head of row sums",  # the gradient of the bias adds up rows of one number each
+        lambda: nn.Sequential(
+            nn.Linear(64, 15), Gain(15), Offset(15), Call(lambda x: x.sum(1, keepdim=True) * 0.1), nn.Linear(1, CLASSES)
         ),
     ),
     # tokens

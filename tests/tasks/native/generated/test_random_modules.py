@@ -23,7 +23,7 @@ def problem_of(seed: int) -> Problem:
     samples, outputs = rng.choice([1, 3, 9, 64, 70, 130]), module.head.out_features
     loss = rng.choice(["ce", "ce", "mse", "targets"])
     labels_N = torch.randn(samples, outputs) if loss == "targets" else torch.randint(outputs, (samples,))
-    return Problem(
+    problem = Problem(
         module.text,
         module,
         (module.length, module.width),
@@ -34,6 +34,8 @@ def problem_of(seed: int) -> Problem:
         smoothing=rng.choice([0.0, 0.1]) if loss == "ce" else 0.0,
         dtype=torch.float64 if seed // CHUNK % 2 else torch.float32,
     )
+    problem.rate = 0.02 / (1 + float(problem.by_autograd(torch.float64)[1].norm()))  # no step leads far away
+    return problem
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

@@ -1,10 +1,12 @@
 """Modules of all kinds train in generated kernels as by autograd, or are refused with the reason."""
 
+import platform
+
 import pytest
 import torch
 
 from depthrate.tasks.native.generated.errors import CannotGenerateError
-from tests.support.generated_steps import GeneratedStep, build_together, fault_of, problem_of
+from tests.support.generated_steps import QUICK, GeneratedStep, build_together, fault_of, problem_of
 from tests.support.surveyed_modules import SURVEY
 
 RIGHT = [case for case in SURVEY if not case.refusal]
@@ -30,5 +32,37 @@ def test_steps_are_those_of_autograd(part, dtype, tmp_path):
     for case, library in zip(cases, libraries, strict=True):
         draws = [fault_of(GeneratedStep(problem_of(case, seed, dtype=dtype), library)) for seed in range(3)]
         if sum(fault is not None for fault in draws) > (dtype == torch.float32):
+            faults[case.name] = draws
+    assert not faults
+
+
+TILES = [(1, 1), (70, 1), (70, 2), (70, 5), (3, 3), (70, 50), (66, 65), (150, 67), (150, 130)]
+"""Samples and samples of a batch: below a tile, not a multiple of four, tiles that are not full, several of them."""
+
+
+@pytest.mark.slow
+def test_batches_of_all_sizes(tmp_path):
+    cases = [case for case in RIGHT if case.name in ("normed weight", "causal block", "language model", "MaxPool2d")]
+    problems = [problem_of(case, 0, samples, batch, dtype=torch.float64) for case in cases for samples, batch in TILES]
+    assert len(problems) == 4 * len(TILES)
+    libraries = build_together([problem.source() for problem in problems], torch.float64, tmp_path)
+    for problem, library in zip(problems, libraries, strict=True):
+        assert fault_of(GeneratedStep(problem, library)) is None, (problem.name, len(problem.x_NI), problem.batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("flags", [("-mavx2", "-mno-avx512f"), ("-mno-avx",)], ids=["AVX2", "SSE"])
+def test_vectors_of_other_processors(flags, dtype, tmp_path):
+    if platform.machine() != "x86_64":
+        pytest.skip("the flags are those of x86")
+    cases = [case for case in RIGHT if case.name not in ROUNDED_CONSTANTS][:: 4 if dtype == torch.float32 else 9]
+    libraries = build_together(
+        [problem_of(case, dtype=dtype).source() for case in cases], dtype, tmp_path, (*QUICK, *flags)
+    )
+    faults = {}
+    for case, library in zip(cases, libraries, strict=True):
+        draws = [fault_of(GeneratedStep(problem_of(case, seed, dtype=dtype), library)) for seed in range(2)]
+        if all(draws):
             faults[case.name] = draws
     assert not faults

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.interface import Engine
@@ -244,10 +245,8 @@ def launch(folder, store, **environment):
 
 
 def rows_in(folder, store):
-    import depthrate
-
     query = "select * exclude (attempt_id) from curves order by trial_id, step"
-    return depthrate.open_results(str(folder / store)).sql(query).fetchall()
+    return open_results(str(folder / store)).sql(query).fetchall()
 
 
 def libraries(folder):
