@@ -12,13 +12,28 @@ from tests.support.surveyed_modules import SURVEY
 RIGHT = [case for case in SURVEY if not case.refusal]
 ROUNDED_CONSTANTS = ("Hardsigmoid()",)
 """Modules in which torch itself multiplies float64 numbers by a constant of float32, 1/6."""
+LONG = (
+    *("LSTM", "Upsample", "Bilinear", "InstanceNorm2d", "BatchNorm2d", "overlapping MaxPool2d", "std", "flip"),
+    *("mean over the batch", "roll over the batch", "attention over the batch", "max with indices"),
+)
+"""Cases that need not be tried at each change."""
 REFUSED = [case for case in SURVEY if case.refusal]
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (case.name in LONG)) for case in REFUSED],
+)
 def test_refusals_name_the_reason(case):
     with pytest.raises(CannotGenerateError, match=case.refusal):
         problem_of(case).source()
+
+
+def test_a_block_trains_as_by_autograd(tmp_path):
+    (case,) = [case for case in RIGHT if case.name == "causal block"]
+    problem = problem_of(case)
+    (library,) = build_together([problem.source()], torch.float32, tmp_path)
+    assert fault_of(GeneratedStep(problem, library)) is None
 
 
 @pytest.mark.slow
