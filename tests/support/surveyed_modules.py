@@ -385,6 +385,10 @@ SURVEY = [
     Case("gated", Gated),
     Case("pad", lambda: nn.Sequential(Call(lambda x: F.pad(x, (2, 3))), nn.Linear(69, CLASSES))),
     Case(
+        "pad of features",
+        lambda: nn.Sequential(nn.Linear(64, 16), Call(lambda x: F.pad(x.tanh(), (2, -3))), nn.Linear(15, CLASSES)),
+    ),
+    Case(
         "stack",
         lambda: nn.Sequential(
             nn.Linear(64, 64), Call(lambda x: torch.stack([x, x.tanh()], 1).flatten(1)), nn.Linear(128, CLASSES)

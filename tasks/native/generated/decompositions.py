@@ -306,9 +306,12 @@ def _select_backward(g: Tensor, sizes: Sequence[int], dim: int, index: int) -> T
 
 
 def _constant_pad(x: Tensor, padding: Sequence[int], value: float = 0.0) -> Tensor:
-    if value or min(padding) < 0:
+    if value:
         raise CannotGenerateError("padding by other numbers than 0 cannot be generated")
     for axis, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True), start=1):
+        low, high = max(0, -before), x.shape[-axis] - max(0, -after)
+        x = aten.slice.Tensor(x, x.ndim - axis, low, high)  # negative padding cuts, as the gradient of padding does
+        before, after = max(0, before), max(0, after)
         if before or after:
             sizes = [size + (before + after if i == x.ndim - axis else 0) for i, size in enumerate(x.shape)]
             x = _placed(x, sizes, x.ndim - axis, before, before + x.shape[-axis])

@@ -45,10 +45,22 @@ def test_steps_are_those_of_autograd(part, dtype, tmp_path):
     libraries = build_together(sources, dtype, tmp_path)
     faults = {}
     for case, library in zip(cases, libraries, strict=True):
-        draws = [fault_of(GeneratedStep(problem_of(case, seed, dtype=dtype), library)) for seed in range(3)]
-        if sum(fault is not None for fault in draws) > (dtype == torch.float32):
-            faults[case.name] = draws
+        if found := _repeated_fault(case, dtype, library):
+            faults[case.name] = found
     assert not faults
+
+
+def _repeated_fault(case, dtype, library):
+    """Return the faults of two draws of three, of one in float64, or None. Rounding may decide a ReLU's side in one."""
+    draws, faults = (1, []) if dtype == torch.float64 else (3, [])
+    for seed in range(draws):
+        fault = fault_of(GeneratedStep(problem_of(case, seed, dtype=dtype), library))
+        faults += [fault] if fault else []
+        if len(faults) == (draws + 1) // 2:
+            return faults
+        if seed + 1 - len(faults) == (draws + 1) // 2:
+            return None
+    raise AssertionError("one of both has been reached")
 
 
 TILES = [(1, 1), (70, 1), (70, 2), (70, 5), (3, 3), (70, 50), (66, 65), (150, 67), (150, 130)]
@@ -77,7 +89,6 @@ def test_vectors_of_other_processors(flags, dtype, tmp_path):
     )
     faults = {}
     for case, library in zip(cases, libraries, strict=True):
-        draws = [fault_of(GeneratedStep(problem_of(case, seed, dtype=dtype), library)) for seed in range(2)]
-        if all(draws):
-            faults[case.name] = draws
+        if found := _repeated_fault(case, dtype, library):
+            faults[case.name] = found
     assert not faults
