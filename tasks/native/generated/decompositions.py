@@ -406,7 +406,6 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
     aten.hardshrink_backward.default: lambda g, x, size: torch.where(x.abs() <= size, 0.0, g),
     aten.mean.dim: _mean,
     aten.mean.default: _mean,
-    aten.reciprocal.default: lambda x: 1 / x,
     aten.square.default: lambda x: x * x,
     aten.sgn.default: lambda x: torch.sign(x),
 }

@@ -367,7 +367,12 @@ class _LoopText:
         return self._operands(value)[0].shape[-1] if value.kind is Kind.REDUCE else value.columns
 
     def _sum_phase(self, value: Value) -> int:
-        return self.phase.get(self._operands(value)[0].value, 0)
+        added = self._operands(value)[0].value
+        if added not in self.phase:
+            return 0
+        return self.phase[added] + (
+            value.columns > 1 and added.columns == 1
+        )  # a row's number is computed behind its pass
 
     def _is_kept(self, value: Value) -> bool:
         """Return whether a row is read in a later phase."""

@@ -27,6 +27,7 @@ _FUNCTIONS = {
 _OTHERS = {
     aten.relu.default: "relu_of({})",
     aten.neg.default: "(-{})",
+    aten.reciprocal.default: "(1 / {})",  # torch computes 1 / x by it, so it has no simpler form
     aten.abs.default: "abs_of({})",
     aten.sign.default: "sign_of({})",
     aten.rsub.Scalar: "({1} - {0})",
