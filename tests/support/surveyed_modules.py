@@ -479,6 +479,16 @@ SURVEY = [
         ),
         "images",
     ),
+    Case("Softshrink", lambda: dense(nn.Softshrink())()),
+    Case("Hardshrink", lambda: dense(nn.Hardshrink())()),
+    Case("std", applied(_standardised)),
+    Case("max with indices", of_tokens(lambda x: x + x.max(1)[0][:, None]), "tokens"),
+    Case("cumsum", of_tokens(lambda x: x.cumsum(1)), "tokens"),
+    Case("flip", of_tokens(lambda x: x * x.flip(1)), "tokens"),
+    Case("LSTM", tokens(lambda: nn.LSTM(8, 8, batch_first=True)), "tokens"),
+    Case("InstanceNorm2d", maps(512, conv(1, 8, 3, padding=1), lambda: nn.InstanceNorm2d(8)), "images"),
+    Case("Upsample", maps(256, lambda: nn.Upsample(scale_factor=2)), "images"),
+    Case("overlapping MaxPool2d", maps(128, conv(1, 8, 3, padding=1), lambda: nn.MaxPool2d(3, 2, 1)), "images"),
     # refused: samples mix
     Case("BatchNorm1d", lambda: dense(nn.BatchNorm1d(64))(), refusal=MIXES),
     Case("BatchNorm2d", maps(512, conv(1, 8, 3, padding=1), lambda: nn.BatchNorm2d(8)), "images", MIXES),
@@ -491,25 +501,6 @@ SURVEY = [
     ),  # another mask for each row: it draws random numbers
     # refused: an operation has no kernel
     Case("Bilinear", WithItself, refusal="operation _trilinear"),
-    Case("Softshrink", lambda: dense(nn.Softshrink())(), refusal="operation softshrink_backward"),
-    Case("Hardshrink", lambda: dense(nn.Hardshrink())(), refusal="operation hardshrink_backward"),
-    Case("std", applied(_standardised), refusal="operation var.correction"),
-    Case("max with indices", of_tokens(lambda x: x + x.max(1)[0][:, None]), "tokens", "operation max.dim"),
-    Case("cumsum", of_tokens(lambda x: x.cumsum(1)), "tokens", "operation cumsum"),
-    Case("flip", of_tokens(lambda x: x * x.flip(1)), "tokens", "operation flip"),
-    Case("LSTM", tokens(lambda: nn.LSTM(8, 8, batch_first=True)), "tokens", "operation mkldnn_rnn_layer"),
-    Case(
-        "InstanceNorm2d",
-        maps(512, conv(1, 8, 3, padding=1), lambda: nn.InstanceNorm2d(8)),
-        "images",
-        "operation native_batch_norm",
-    ),
-    Case("Upsample", maps(256, lambda: nn.Upsample(scale_factor=2)), "images", "indexing other than by constant rows"),
+    Case("cumprod", of_tokens(lambda x: x.cumprod(1)), "tokens", "operation cumprod"),
     Case("ConvTranspose2d", maps(1024, lambda: nn.ConvTranspose2d(1, 4, 2, 2)), "images", "a transposed convolution"),
-    Case(
-        "overlapping MaxPool2d",
-        maps(128, conv(1, 8, 3, padding=1), lambda: nn.MaxPool2d(3, 2, 1)),
-        "images",
-        "pooling with padding",
-    ),
 ]
