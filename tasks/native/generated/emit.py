@@ -79,12 +79,7 @@ class _Emitter:
             for name, parameter in self.program.parameters.items()
             if parameter not in started.values()
         ]
-        pieces = [
-            f"for (long r = 0; r < {parameter.rows}; r++) use({parameter.columns}, {parameter.address} + r * "
-            f"{parameter.columns}, (const Number*)(arena + {self.plan.gradients[name]}) + r * "
-            f"{padded_columns(parameter, self.number)}, {self.shape.decay_groups[name]});"
-            for name, parameter in self.program.parameters.items()
-        ]
+        pieces = [self._piece(name, parameter) for name, parameter in self.program.parameters.items()]
         panel = self._room(self.panel_numbers)
         program, shape = self.program, self.shape
         output = program.output.value
@@ -116,6 +111,16 @@ class _Emitter:
             output=self._address(output),
             output_row=output.row_stride(self.number),
         )
+
+    def _piece(self, name: str, parameter: Value) -> str:
+        """Return a statement that uses a parameter with its gradient, in one piece if its rows are not padded."""
+        row, group = padded_columns(parameter, self.number), self.shape.decay_groups[name]
+        gradient = f"(const Number*)(arena + {self.plan.gradients[name]})"
+        rows, columns = parameter.rows, parameter.columns
+        if row == columns:
+            return f"use({rows * columns}, {parameter.address}, {gradient}, {group});"
+        piece = f"use({columns}, {parameter.address} + r * {columns}, {gradient} + r * {row}, {group});"
+        return f"for (long r = 0; r < {rows}; r++) {piece}"
 
     # ---- Memory ----
 

@@ -79,6 +79,8 @@ def _gradients_in_place(program: Program) -> dict[Value, Value]:
         parameter = program.parameters[name]
         for term in group:
             value = term.value
+            if uses[value] == 1:
+                _transpose_product(term, program.number_bytes)
             adds = value.kind in (Kind.ROW_SUM, Kind.SCATTER) or (
                 value.kind is Kind.PRODUCT and value.start is None and len(value.shape) == 2
             )
@@ -87,6 +89,21 @@ def _gradients_in_place(program: Program) -> dict[Value, Value]:
             if adds and has_rows and uses[value] == 1 and is_plain(term, program.number_bytes):
                 found[value] = parameter
     return found
+
+
+def _transpose_product(term: View, number_bytes: int) -> None:
+    """Let a product that a gradient reads transposed give the transposed matrix itself, B^T A^T in place of A B."""
+    value = term.value
+    if value.kind is not Kind.PRODUCT or value.start is not None or len(value.shape) != 2 or term.seen.ndim != 2:
+        return
+    left, right = value.operands
+    assert isinstance(left, View) and isinstance(right, View)
+    is_readable = right.value.kind not in EXTERNAL_KINDS and 1 in left.seen.stride()
+    if not is_plain(View(value, term.seen.t()), number_bytes) or not is_readable:
+        return
+    value.shape = (value.shape[1], value.shape[0])
+    value.operands = [View(right.value, right.seen.t()), View(left.value, left.seen.t())]
+    term.seen = value.natural(number_bytes)
 
 
 def _ordered(program: Program) -> list[Step]:
