@@ -3,6 +3,7 @@
     python benchmarks/command.py                       # 3,000 steps of batch 128, and full batches of 1,437 rows
     python benchmarks/command.py --batch 128 --rounds 5 --engine native --warm
     python benchmarks/command.py --batch 128 --steps 12000
+    python benchmarks/command.py --own                     # the script's network as a user's module
     python benchmarks/command.py --batch 128 --parts       # where the command's processor seconds go, by cProfile
 
 The script trains the same networks with torch.nn modules and torch.optim, one trial after another in as many processes as
@@ -76,6 +77,28 @@ for seed in seeds:
 """
 
 
+OWN = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(width, width), nn.LayerNorm(width, elementwise_affine=False)
+
+    def forward(self, h):
+        return self.norm(h + torch.relu(self.linear(h)))
+
+
+class Net(nn.Sequential):
+    def __init__(self, depth, width):
+        first = [nn.Linear(64, width), nn.LayerNorm(width, elementwise_affine=False)]
+        super().__init__(*first, *[Block(width) for _ in range(depth - 1)], nn.Linear(width, 10))
+"""
+"""The script's network in a user's file."""
+
+
 PROFILER = """
 import atexit, cProfile, json, os, resource, time
 
@@ -106,13 +129,14 @@ PARTS = {
 """Part -> file and function whose processor seconds it sums, callees included."""
 
 
-def print_parts(batch: int, engine: str) -> None:
+def print_parts(batch: int, engine: str, own_network: str) -> None:
     """Run the command once with a cold cache under cProfile, and print the processor seconds of its parts."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(PROFILER)
         paths = os.pathsep.join([name, *filter(None, [os.environ.get("PYTHONPATH")])])
-        ours(batch, folder, len(os.sched_getaffinity(0)), folder / "cache", engine, PARTS=name, PYTHONPATH=paths)
+        variables = {"OWN": own_network, "PARTS": name, "PYTHONPATH": paths}
+        ours(batch, folder, len(os.sched_getaffinity(0)), folder / "cache", engine, **variables)
         seconds: dict[str, float] = defaultdict(float)
         for path in folder.glob("*.json"):
             own_s, children_s = json.loads(path.read_text())
@@ -144,7 +168,7 @@ def print_parts(batch: int, engine: str) -> None:
         print(f"{total_s:7.2f} s         all processes, the profiler's own cost included")
 
 
-def plain(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> None:
+def plain(batch: int, cores: int) -> None:
     """Run the script in a process a core."""
     seeds = [[str(seed) for seed in range(core, TRIALS, cores)] for core in range(cores)]
     words = [[sys.executable, "-c", SCRIPT, str(DIGITS), str(batch), str(STEPS[batch]), *seed] for seed in seeds]
@@ -154,12 +178,14 @@ def plain(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> Non
 
 def ours(batch: int, folder: Path, cores: int, cache: Path, engine: str, **variables: str) -> None:
     """Run the command on a new store, with these environment variables."""
-    full = batch >= 1437
+    full, own = batch >= 1437, variables.pop("OWN", "")
+    (folder / "net.py").write_text(OWN)
     sweep = {
         "name": "s",
         "task": "collapse",
         # 143 samples of each of ten classes: as many rows as the script's, but for seven
-        "params": {"arch": "rn1", "depth": DEPTH, "width": WIDTH, "samples_per_class": 143, "lr": 0.05, "steps": STEPS[batch]}
+        "params": ({"arch": "./net.py:Net", "flat_inputs": True} if own else {"arch": "rn1"})
+        | {"depth": DEPTH, "width": WIDTH, "samples_per_class": 143, "lr": 0.05, "steps": STEPS[batch]}
         | ({} if full else {"batch_size": batch}),
         "seeds": TRIALS,
         "engine": engine,
@@ -173,12 +199,15 @@ def ours(batch: int, folder: Path, cores: int, cache: Path, engine: str, **varia
     assert done.returncode == 0, done.stderr
 
 
-def measured(side: str, batch: int, cache: Path, engine: str) -> tuple[float, float]:
+def measured(side: str, batch: int, cache: Path, engine: str, own: str) -> tuple[float, float]:
     """Return the wall seconds and the processor seconds that a side takes."""
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        {"plain": plain, "ours": ours}[side](batch, Path(name), cores, cache, engine)
+        if side == "plain":
+            plain(batch, cores)
+        else:
+            ours(batch, Path(name), cores, cache, engine, OWN=own)
         wall_s, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -191,23 +220,24 @@ def main() -> None:
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--steps", type=int, help="in place of 3,000 and 600")
+    parser.add_argument("--own", action="store_const", const="own", default="", help="train a user's module")
     parser.add_argument("--parts", action="store_true")
     given = parser.parse_args()
     if given.steps:
         STEPS.update(dict.fromkeys(STEPS, given.steps))
     if given.parts:
         for batch in given.batch or STEPS:
-            print_parts(batch, given.engine)
+            print_parts(batch, given.engine, given.own)
         return
     with tempfile.TemporaryDirectory() as kept:
         for batch in given.batch or STEPS:
             found: dict[str, list[tuple[float, float]]] = {"plain": [], "ours": []}
             if given.warm:
-                measured("ours", batch, Path(kept), given.engine)
+                measured("ours", batch, Path(kept), given.engine, given.own)
             for number in range(given.rounds):
                 for side, rows in found.items():
                     cache = Path(kept) if given.warm else Path(kept) / f"{batch}-{number}"
-                    rows.append(measured(side, batch, cache, given.engine))
+                    rows.append(measured(side, batch, cache, given.engine, given.own))
             (plain_s, plain_cpu), (ours_s, ours_cpu) = (
                 [statistics.median(row[kind] for row in rows) for kind in (0, 1)] for rows in found.values()
             )

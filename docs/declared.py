@@ -48,6 +48,7 @@ NAVIGATION = {
     "How-to guides": (
         "how-to/write-sweeps",
         "how-to/custom-tasks",
+        "how-to/huggingface",
         "how-to/search",
         "how-to/clusters",
         "how-to/analyse",

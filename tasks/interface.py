@@ -280,6 +280,10 @@ class Task(ABC):
         """Return the engine that runs a trial if `requested` is requested, or None if the task offers no choice."""
         return None
 
+    def eager_reason(self, params: Params, device: str) -> str | None:
+        """Return why a trial cannot train natively, or None if it can or the task offers no choice."""
+        return None
+
     def describe_data(self, trials: Sequence[Params]) -> Sequence[str]:
         """Return a line on each data set of these trials, which `depthrate plan` prints."""
         return ()

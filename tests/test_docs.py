@@ -85,6 +85,16 @@ def test_custom_tasks_and_the_store_in_python() -> None:
 
 
 @pytest.mark.slow
+def test_the_network_from_hugging_face_trains_in_kernels() -> None:
+    pytest.importorskip("transformers")
+    Path("vit.py").write_text(blocks("how-to/huggingface.md", "python")[0])
+    Path("vit.yaml").write_text(blocks("how-to/huggingface.md", "yaml")[0])
+    assert "vit: 4 trials" in printed("plan", "vit.yaml", "--engine", "native")
+    small = ("--set", "depth=2", "--set", "seeds=1", "--set", "steps=10", "--set", "name=vit")
+    assert "the trial is committed" in printed("run", "vit.yaml", *small, "--workers", "1", "--engine", "native")
+
+
+@pytest.mark.slow
 def test_the_tutorial_of_the_first_sweep_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commands in their order, on a smaller grid of the same name."""
     text = (DOCS / "tutorials/first-sweep.md").read_text()

@@ -46,8 +46,11 @@ def load_library(
     shared: SharedLibraries | None = None,
     flags: tuple[str, ...] = FLAGS,
     call: type[AnyCall] = Call,
+    source: str | None = None,
 ) -> tuple[Library, float]:
     """Load the kernels of a family of networks for these constants, building them if necessary.
+
+    `source`: Generated source of the kernels. None: the family's file.
 
     A corrupt file, or one with another call structure, is deleted and built again.
 
@@ -60,7 +63,7 @@ def load_library(
     """
     started = time.monotonic()
     folder = private_cache("native")
-    name = _name(family, constants, flags)
+    name = _name(family, source, constants, flags)
 
     def find_or_build() -> Path:
         if (path := _find_cached(folder, name)) is not None:
@@ -71,7 +74,7 @@ def load_library(
             return _library_from_store(folder, name, shared, missing, should_stop)
         with _hold_lock(folder / f"{name}.lock", should_stop):
             return _find_cached(folder, name) or _build(
-                folder, name, [*options, f"{SOURCES / family}.cpp"], should_stop
+                folder, name, [*options, f"-I{SOURCES}"], source or _source_of(family), should_stop
             )
 
     try:
@@ -142,10 +145,14 @@ def _processor() -> str:
     return f"{values.get('model name')} {values.get('flags', values.get('Features'))}"
 
 
-def _name(family: str, constants: Mapping[str, object], flags: tuple[str, ...]) -> str:
+def _source_of(family: str) -> str:
+    return (SOURCES / f"{family}.cpp").read_text(encoding="utf-8")
+
+
+def _name(family: str, source: str | None, constants: Mapping[str, object], flags: tuple[str, ...]) -> str:
     """Compute the part of a library's file name that does not depend on the compiler."""
-    sources = [path.read_text(encoding="utf-8") for path in (*sorted(SOURCES.glob("*.h")), SOURCES / f"{family}.cpp")]
-    parts = [*sources, repr(sorted(constants.items())), repr(flags), _processor()]
+    headers = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.h"))]
+    parts = [*headers, source or _source_of(family), repr(sorted(constants.items())), repr(flags), _processor()]
     return f"{family}-{_digest(chr(0).join(parts).encode())}"
 
 
@@ -206,9 +213,11 @@ def _library_from_store(
     raise NoCompilerError(f"{missing} No library from the store: {reason}") from None
 
 
-def _build(folder: Path, name: str, command: list[str], should_stop: Callable[[], bool]) -> Path:
+def _build(folder: Path, name: str, command: list[str], source: str, should_stop: Callable[[], bool]) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as work:
-        library, command = Path(work) / "library.so", [*command, "-o", f"{work}/library.so"]
+        library, text = Path(work) / "library.so", Path(work) / "library.cpp"
+        text.write_text(source, encoding="utf-8")
+        command = [*command, str(text), "-o", str(library)]
         with (Path(work) / "output").open("w+b") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
             code = _wait_for(process, should_stop)

@@ -13,7 +13,7 @@ from depthrate.errors import InputError
 class Call(ctypes.Structure):
     """Mirror `Call` of tasks/native/steps.h: addresses of numbers of the library's type, or of int64, without gaps."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     """Version of the C++ structure that this one mirrors."""
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("num_trials", "num_steps", "num_parameters", "depth", "batch")),
@@ -25,7 +25,8 @@ class Call(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("first_step", "look_every")),
         *((name, ctypes.c_void_p) for name in ("loss_T", "diverged_at_T", "scratch", "smoothing_T")),
         ("barrier", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in ("gradient_TP", "correct_T", "features_LND", "scales_MN")),
+        *((name, ctypes.c_void_p) for name in ("gradient_TP", "correct_T", "features_LND", "scales_MN", "state_TS")),
+        ("num_state", ctypes.c_int64),
     ]
 
 

@@ -31,8 +31,10 @@ struct Call {
   Number* gradient;                                  // [T, P]
   int64_t* correct;                                  // [T], correctly classified samples; null: not requested
   Number *features, *scales;                         // [L, N, D] and [LayerNorms, N], of one trial: see `Trial`
+  const Number* state;                               // [T, num_state], what steps read and do not change
+  int64_t num_state;
 };
-EXPORT_CALL(1)
+EXPORT_CALL(2)
 
 // W x + b, W [OUT, IN] and perhaps b [OUT] behind it among a trial's parameters.
 template <long OUTPUTS, long READ> struct Linear {
@@ -113,6 +115,7 @@ struct Trial {
   Number* gradient;     // null: parameters are updated
   int64_t* correct;
   Number *features, *scales;  // what layers give, and 1 / std of LayerNorms: where the latter are asked for, they are all there is
+  const Number* state;
 };
 
 // A Family derives from this for its network and has SAMPLES of a tile, prepare(), tile(), embed(), each_piece(), last_pieces().
@@ -205,7 +208,7 @@ template <class Family> void run_steps(const Call& c) {
     if (c.diverged_at[t] >= 0) continue;
     for (long s = 0; s < c.num_steps; s++) {
       const long row = t * c.num_parameters, number = c.first_step + s;
-      const Trial trial = {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], c.rate[s * c.num_trials + t], c.correction[s], 0, nullptr, nullptr, nullptr, nullptr};
+      const Trial trial = {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], c.rate[s * c.num_trials + t], c.correction[s], 0, nullptr, nullptr, nullptr, nullptr, c.state + t * c.num_state};
       c.loss[t] = family.take(trial, c.order ? c.order + t * c.order_row + s * c.batch : nullptr) / c.batch;
       if ((number + 1) % c.look_every == 0 && !std::isfinite(c.loss[t])) {
         c.diverged_at[t] = number;
@@ -222,7 +225,7 @@ template <class Family> void evaluate_all(const Call& c) {
   for (long t = 0; t < c.num_trials; t++) {
     const long row = t * c.num_parameters;
     const Number smoothing = c.smoothing ? c.smoothing[t] : 0;
-    const Trial trial = {c.theta + row, nullptr, nullptr, nullptr, 0, 0, 0, smoothing, c.gradient ? c.gradient + row : nullptr, c.correct ? c.correct + t : nullptr, c.features, c.scales};
+    const Trial trial = {c.theta + row, nullptr, nullptr, nullptr, 0, 0, 0, smoothing, c.gradient ? c.gradient + row : nullptr, c.correct ? c.correct + t : nullptr, c.features, c.scales, c.state + t * c.num_state};
     c.loss[t] = family.take(trial, nullptr) / c.batch + family.barrier.value();
   }
 }

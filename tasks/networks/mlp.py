@@ -29,6 +29,7 @@ class Mlp(Network):
     num_classes: int
     last_bias: bool
     last_weight = "W_L"
+    has_generated_steps = True
     holds_only_features = True
 
     def parameter_specs(self) -> list[ParameterSpec]:

@@ -23,9 +23,10 @@ from torch import Tensor
 from torch.nn.utils.stateless import _reparametrize_module
 
 from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.native.generated.errors import CannotGenerateError
 from depthrate.tasks.networks.flat_parameters import gradients_of
 from depthrate.tasks.networks.module_axes import pooled
-from depthrate.tasks.networks.module_layers import attention_by_modules, capture_outputs, seeded
+from depthrate.tasks.networks.module_layers import attention_by_modules, capture_outputs, run_module, seeded
 from depthrate.tasks.networks.module_report import (
     ModuleReport,
     build_module,
@@ -63,6 +64,7 @@ class ModuleNetwork(Network):
     """Patterns of the decayed parameters. None: all with two dimensions or more."""
     dtype: str = "float32"
     """Type of the numbers in which trials are tried for a plan."""
+    has_generated_steps = None
     may_skip_parameters = True
 
     @cached_property
@@ -185,7 +187,7 @@ class ModuleNetwork(Network):
                 tensor.data.copy_(state[name])
         leaves = {name: dict(module.named_parameters())[name] for name in self.report.training.trained}
         with _seeded(state.get(DRAWS)), attention_by_modules():
-            output = module.train(is_training)(x_NI.reshape(len(x_NI), *self.data.sample_shape))
+            output = run_module(module.train(is_training), x_NI.reshape(len(x_NI), *self.data.sample_shape))
             gradients = gradients_of(output.square().sum(), leaves, some_unused=True)
         return output, torch.cat([gradient.flatten() for gradient in gradients])
 
@@ -208,6 +210,20 @@ class ModuleNetwork(Network):
             return self._over_trials(self._call, parameters, state, x_TNI), state
         logits_TNK = self._over_trials(step, parameters, state, x_TNI)
         return logits_TNK, {name: torch.stack([after[name] for after in states]) for name in state}
+
+    def step_logits(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
+        training = self.report.training
+        if training.is_random:
+            raise CannotGenerateError("it draws random numbers (dropout)")
+        if training.changed:
+            raise CannotGenerateError(f"a step changes its buffer {training.changed[0]}")
+        self._restore()
+        self.report.module.train()
+        try:
+            # as alone, because while a trace replaces torch's functions, the reason would not be that of training
+            return self._call(parameters, state, x_NI, is_fused=False)
+        finally:
+            self._restore()
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the features [T, N, D] layer by layer. The module runs once, so all are in memory."""
@@ -234,12 +250,13 @@ class ModuleNetwork(Network):
         ]
         return {place: names[id(tensor)] for place, tensor in places if tensor is not None}
 
-    def _call(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
+    def _call(self, parameters: Tensors, state: Tensors, x_NI: Tensor, is_fused: bool | None = None) -> Tensor:
         """Run the module with a trial's tensors, which stay in it until the next call or the end of a fused one.
 
         Its own code may read them again in the backward pass (checkpointing) and when its mode changes (caches).
         """
         self._restore()
+        is_fused = self.unfused_reason is None if is_fused is None else is_fused
         own, module = {**parameters, **state}, self.report.module
         x = x_NI.reshape(x_NI.shape[0], *self.data.sample_shape)
         stack = vars(self.report)["in_module"] = ExitStack()
@@ -247,12 +264,12 @@ class ModuleNetwork(Network):
             _reparametrize_module(module, {place: own[name] for place, name in self._tensor_names.items()})
         )
         try:
-            if self.unfused_reason is not None:
+            if not is_fused:
                 module.train(not module.training).train(not module.training)
             with attention_by_modules(), _seeded(state.get(DRAWS)):
-                return module(x)
+                return run_module(module, x)
         finally:
-            if self.unfused_reason is None:
+            if is_fused:
                 self._restore()
 
     def _restore(self) -> None:

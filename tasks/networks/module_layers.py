@@ -80,6 +80,15 @@ class CapturedOutputs:
         return dict([*layers[:place], (HEAD, self.head_input), *layers[place:]])
 
 
+def run_module(module: nn.Module, x: Tensor) -> Any:
+    """Return a module's output: of a Hugging Face model its logits or its last hidden state, of a tuple its first tensor."""
+    output = module(x)
+    for name in ("logits", "last_hidden_state"):
+        if isinstance(tensor := getattr(output, name, None), Tensor):
+            return tensor
+    return output[0] if isinstance(output, tuple) and output and isinstance(output[0], Tensor) else output
+
+
 @contextmanager
 def attention_by_modules() -> Iterator[None]:
     """Disable the fast path of torch's transformer layers, which calls no submodules and has no gradient under vmap."""

@@ -25,7 +25,7 @@ from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, random_states, seeded
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, random_states, run_module, seeded
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.parameters import ParameterError, format_value
 
@@ -53,6 +53,8 @@ class TrainingReport:
     """Reason why its trials train one by one. None: they train fused."""
     is_random: bool
     """Whether training draws random numbers (dropout)."""
+    changed: tuple[str, ...] = ()
+    """Names of the buffers that a step changes, such as running statistics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +187,7 @@ def inspect_module(
 
 def _run(module: nn.Module, x: Tensor, name: str) -> Any:
     try:
-        return module(x)
+        return run_module(module, x)
     except Exception as error:
         kind = "tokens" if not x.is_floating_point() else "numbers"
         raise ParameterError(
@@ -207,11 +209,7 @@ def _check_output(output: Any, data: DataShape, name: str) -> None:
     if data.labels_tokens:
         expected = f"a tensor [N, {', '.join(map(str, shape[1:]))}], outputs for the next token at each token"
     if not isinstance(output, Tensor):
-        has_logits = isinstance(getattr(output, "logits", None), Tensor)
-        raise ParameterError(
-            f"{name} returns {format_value(type(output).__name__)}, expected {expected}"
-            + (". Return its .logits." if has_logits else "")
-        )
+        raise ParameterError(f"{name} returns {format_value(type(output).__name__)}, expected {expected}")
     if output.ndim == 3 and output.shape[0] == 2 and not data.labels_tokens:
         raise ParameterError(
             f"{name} returns {list(output.shape)} for 2 samples, one row per token as in language models, expected {expected}. "
@@ -282,7 +280,8 @@ def _run_training_step(module: nn.Module, x: Tensor, name: str, is_random: bool)
         raise ParameterError(f"the output of {name} depends on none of its parameters, so it cannot be trained")
     carried = {key: tuple(p.shape) for key, p in module.named_parameters() if key not in trained}
     carried |= {key: tuple(b.shape) for key, b in module.named_buffers()}
-    return TrainingReport(trained, carried, _unfused_reason(module, is_random, sorted(changed)), is_random)
+    names = tuple(sorted(changed))
+    return TrainingReport(trained, carried, _unfused_reason(module, is_random, names), is_random, names)
 
 
 def _used(output: Tensor, candidates: Mapping[str, Tensor], name: str) -> set[str]:
@@ -399,7 +398,7 @@ def _seconds(module: nn.Module, x: Tensor) -> float:
     durations_s = []
     for _ in range(1 + REPEATS):
         started = time.process_time()
-        torch.autograd.grad(module(x).sum(), parameters, allow_unused=True)
+        torch.autograd.grad(run_module(module, x).sum(), parameters, allow_unused=True)
         durations_s.append(time.process_time() - started)
         if durations_s[-1] > LONG_S:
             break

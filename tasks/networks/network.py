@@ -127,6 +127,10 @@ class FreeParameters:
         return ParameterSpec(name, (size,), fan_in, "biases" if self.decays_biases else None)
 
 
+GENERATED = "generated"
+"""Family of kernels that are generated from a network's traced step."""
+
+
 @dataclass(frozen=True)
 class Kernels:
     """Kernels of `tasks/native` for a network's training steps."""
@@ -141,7 +145,9 @@ class Kernels:
     can_smooth: bool = False
     """Whether they can compute the smoothed loss of polish and its gradient."""
     gives_layers: bool = False
-    """Whether they also evaluate and return the features of all layers: `depth` of them, of the network's `width`."""
+    """Whether they return the features of all layers: `depth` of them, of the network's `width`."""
+    evaluates: bool = False
+    """Whether they compute loss, accuracy and gradient over all samples."""
 
 
 class Network(ABC):
@@ -149,6 +155,8 @@ class Network(ABC):
 
     last_weight: ClassVar[str | None] = None
     """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features, or None."""
+    has_generated_steps: ClassVar[bool | None] = False
+    """Whether native steps are generated for it. None: to be found out by a trace of its step."""
     may_skip_parameters: ClassVar[bool] = False
     """Whether a step may leave parameters unused, as with stochastic depth. Their gradient is then 0."""
     holds_only_features: ClassVar[bool] = False
@@ -214,8 +222,17 @@ class Network(ABC):
         return None
 
     def kernels(self) -> Kernels | None:
-        """Return the kernels for its steps. Default: None."""
+        """Return the handwritten kernels for its steps. Default: None."""
         return None
+
+    def native_kernels(self) -> Kernels:
+        """Return the handwritten kernels, or else those generated from its step."""
+        handwritten = self.kernels()
+        if handwritten is not None:
+            return handwritten
+        groups = sorted({spec.decay for spec in self.parameter_specs() if spec.decay is not None})
+        arguments = {"depth": 0, "last_bias": 0, "ln_eps": 0.0}
+        return Kernels(GENERATED, {}, arguments, groups, evaluates=True)
 
     def arranged(self, x_NI: np.ndarray) -> np.ndarray:
         """Arrange a data set's samples in the network's reading order. Called once, before training."""
@@ -228,6 +245,11 @@ class Network(ABC):
     def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """Return the output [T, N, K] of a training step, and the state after it. Default: as in evaluation mode."""
         return self.logits(parameters, x_TNI, state), state
+
+    def step_logits(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
+        """Return the output [N, K] of one trial's training step, without trial axes. Its kernels are generated from this."""
+        whole, carried = ({name: t.unsqueeze(0) for name, t in part.items()} for part in (parameters, state))
+        return self.training_logits(whole, x_NI.unsqueeze(0), carried)[0].squeeze(0)
 
     @abstractmethod
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:

@@ -75,7 +75,7 @@ class ResidualNetwork(NormedNetwork):
             constants["FIXED_EMBEDDING"] = 1
         arguments = {"depth": self.depth, "last_bias": self.last_bias, "ln_eps": self.ln_eps}
         groups = ("hidden", "last", "biases", "embedding")
-        return Kernels("residual", constants, arguments, groups, can_smooth=True, gives_layers=True)
+        return Kernels("residual", constants, arguments, groups, can_smooth=True, gives_layers=True, evaluates=True)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the input of each linear map: layer 1 (the first block's input) to layer depth, each [T, N, D]."""

@@ -25,7 +25,7 @@ from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError, changed
 from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
-from depthrate.tasks.training.engines.choice import check_precision, select_engine
+from depthrate.tasks.training.engines.choice import check_precision, native_unsupported_reason, select_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish.polish_parameters import chain, polish_plan, training_steps
@@ -104,9 +104,6 @@ class FusedTask(Task, Generic[Trial]):
 class NetworkTask(FusedTask[Trial]):
     """A task whose trials are networks on a data set, with equal numbers of steps."""
 
-    has_engines = False
-    """Whether `FusedTrainer` makes the steps, so that an engine can be chosen."""
-
     @abstractmethod
     def data_shape(self, trial: Trial) -> DataShape:
         """Return the shape of the training set without reading it."""
@@ -164,8 +161,10 @@ class NetworkTask(FusedTask[Trial]):
         """Choose the engine of a trial's steps. In a chain only the first depth has training steps."""
         trial = self.read(params)
         check_precision(trial.matmul_precision, device)
-        engine = select_engine(requested, self._chain_shapes(trial)[0], device)
-        return engine if self.has_engines else None
+        return select_engine(requested, self._chain_shapes(trial)[0], device)
+
+    def eager_reason(self, params: Params, device: str) -> str | None:
+        return native_unsupported_reason(self._chain_shapes(self.read(params))[0], device)
 
     def prepare(self, params: Params, context: TaskContext) -> None:
         """Start building the kernels of native steps, which the training then waits for. Errors are raised there."""

@@ -189,7 +189,7 @@ def permutations(seed_T: Tensor, count: int) -> Tensor:
 
 
 def _to_float64(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float64, copy=True)
+    return tensor.to(torch.float64 if tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
 class Steps(ABC):
@@ -343,12 +343,14 @@ class PackState(ABC):
 
     def native_decays(self) -> Tensor:
         """Return the weight decay of each of the kernels' groups, [G, T]."""
-        kernels = self.network.kernels()
-        assert kernels is not None
-        decays = [h.weight_decays for h in self.hyperparameters]
-        return torch.stack(
-            [self._column([trial.get(group, 0.0) for trial in decays]) for group in kernels.decay_groups]
-        ).squeeze(2)
+        decays, groups = [h.weight_decays for h in self.hyperparameters], self.network.native_kernels().decay_groups
+        columns = [self._column([trial.get(group, 0.0) for trial in decays]) for group in groups]
+        return torch.stack(columns or [self._column([0.0] * self.num_trials)]).squeeze(2)
+
+    def native_state(self) -> Tensor:
+        """Return the floating-point tensors that steps read and do not change, flat, [T, S]. There is at least one number."""
+        parts = [tensor.flatten(1) for tensor in self.untrained.values() if tensor.is_floating_point()]
+        return torch.cat([*parts, self.momentum_T1], dim=1).contiguous()
 
     def lr_at(self, step: int) -> list[float]:
         """Return the learning rate of each trial at a step."""

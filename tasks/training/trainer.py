@@ -47,9 +47,10 @@ class FusedTrainer(PackState):
         Raises:
             EngineError: As `use`.
         """
+        if any(bool((t != t[:1]).any()) for t in self.untrained.values() if not t.is_floating_point()):
+            raise EngineError("trials have different integer buffers, which generated kernels cannot have")
         self.use(partial(NativeSteps, library=library))
-        kernels = self.network.kernels()
-        if kernels is not None and kernels.gives_layers:
+        if self.network.native_kernels().evaluates:
             self._native_evaluation = NativeEvaluation(library, self.network, self.plan, self.x_NI, self.labels_N)
 
     def eager_steps(self) -> Steps:
@@ -59,7 +60,9 @@ class FusedTrainer(PackState):
         """Compute loss, objective, accuracy and the objective's gradient norm over the whole training set, or the measured part
         of a streamed one, [T] in float64 each."""
         native = self._native_evaluation
-        loss_T, correct_T, gradient_TP = self._losses_and_gradients() if native is None else native(self.theta_TP)
+        loss_T, correct_T, gradient_TP = (
+            self._losses_and_gradients() if native is None else native(self.theta_TP, self.native_state())
+        )
         theta_TP, decay_TP = self.theta_TP.double(), self.decay_TP.double()
         gradient_TP += decay_TP * theta_TP
         objective_T = loss_T + (decay_TP * theta_TP.square()).sum(1) / 2
@@ -148,7 +151,9 @@ class FusedTrainer(PackState):
     def smallest_variance(self, trial: int) -> float | None:
         """Return the smallest variance of any LayerNorm input row in one trial, or None if the kernels cannot compute it."""
         native = self._native_evaluation
-        return None if native is None else native.smallest_variance(self.theta_TP[trial : trial + 1])
+        if native is None or not native.gives_layers:
+            return None
+        return native.smallest_variance(self.theta_TP[trial : trial + 1])
 
     def samples_per_evaluation(self) -> int:
         """Return the number of samples evaluated at a time. It is the same for every pack, so that sums round identically."""

@@ -16,6 +16,7 @@ from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engines.choice import select_engine
+from depthrate.tasks.training.engines.generated import generated_library
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.layers import HeldOut, Measure, Rows, stored_features
 from depthrate.tasks.training.pack_state import Divergence
@@ -97,6 +98,11 @@ class Training(ABC):
             Interrupted: As `load_library`.
         """
 
+    @property
+    def may_lack_kernels(self) -> bool:
+        """Whether steps may turn out to be eager, because kernels are generated and compared with eager steps only now."""
+        return False
+
     @abstractmethod
     def begin(self, device: str = "cpu") -> Trainer:
         """Create the trainer of all trials on a device, before their first step."""
@@ -155,7 +161,13 @@ class NetworkTraining(Training):
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        return native_library(self.network, self.plan, should_stop, shared)
+        if self.network.kernels() is not None:
+            return native_library(self.network, self.plan, should_stop, shared)
+        return generated_library(self.network, self.plan, self.dataset, should_stop, shared)
+
+    @property
+    def may_lack_kernels(self) -> bool:
+        return self.network.kernels() is None
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
         arrays = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))

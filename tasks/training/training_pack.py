@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.training.checkpoint import load_previous, serialise
 from depthrate.tasks.training.computing import computing
@@ -62,7 +63,14 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
         )
     context.report_engine(engine)
     if pack.needs_library(engine):
-        context.report_engine(engine, pack.use_native())
+        try:
+            context.report_engine(engine, pack.use_native())
+        except EngineError as error:
+            if resumed is not None or context.engine is not Engine.AUTO or not training.may_lack_kernels:
+                raise
+            log.warning("training runs eagerly, because %s", error)
+            engine = Engine.EAGER
+            context.report_engine(engine)
     pack.engine = engine
     return pack
 

@@ -139,7 +139,19 @@ def _print_engines(console: Console, plan: Plan, target: Executor) -> None:
     for engine, text in _ENGINE_TEXT.items():
         if engines[engine]:
             count = "all" if engines[engine] == len(plan.packs) else f"{engines[engine]} of {len(plan.packs)}"
-            console.print(f"{count} packs train {text}")
+            reason = _eager_reason(plan, target) if engine is Engine.EAGER else None
+            console.print(
+                f"{count} packs train {text}{'' if reason is None else f', because {reason}'}", soft_wrap=True
+            )
+
+
+def _eager_reason(plan: Plan, target: Executor) -> str | None:
+    """Return why packs train eagerly although no engine is requested: the first pack's reason."""
+    requested, _ = usable_engine(target, plan.checked.sweep.engine)
+    if requested is not Engine.AUTO:
+        return None
+    reasons = (plan.checked.task.eager_reason(pack.trials[0].params, target.device) for pack in plan.packs)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _print_packs(console: Console, plan: Plan, target: Executor, estimates: Estimates, *, wide: bool) -> None:

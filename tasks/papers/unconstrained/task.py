@@ -45,7 +45,6 @@ class _FreeFeatures(NetworkTask[Trial]):
     """A model whose features are parameters: each sample is its own index."""
 
     version = 1
-    has_engines = True
 
     def data_shape(self, trial: Trial) -> DataShape:
         classes = trial.num_classes

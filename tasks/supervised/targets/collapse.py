@@ -38,7 +38,6 @@ class Collapse(Classes):
     version = 3
     doc = "Train deep residual networks or transformers and measure neural collapse layer by layer."
     panels = PATH_PANELS
-    has_engines = True
     declares: ClassVar[Mapping[str, Fields]] = {}
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:

@@ -64,8 +64,6 @@ class Target(ABC):
     """Parameter that limits the number of samples."""
     has_test_files = True
     """Whether the test split of a published data set has separate files."""
-    has_engines = False
-    """Whether its trials may run on engines other than the eager one."""
     measurable_by: tuple[str, ...] = ()
     """Parameters that, besides the arguments of the user's function, determine whether data can be measured."""
     streamed: type[Streamed]

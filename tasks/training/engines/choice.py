@@ -65,27 +65,31 @@ def available_engine(requested: Engine) -> tuple[Engine, str | None]:
 
 def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
     """Return the reason why native steps do not support these trials, or None if they do."""
-    if shape.network.kernels() is None:
-        return (
-            "kernels exist for residual networks (arch rn1 and rn2), transformers (t11 to t22), unconstrained features "
-            f"(dufm, ufm, mufm) and words, not for {type(shape.network).__name__}"
-        )
-    if (reason := _eager_only_reason(shape)) is not None:
-        optimizers = " and ".join(ENGINE_OPTIMIZERS)
-        return f"{reason}, and kernels support only {optimizers} on in-memory data with one class per sample"
+    network = shape.network
+    if device != "cpu":
+        return _device_reason(device)
     if shape.matmul_precision != "full":
         return f"matmul_precision is {shape.matmul_precision}, and kernels compute products in full precision"
-    return _device_reason(device)
+    if shape.optimizer not in ENGINE_OPTIMIZERS:
+        return f"optimizer is {shape.optimizer}, and kernels support only {' and '.join(ENGINE_OPTIMIZERS)}"
+    if shape.data.stream is not None:
+        return "samples are streamed, and kernels read samples in memory"
+    if network.kernels() is not None:
+        reason = _handwritten_reason(shape)
+        return None if reason is None else f"{reason}, and the kernels of {type(network).__name__} do not support it"
+    if network.has_generated_steps is False:
+        return f"there are no kernels for {type(network).__name__}"
+    if network.has_generated_steps:
+        return None
+    from depthrate.tasks.training.engines.generated import generation_fault  # imports torch
+
+    return generation_fault(network, shape.data, shape.dtype)
 
 
-def _eager_only_reason(shape: PackShape) -> str | None:
-    """Return a property of the trials that only eager steps support, or None."""
+def _handwritten_reason(shape: PackShape) -> str | None:
+    """Return a property of the trials that handwritten kernels lack, or None."""
     if shape.data.has_targets:
         return "targets are numbers"
-    if shape.data.stream is not None:
-        return "samples are streamed"
     if shape.data.labels_tokens:
         return "each token has a label"
-    if shape.label_smoothing:
-        return f"label_smoothing is {shape.label_smoothing}"
-    return None if shape.optimizer in ENGINE_OPTIMIZERS else f"optimizer is {shape.optimizer}"
+    return f"label_smoothing is {shape.label_smoothing}" if shape.label_smoothing else None

@@ -6,6 +6,7 @@ M LayerNorms, D width.
 
 import hashlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,6 +85,8 @@ class NativeSteps(Steps):
             decay_GT=trainer.native_decays(),
             momentum_T=trainer.momentum_T1,
             loss_T=self.loss_T,
+            state_TS=(state_TS := trainer.native_state()),
+            num_state=state_TS.shape[1],
         )
 
     def release(self) -> None:
@@ -122,11 +125,13 @@ class NativeEvaluation:
     """Evaluates trials on one data set, one at a time."""
 
     def __init__(self, library: Library, network: Network, plan: TrainingPlan, x_NI: Tensor, labels_N: Tensor):
-        kernels = network.kernels()
-        assert kernels is not None
+        kernels = network.native_kernels()
+        self.gives_layers = kernels.gives_layers
         self._library, self._dtype, self._num_samples = library, plan.dtype, len(x_NI)
-        self._depth, self._width = int(kernels.arguments["depth"]), kernels.constants["WIDTH"]
+        self._depth, self._width = int(kernels.arguments["depth"]), kernels.constants.get("WIDTH", 0)
         self._ln_eps = kernels.arguments["ln_eps"]
+        self._has_classes = not labels_N.is_floating_point()
+        self._outputs = labels_N[:1].numel() if self._has_classes else 1
         placeholder = x_NI.new_empty(1)  # an arbitrary gradient, so that scratch memory for it is allocated
         self._call = NativeCall(library, network, plan.loss, x_NI, labels_N, gradient_TP=placeholder)
         self._variances: dict[bytes, float | None] = {}
@@ -134,16 +139,21 @@ class NativeEvaluation:
 
     @property
     def can_hold_layers(self) -> bool:
-        """Whether the features of all layers of one trial fit into memory."""
+        """Whether the kernels return layers, and the features of all layers of one trial fit into memory."""
         num_bytes = self._depth * self._num_samples * self._width * self._dtype.itemsize
-        return num_bytes <= MAX_BUFFER_BYTES
+        return self.gives_layers and num_bytes <= MAX_BUFFER_BYTES
 
-    def __call__(self, theta_TP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute loss [T], correct samples [T] and the loss's gradient [T, P] at these parameters, in float64."""
+    def __call__(self, theta_TP: Tensor, state_TS: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute loss [T], correct samples [T] and the loss's gradient [T, P] at these parameters, in float64.
+
+        A sample with several outputs counts by the share of correct ones. Without classes the count is NaN.
+        """
         gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
-        correct_T = torch.zeros(len(theta_TP), dtype=torch.int64)
+        correct_T = torch.zeros(len(theta_TP), dtype=torch.int64) if self._has_classes else None
+        self._call.set_fields(state_TS=state_TS, num_state=state_TS.shape[1])
         self._run(theta_TP, gradient_TP=gradient_TP, loss_T=loss_T, correct_T=correct_T)
-        return loss_T.double(), correct_T.double(), gradient_TP.double()
+        counts_T = torch.full_like(loss_T, torch.nan).double() if correct_T is None else correct_T / self._outputs
+        return loss_T.double(), counts_T.double(), gradient_TP.double()
 
     def layers(self, theta_1P: Tensor) -> Iterator[Tensor]:
         """Yield the features [1, N, D] of a trial, layer by layer."""
@@ -163,7 +173,7 @@ class NativeEvaluation:
         variance = 1 / scales_MN.max().item() ** 2 - self._ln_eps
         return variance if variance > self._ln_eps else None  # smaller ones are lost to rounding; also excludes NaN
 
-    def _run(self, theta_TP: Tensor, **outputs: Tensor | None) -> None:
+    def _run(self, theta_TP: Tensor, **outputs: Any) -> None:
         num_trials, num_parameters = theta_TP.shape
         self._call.set_fields(num_trials=num_trials, num_parameters=num_parameters, theta_TP=theta_TP.contiguous())
         self._call.set_fields(**dict.fromkeys(("gradient_TP", "correct_T", "features_LND", "scales_MN")) | outputs)

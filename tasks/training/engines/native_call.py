@@ -47,8 +47,7 @@ class NativeCall(BoundCall):
 
     def __init__(self, library: Library, network: Network, loss: str, x_NI: Tensor, labels_N: Tensor, **values: Field):
         """Set the fields. A batch is all samples unless `batch` is passed."""
-        kernels = network.kernels()
-        assert kernels is not None
+        kernels = network.native_kernels()
         samples: dict[str, Field] = {"batch": len(x_NI), "x_NI": x_NI.contiguous(), "labels_N": labels_N.contiguous()}
         super().__init__(library, Call(is_mse=loss == "mse", **kernels.arguments), **{**samples, **values})
 

@@ -131,7 +131,10 @@ def test_changed_calls_rebuild(empty_cache):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
-    [{"_fields_": [*Call._fields_, ("more", ctypes.c_int64)], "version": 1}, {"_fields_": Call._fields_, "version": 2}],
+    [
+        {"_fields_": [*Call._fields_, ("more", ctypes.c_int64)], "version": Call.version},
+        {"_fields_": Call._fields_, "version": Call.version + 1},
+    ],
 )
 def test_structure_mismatch_is_refused(empty_cache, change):
     mirror = type("OtherCall", (ctypes.Structure,), change)

@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.module_layers import layer_names
 from depthrate.tasks.networks.module_report import build_module
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.training.engines.generated import generation_fault
 from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters
@@ -60,6 +62,57 @@ class Attending(nn.Module):
 
     def forward(self, x):
         return self.head(self.blocks[0](x.flatten(1, 2)).flatten(1))
+
+
+class Nested(nn.Module):
+    """A module whose output holds its tensor in a tuple or in an attribute."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.linear, self.kind = nn.Linear(64, 10), kind
+
+    def forward(self, pixel_values):
+        y = self.linear(pixel_values.flatten(1))
+        return (y, pixel_values) if self.kind == "tuple" else SimpleNamespace(**{self.kind: y})
+
+
+@pytest.mark.parametrize("kind", ["tuple", "logits", "last_hidden_state"])
+def test_outputs_are_unwrapped(kind):
+    made = network(Nested, kind=kind, patterns=("linear",))
+    assert made.last_weight == "linear.weight" and trainer(made, [0, 1]).step().shape == (2,)
+    assert generation_fault(made, made.data, "float32") is None
+
+
+def scales(x):
+    return x * x.max().item()
+
+
+def branches(x):
+    return x if x.sum() > 0 else -x
+
+
+def selects(x):
+    return x * len(x[x > 0])
+
+
+def checks_positions(x):
+    return x if bool((torch.arange(64) < 64).all()) else -x
+
+
+class Applied(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.linear, self.function = nn.Linear(64, 10), function
+
+    def forward(self, x):
+        return self.linear(self.function(x.flatten(1)))
+
+
+@pytest.mark.parametrize("function", [scales, branches, selects, checks_positions])
+def test_steps_that_read_numbers_are_not_generated(function):
+    made = network(Applied, function=function, patterns=("linear",))
+    fault = generation_fault(made, made.data, "float32")
+    assert (fault is None) == (function is checks_positions) and (fault is None or "data-dependent" in fault)
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ def planned(tmp_path, *arguments):
     [
         ([], {"native"}, "all packs train natively (kernels are built once per machine and width, in seconds)"),
         (["--engine", "eager"], {"eager"}, "all packs train eagerly"),
-        (["--set", "arch=mlp", "--set", "steps=60000"], {"eager"}, "all packs train eagerly"),
+        (["--set", "arch=mlp"], {"native"}, "all packs train natively"),
+        (["--set", "optimizer=adamw"], {"eager"}, "all packs train eagerly, because optimizer is adamw"),
     ],
 )
 def test_a_plan_says_which_packs_train_how(tmp_path, arguments, engines, sentence):

@@ -1,0 +1,64 @@
+"""Source of a library that trains a network, from the network's forward function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.native.generated.emit import Shape, emit
+from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.generated.lower import lower
+from depthrate.tasks.native.generated.plan import plan
+from depthrate.tasks.native.generated.trace import Tile, trace
+from depthrate.tasks.native.generated.values import ROWS, up
+
+TILE_ROWS = 64
+"""Rows of a tile, of samples or of their positions: they stay in cache. Fixed, because it affects how sums round."""
+
+
+def tile_samples(batch: int, positions: int) -> int:
+    """Return the samples of a tile: a multiple of the rows that kernels compute at a time."""
+    return min(up(batch, ROWS), up(max(1, TILE_ROWS // positions), ROWS))
+
+
+def generate(
+    tile: Tile,
+    decay_groups: Mapping[str, int],
+    *,
+    has_targets: bool = False,
+    label_smoothing: float = 0.0,
+    fixed: Mapping[str, Tensor] | None = None,
+) -> str:
+    """Return the source of a step's library.
+
+    Args:
+        tile: The network's function, with examples of a tile's tensors.
+        decay_groups: Trained parameter -> number of its group of weight decay, negative for none.
+        has_targets: Whether labels are numbers rather than classes.
+        label_smoothing: As `tasks.training.step.losses` describes it.
+        fixed: Integer tensors of the state. All trials have the same.
+
+    Raises:
+        CannotGenerateError: An operation has no kernel, or samples depend on each other.
+    """
+    graph = trace(tile)
+    program = lower(graph, torch.finfo(_dtype(tile)).bits // 8, fixed or {})
+    samples = len(tile.x)
+    outputs, rest = divmod(program.target.shape[0], samples)
+    if rest:
+        raise CannotGenerateError("its outputs are not rows of samples")
+    shape = Shape(samples, outputs, has_targets, label_smoothing, dict(decay_groups))
+    return emit(plan(program), shape)
+
+
+def _dtype(tile: Tile) -> torch.dtype:
+    return next(iter(tile.parameters.values())).dtype
+
+
+def with_samples(tile: Tile, samples: int) -> Tile:
+    """Return a tile of another number of samples."""
+    repeats = -(-samples // len(tile.x))
+    return replace(tile, x=tile.x.repeat(repeats, *[1] * (tile.x.ndim - 1))[:samples])

@@ -1,0 +1,275 @@
+"""Order and memory of a generated step: what each loop computes and stores, and where values are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from depthrate.tasks.native.generated.lower import Program
+from depthrate.tasks.native.generated.operations import COSTLY
+from depthrate.tasks.native.generated.values import (
+    EXTERNAL_KINDS,
+    LOOP_KINDS,
+    ROWS,
+    Kind,
+    Value,
+    View,
+    is_plain,
+    up,
+)
+
+LINE_BYTES = 64
+CHEAP_DEPTH = 3
+"""Operations that are repeated at most to save a value's way through memory."""
+
+
+@dataclass(eq=False)
+class Loop:
+    """A loop over rows: the values that it computes, in order, and those of them that it stores or adds up."""
+
+    stage: int
+    rows: int
+    computed: list[Value] = field(default_factory=list)
+    stored: list[Value] = field(default_factory=list)
+    row_sums: list[Value] = field(default_factory=list)
+
+    def reads(self) -> Iterator[Value]:
+        """Yield values in memory that it reads."""
+        own = set(self.computed)
+        for value in (*self.computed, *self.row_sums):
+            for operand in value.operands:
+                if isinstance(operand, View) and operand.value not in own:
+                    yield operand.value
+
+
+Step = Loop | Value
+
+
+@dataclass
+class Plan:
+    """Kernels and loops in order, and the place of each value in a tile's memory, in bytes."""
+
+    program: Program
+    steps: list[Step]
+    places: dict[Value, int]
+    num_bytes: int
+    in_place: dict[Value, Value]
+    """Parameter's gradient that is added up in place -> the parameter."""
+    gradients: dict[str, int]
+    """Place of each parameter's gradient."""
+
+
+def plan(program: Program) -> Plan:
+    """Choose what is computed where."""
+    in_place = _gradients_in_place(program)
+    steps = _ordered(program)
+    places, gradients, num_bytes = _placed(program, steps, in_place)
+    return Plan(program, steps, places, num_bytes, in_place, gradients)
+
+
+def _gradients_in_place(program: Program) -> dict[Value, Value]:
+    """Return the kernels that can add to a parameter's gradient themselves: nothing else reads their results."""
+    uses: dict[Value, int] = {}
+    read = [operand for value in program.values for operand in value.operands if isinstance(operand, View)]
+    terms = [term for group in program.gradients.values() for term in group]
+    for view in (*read, *terms, program.output):
+        uses[view.value] = uses.get(view.value, 0) + 1
+    found = {}
+    for name, group in program.gradients.items():
+        parameter = program.parameters[name]
+        for term in group:
+            value = term.value
+            if uses[value] == 1:
+                _transpose_product(term, program.number_bytes)
+            adds = value.kind in (Kind.ROW_SUM, Kind.SCATTER) or (
+                value.kind is Kind.PRODUCT and value.start is None and len(value.shape) == 2
+            )
+            has_rows = (value.rows, value.columns) == (parameter.rows, parameter.columns)
+            has_rows &= value.row_stride(program.number_bytes) == padded_columns(parameter, program.number_bytes)
+            if adds and has_rows and uses[value] == 1 and is_plain(term, program.number_bytes):
+                found[value] = parameter
+    return found
+
+
+def _transpose_product(term: View, number_bytes: int) -> None:
+    """Let a product that a gradient reads transposed give the transposed matrix itself, B^T A^T in place of A B."""
+    value = term.value
+    if value.kind is not Kind.PRODUCT or value.start is not None or len(value.shape) != 2 or term.seen.ndim != 2:
+        return
+    left, right = value.operands
+    assert isinstance(left, View) and isinstance(right, View)
+    is_readable = right.value.kind not in EXTERNAL_KINDS and 1 in left.seen.stride()
+    if not is_plain(View(value, term.seen.t()), number_bytes) or not is_readable:
+        return
+    value.shape = (value.shape[1], value.shape[0])
+    value.operands = [View(right.value, right.seen.t()), View(left.value, left.seen.t())]
+    term.seen = value.natural(number_bytes)
+
+
+def _ordered(program: Program) -> list[Step]:
+    """Return kernels and loops in order, with what each loop computes."""
+    loops: dict[tuple[int, int], Loop] = {}
+
+    def loop_of(stage: int, rows: int) -> Loop:
+        return loops.setdefault((stage, rows), Loop(stage, rows))
+
+    position = {value: index for index, value in enumerate(program.values)}
+    for value in program.values:
+        if value.kind in LOOP_KINDS and value.is_stored:
+            loop_of(value.stage, _rows(value)).stored.append(value)
+        if value.kind is Kind.ROW_SUM:
+            operand = value.operands[0]
+            assert isinstance(operand, View)
+            loop_of(value.loop_stage, _view_rows(operand)).row_sums.append(value)
+    pending = sorted(loops)
+    done: set[tuple[int, int]] = set()
+    while pending:  # from the last loop on, because a loop may ask earlier ones to store what it reads
+        key = pending.pop()
+        done.add(key)
+        loop = loops[key]
+        wanted: set[Value] = set()
+
+        def need(value: Value) -> None:
+            if value in wanted:
+                return
+            if value.kind not in LOOP_KINDS:
+                return
+            own = (value.stage, _rows(value)) == key
+            if not own:
+                if value.is_stored:
+                    return
+                if not _is_cheap(value, loop.rows, CHEAP_DEPTH):
+                    value.is_stored = True
+                    other = (value.stage, _rows(value))
+                    assert other not in done, "a loop reads a later one"
+                    if other not in loops:
+                        pending.append(other)
+                        pending.sort()
+                    loop_of(*other).stored.append(value)
+                    return
+            wanted.add(value)
+            for operand in value.operands:
+                if isinstance(operand, View):
+                    need(operand.value)
+
+        for value in loop.stored:
+            need(value)
+        for value in loop.row_sums:
+            operand = value.operands[0]
+            assert isinstance(operand, View)
+            need(operand.value)
+        loop.computed = sorted(wanted, key=position.__getitem__)
+    steps: list[Step] = []
+    for stage in range(-1, len(program.kernels)):
+        if stage >= 0 and program.kernels[stage].kind not in (Kind.FENCE, Kind.ROW_SUM):
+            steps.append(program.kernels[stage])
+        steps += [loops[key] for key in sorted(loops) if key[0] == stage]
+    return steps
+
+
+def _rows(value: Value) -> int:
+    """Return the rows of the loop that computes a value."""
+    if value.kind is Kind.REDUCE:
+        return _view_rows(value.operands[0])
+    return value.rows
+
+
+def _view_rows(view: View | float) -> int:
+    assert isinstance(view, View)
+    rows = 1
+    for size in view.shape[:-1]:
+        rows *= size
+    return rows
+
+
+def _is_cheap(value: Value, rows: int, depth: int) -> bool:
+    """Return whether a value is computed again from memory rather than stored."""
+    return (
+        value.kind is Kind.POINT
+        and value.operation not in COSTLY
+        and depth > 0
+        and value.rows == rows
+        and value.columns > 1
+        and all(
+            not isinstance(operand, View) or operand.value.is_in_memory or _is_cheap(operand.value, rows, depth - 1)
+            for operand in value.operands
+        )
+    )
+
+
+def _placed(
+    program: Program, steps: list[Step], in_place: dict[Value, Value]
+) -> tuple[dict[Value, int], dict[str, int], int]:
+    """Place values in memory, each from its first to its last use, at the first gap that fits."""
+    number = program.number_bytes
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+
+    def use(value: Value, time: int) -> None:
+        if value.kind not in EXTERNAL_KINDS and value not in in_place:
+            first.setdefault(value, time)
+            last[value] = time
+
+    for value in (program.x, program.target, program.weight):
+        use(value, 0)
+    for time, step in enumerate(steps):
+        if isinstance(step, Loop):
+            for value in (*step.reads(), *step.stored, *step.row_sums):
+                use(value, time)
+        else:
+            use(step, time)
+            for operand in step.operands:
+                if isinstance(operand, View):
+                    use(operand.value, time)
+            if isinstance(step.operation, View):  # indices
+                use(step.operation.value, time)
+    for value in (program.loss, program.output.value, program.x):
+        use(value, len(steps))
+    for group in program.gradients.values():
+        for term in group:
+            use(term.value, len(steps))
+    gradients, top = {}, 0
+    for name, parameter in program.parameters.items():
+        gradients[name] = top
+        columns = padded_columns(parameter, number)
+        top += up((up(parameter.rows, ROWS)) * columns * number, LINE_BYTES)
+    taken: list[tuple[int, int, int, int]] = []
+    places: dict[Value, int] = {value: gradients[name_of(program, p)] for value, p in in_place.items()}
+    base, peak = top, top
+    for value in sorted(first, key=lambda value: (first[value], -size_of(value, number))):
+        size, at = size_of(value, number), base
+        for begin, end, start, stop in sorted(taken):
+            if stop < first[value] or last[value] < start or end <= at:
+                continue
+            if at + size <= begin:
+                break
+            at = end
+        places[value] = at
+        taken.append((at, at + size, first[value], last[value]))
+        peak = max(peak, at + size)
+    widest = max((value.row_stride(number) for value in first), default=ALIGNED_SLACK)
+    return places, gradients, peak + up(ROWS * widest * number + ALIGNED_SLACK, LINE_BYTES)
+
+
+ALIGNED_SLACK = 4096
+"""Bytes behind the last value, which kernels read but do not use."""
+
+
+def name_of(program: Program, parameter: Value) -> str:
+    """Return a parameter's name."""
+    return next(name for name, value in program.parameters.items() if value is parameter)
+
+
+def padded_columns(value: Value, number_bytes: int) -> int:
+    """Return the row stride of a gradient: that of a value in the tile's memory."""
+    return Value(Kind.PRODUCT, (value.rows, value.columns)).row_stride(number_bytes)
+
+
+def size_of(value: Value, number_bytes: int) -> int:
+    """Return the bytes of a value with the rows that kernels write behind it."""
+    rows = value.rows
+    if value.kind is Kind.PRODUCT and len(value.shape) == 3:
+        rows = value.rows + ROWS
+    return up(
+        up(rows, ROWS) * value.row_stride(number_bytes) * max(number_bytes, 8 if value.is_flat else 0), LINE_BYTES
+    )

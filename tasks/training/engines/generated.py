@@ -1,0 +1,88 @@
+"""Native steps generated from a network's own code, see `tasks/native/generated`.
+
+Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parameters of one trial.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.interface import SharedLibraries
+from depthrate.tasks.native.build import NUMBERS, load_library
+from depthrate.tasks.native.compiler import EngineError
+from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.generated.generate import generate, tile_samples
+from depthrate.tasks.native.generated.trace import Tile
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.networks.flat_parameters import split_parameters, start_trials
+from depthrate.tasks.networks.network import GENERATED, Network
+from depthrate.tasks.training.training_plan import TrainingPlan
+
+
+@lru_cache(maxsize=256)
+def generation_fault(network: Network, data: DataShape, dtype: str) -> str | None:
+    """Return the reason why no steps can be generated for a network on data of a shape, or None if they can."""
+    try:
+        samples = tile_samples(data.num_samples, network.rows_per_sample)
+        _source(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", samples, data, 0.0)
+    except CannotGenerateError as error:
+        return str(error)
+    return None
+
+
+def generated_library(
+    network: Network,
+    plan: TrainingPlan,
+    dataset: Dataset,
+    should_stop: Callable[[], bool],
+    shared: SharedLibraries | None = None,
+) -> tuple[Library, float]:
+    """Load the kernels generated for a network. Also return the seconds spent building or waiting.
+
+    Raises:
+        EngineError: As `load_library`, or kernels cannot be generated.
+        Interrupted: As `load_library`.
+    """
+    try:
+        samples = tile_samples(plan.batch_size or dataset.shape.num_samples, network.rows_per_sample)
+        source = _source(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing)
+    except CannotGenerateError as error:
+        raise EngineError(f"no kernels can be generated for the network: {error}") from error
+    constants = {"NUMBER": NUMBERS[str(plan.dtype).removeprefix("torch.")]}
+    return load_library(GENERATED, constants, should_stop, shared, source=source)
+
+
+@lru_cache(maxsize=64)
+def _source(
+    network: Network, dtype: torch.dtype, loss: str, samples: int, data: DataShape, label_smoothing: float
+) -> str:
+    """Return the source of a network's kernels.
+
+    Raises:
+        CannotGenerateError: They cannot be generated.
+    """
+    if network.fixed_parameters:
+        raise CannotGenerateError("some of its parameters are not trained")
+    specs = network.parameter_specs()
+    theta_1P, carried = start_trials(network, "normal", [torch.Generator().manual_seed(0)], dtype)
+    parameters = {name: tensor[0] for name, tensor in split_parameters(theta_1P, specs).items()}
+    state = {name: tensor[0] for name, tensor in carried.items()}
+    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss)
+    groups = {group: number for number, group in enumerate(network.native_kernels().decay_groups)}
+    return generate(
+        tile,
+        {spec.name: -1 if spec.decay is None else groups[spec.decay] for spec in specs},
+        has_targets=data.has_targets,
+        label_smoothing=label_smoothing if loss == "ce" else 0.0,
+        fixed={name: tensor for name, tensor in state.items() if not tensor.is_floating_point()},
+    )
+
+
+def _example(data: DataShape, samples: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    if data.vocabulary_size is not None:
+        return torch.randint(data.vocabulary_size, (samples, data.num_inputs), generator=generator)
+    return torch.randn(samples, data.num_inputs, dtype=dtype, generator=generator)
