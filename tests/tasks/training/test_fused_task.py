@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.papers.unconstrained.task import DUFM, MUFM
 from depthrate.tasks.papers.words.task import WORDS
@@ -68,7 +69,7 @@ def test_what_plans_ask_follows_from_the_network():
     assert list(task.schema) == ["depth", "lr", "steps", "weight_decay", "batch_size", "seed"]
     assert task.max_pack_size(params, "cpu") == 16 and task.estimate_s(params) > 0
     assert 3e8 < task.memory_bytes(params, 2, "cpu") < 4e8
-    assert task.chain_parameter(params) is None and task.engine(params, "auto", "cpu") is None
+    assert task.chain_parameter(params) is None and task.engine(params, Engine.AUTO, "cpu") is Engine.NATIVE
     with pytest.raises(ValueError, match="batch_size is 50, but the training set has 40 samples"):
         task.check_trial({**params, "batch_size": 50})
 
