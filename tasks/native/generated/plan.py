@@ -123,7 +123,7 @@ def _ordered(program: Program) -> list[Step]:
             loop_of(value.loop_stage, _view_rows(operand)).row_sums.append(value)
     pending = sorted(loops)
     done: set[tuple[int, int]] = set()
-    while pending:  # from the last loop on, because a loop may ask earlier ones to store what it reads
+    while pending:  # from the last loop on, because earlier loops store what a loop reads
         key = pending.pop()
         done.add(key)
         loop = loops[key]

@@ -33,7 +33,7 @@ def attempts_on(bench: Bench, node: str) -> list[tuple[str, str]]:
 
 
 def test_detached_equals_local(bench: Bench) -> None:
-    params = {"arch": "rn1", "samples_per_class": 5, "steps": 60, "width": 16}
+    params = {"arch": "rn1", "samples_per_class": 5, "steps": 60, "width": 16, "record": "all"}
     bench.sweep(params=params, grid={"depth": [2, 3]}, seeds=2, fit=[{"metric": "nc1"}])
     spec = yaml.safe_load((bench.folder / "sweep.yaml").read_text())
     spec |= {"task": "collapse", "params": params}
