@@ -73,6 +73,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
+        listening.listen()  # the address is printed before the server runs: connections wait until it does
     except OSError as error:
         why = error.strerror or error
         raise UsageError(
