@@ -1,7 +1,7 @@
-"""Generated kernels beside handwritten ones and beside a plain PyTorch loop, in trial-steps per CPU second of one thread.
+"""Generated kernels compared with handwritten ones and with a plain PyTorch loop, in trial-steps per CPU second of a thread.
 
     python -m benchmarks.generated                # built-in networks: handwritten and generated kernels of the same network
-    python -m benchmarks.generated --modules      # modules: generated kernels and a loop of one's own
+    python -m benchmarks.generated --modules      # modules: generated kernels and a plain loop
 
 Sides alternate, and the median ratio of the rounds is reported.
 """

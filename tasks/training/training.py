@@ -153,7 +153,7 @@ class NetworkTraining(Training):
             data=self.dataset.shape,
             num_measured_steps=len(self.measured_steps[0]),
             num_curve_rows=sum(step <= self.plan.num_steps for step in self.curve_steps[0]),
-            dtype=str(self.plan.dtype).removeprefix("torch."),
+            dtype=self.plan.dtype_name,
             **{name: getattr(self.plan, name) for name in names},
         )
         return select_engine(requested, shape, device)

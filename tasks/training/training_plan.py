@@ -72,6 +72,11 @@ class TrainingPlan:
     """Steps at which the schedule `step` divides the learning rate by 10. None: at 1/3 and 2/3 of the steps."""
 
     @property
+    def dtype_name(self) -> str:
+        """Name of the dtype, such as float32."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def keeps_squares(self) -> bool:
         """Whether the optimiser stores a mean of squares in addition to the first moment."""
         return self.optimizer != "sgd"

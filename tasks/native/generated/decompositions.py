@@ -327,7 +327,7 @@ def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _embedding_backward(g: Tensor, indices: Tensor, rows: int, padding_index: int, scale_by_frequency: bool) -> Tensor:
-    """Return the gradient of a table without its row of padding. What remains has a kernel of its own."""
+    """Return the gradient of a table without its row of padding. What remains has a separate kernel."""
     if padding_index < 0:
         return NotImplemented
     table = aten.embedding_dense_backward.default(g, indices, rows, -1, scale_by_frequency)

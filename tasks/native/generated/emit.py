@@ -75,8 +75,8 @@ class _Emitter:
         body = [statement for step in self.plan.steps for statement in self._step(step, started)]
         body += self._gradient_terms()
         firsts = [
-            f"memset(arena + {self.plan.gradients[name]}, 0, {self._gradient_bytes(parameter)});"
-            for name, parameter in self.program.parameters.items()
+            f"memset(arena + {self.plan.gradients[parameter]}, 0, {self._gradient_bytes(parameter)});"
+            for parameter in self.program.parameters.values()
             if parameter not in started.values()
         ]
         pieces = [self._piece(name, parameter) for name, parameter in self.program.parameters.items()]
@@ -115,7 +115,7 @@ class _Emitter:
     def _piece(self, name: str, parameter: Value) -> str:
         """Return a statement that uses a parameter with its gradient, in one piece if its rows are not padded."""
         row, group = padded_columns(parameter, self.number), self.shape.decay_groups[name]
-        gradient = f"(const Number*)(arena + {self.plan.gradients[name]})"
+        gradient = f"(const Number*)(arena + {self.plan.gradients[parameter]})"
         rows, columns = parameter.rows, parameter.columns
         if row == columns:
             return f"use({rows * columns}, {parameter.address}, {gradient}, {group});"
@@ -144,13 +144,14 @@ class _Emitter:
         """Return the address of a value, of a parameter a copy that may be read beyond its end."""
         if value.kind not in (Kind.PARAMETER, Kind.STATE):
             return self._address(value)
-        if value not in self.prepared:
-            numbers = prod(value.shape)
-            self.prepared[value] = self._room(numbers + 4 * ALIGNED)
-            self.preparation.append(
-                f"memcpy(arena + {self.prepared[value]}, {self._address(value)}, {numbers} * sizeof(Number));"
-            )
-        return f"(Number*)(arena + {self.prepared[value]})"
+        return self._copied_once(value, self._address(value), prod(value.shape))
+
+    def _copied_once(self, key: Any, address: str, numbers: int) -> str:
+        """Return the address of an aligned copy of a trial's numbers, made once per step, that may be read beyond its end."""
+        if key not in self.prepared:
+            place = self.prepared[key] = self._room(numbers + 4 * ALIGNED)
+            self.preparation.append(f"memcpy(arena + {place}, {address}, {numbers} * sizeof(Number));")
+        return f"(Number*)(arena + {self.prepared[key]})"
 
     def _gradient_bytes(self, parameter: Value) -> int:
         return parameter.rows * padded_columns(parameter, self.number) * self.number
@@ -216,9 +217,8 @@ class _Emitter:
         if value in self.plan.in_place:
             start = f"is_first ? {start} : nullptr" if value in started else "nullptr"
         elif value.start is not None:
-            start = _offset(self._padded_address(value.start.value), value.start.seen)
-            if value.start.seen.storage_offset() % ALIGNED:
-                start = self._aligned_start(value.start)
+            given, offset = value.start.value, value.start.seen.storage_offset()
+            start = self._copied_once((given, offset, n), _offset(self._address(given), value.start.seen), n)
         addresses += [start, "PANEL"]
         call = (
             f"product<{k}, vectors({n})>({up(m, ROWS)}, {k}, Left{{p0, {a.stride(0)}, {a.stride(1)}}}, {right_hand}, "
@@ -228,15 +228,6 @@ class _Emitter:
         if count > 1:
             call = f"for (long z = 0; z < {count}; z++, p0 += {a_step}, p1 += {b_step}, p2 += {m * row}) {{ {call} }}"
         return self._call(f"  // {count} x [{m}, {k}] [{k}, {n}]\n  {call}", addresses)
-
-    def _aligned_start(self, start: View) -> str:
-        key = ("start", start.value, start.seen.storage_offset())
-        numbers = start.seen.shape[-1]
-        if key not in self.prepared:
-            self.prepared[key] = self._room(numbers + 4 * ALIGNED)
-            source = _offset(self._address(start.value), start.seen)
-            self.preparation.append(f"memcpy(arena + {self.prepared[key]}, {source}, {numbers} * sizeof(Number));")
-        return f"(Number*)(arena + {self.prepared[key]})"
 
     def _right_hand(self, right: View, b: Tensor, k: int, n: int) -> tuple[str, str, str]:
         """Return how a product's right-hand side is prepared and read, and its address."""
@@ -316,7 +307,7 @@ class _Emitter:
                     seen = term.seen.expand(parameter.shape)
                     statements.append(
                         self._part(
-                            View(term.value, seen), place, f"(Number*)(arena + {self.plan.gradients[name]})", True
+                            View(term.value, seen), place, f"(Number*)(arena + {self.plan.gradients[parameter]})", True
                         )
                     )
         return statements

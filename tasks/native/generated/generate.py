@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -56,9 +55,3 @@ def generate(
 
 def _dtype(tile: Tile) -> torch.dtype:
     return next(iter(tile.parameters.values())).dtype
-
-
-def with_samples(tile: Tile, samples: int) -> Tile:
-    """Return a tile of another number of samples."""
-    repeats = -(-samples // len(tile.x))
-    return replace(tile, x=tile.x.repeat(repeats, *[1] * (tile.x.ndim - 1))[:samples])

@@ -130,9 +130,7 @@ class _Lowering:
         return prod(shape)
 
     def _input(self, node: Node) -> Value:
-        is_index = not node.meta["val"].is_floating_point() if "val" in node.meta else False
-        is_index = is_index or node.meta["tensor_meta"].dtype == torch.int64
-        value = Value(Kind.INPUT, _shape(node), is_flat=is_index)
+        value = Value(Kind.INPUT, _shape(node), is_flat=not node.meta["tensor_meta"].dtype.is_floating_point)
         self.values.append(value)
         self.items[node] = View(value, value.natural(self.number_bytes))
         return value

@@ -55,7 +55,7 @@ class Plan:
     num_bytes: int
     in_place: dict[Value, Value]
     """Parameter's gradient that is added up in place -> the parameter."""
-    gradients: dict[str, int]
+    gradients: dict[Value, int]
     """Place of each parameter's gradient."""
 
 
@@ -199,7 +199,7 @@ def _is_cheap(value: Value, rows: int, depth: int) -> bool:
 
 def _placed(
     program: Program, steps: list[Step], in_place: dict[Value, Value]
-) -> tuple[dict[Value, int], dict[str, int], int]:
+) -> tuple[dict[Value, int], dict[Value, int], int]:
     """Place values in memory, each from its first to its last use, at the first gap that fits."""
     number = program.number_bytes
     first: dict[Value, int] = {}
@@ -228,13 +228,14 @@ def _placed(
     for group in program.gradients.values():
         for term in group:
             use(term.value, len(steps))
-    gradients, top = {}, 0
-    for name, parameter in program.parameters.items():
-        gradients[name] = top
+    gradients: dict[Value, int] = {}
+    top = 0
+    for parameter in program.parameters.values():
+        gradients[parameter] = top
         columns = padded_columns(parameter, number)
         top += up((up(parameter.rows, ROWS)) * columns * number, LINE_BYTES)
     taken: list[tuple[int, int, int, int]] = []
-    places: dict[Value, int] = {value: gradients[name_of(program, p)] for value, p in in_place.items()}
+    places: dict[Value, int] = {value: gradients[parameter] for value, parameter in in_place.items()}
     base, peak = top, top
     for value in sorted(first, key=lambda value: (first[value], -size_of(value, number))):
         size, at = size_of(value, number), base
@@ -253,11 +254,6 @@ def _placed(
 
 ALIGNED_SLACK = 4096
 """Bytes behind the last value, which kernels read but do not use."""
-
-
-def name_of(program: Program, parameter: Value) -> str:
-    """Return a parameter's name."""
-    return next(name for name, value in program.parameters.items() if value is parameter)
 
 
 def padded_columns(value: Value, number_bytes: int) -> int:

@@ -51,7 +51,7 @@ def generated_library(
         source = _source(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing)
     except CannotGenerateError as error:
         raise EngineError(f"no kernels can be generated for the network: {error}") from error
-    constants = {"NUMBER": NUMBERS[str(plan.dtype).removeprefix("torch.")]}
+    constants = {"NUMBER": NUMBERS[plan.dtype_name]}
     return load_library(GENERATED, constants, should_stop, shared, source=source)
 
 

@@ -29,7 +29,7 @@ def native_library(
         EngineError: As `load_library`.
         Interrupted: As `load_library`.
     """
-    return _library(network, {"NUMBER": NUMBERS[str(plan.dtype).removeprefix("torch.")]}, should_stop, shared)
+    return _library(network, {"NUMBER": NUMBERS[plan.dtype_name]}, should_stop, shared)
 
 
 def smoothed_library(
