@@ -5,6 +5,7 @@ Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parame
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,11 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.interface import SharedLibraries
 from depthrate.tasks.native.build import NUMBERS, load_library
 from depthrate.tasks.native.compiler import EngineError
+from depthrate.tasks.native.cuda import load_cuda_library
+from depthrate.tasks.native.generated.cuda_emit import CudaSource
+from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.native.generated.generate import generate, tile_samples
+from depthrate.tasks.native.generated.generate import generate, generate_cuda, tile_samples
 from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.flat_parameters import split_parameters, start_trials
@@ -64,21 +68,63 @@ def _source(
     Raises:
         CannotGenerateError: They cannot be generated.
     """
+    tile, groups, options = _tile(network, dtype, loss, samples, data, label_smoothing)
+    return generate(tile, groups, **options)
+
+
+def generated_cuda_library(
+    network: Network,
+    plan: TrainingPlan,
+    dataset: Dataset,
+    should_stop: Callable[[], bool],
+    tuning: Tuning = Tuning(),  # noqa: B008
+) -> tuple[Library, float]:
+    """Load the kernels generated for a network on a GPU. Also return the seconds spent compiling or waiting.
+
+    Raises:
+        EngineError: As `load_cuda_library`, or kernels cannot be generated.
+        Interrupted: As `load_cuda_library`.
+    """
+    try:
+        source = cuda_source(network, plan, dataset.shape, tuning)
+    except CannotGenerateError as error:
+        raise EngineError(f"no kernels can be generated for the network: {error}") from error
+    return load_cuda_library(source, NUMBERS[plan.dtype_name], should_stop)
+
+
+def cuda_source(network: Network, plan: TrainingPlan, data: DataShape, tuning: Tuning) -> CudaSource:
+    """Return the source of a network's kernels on a GPU.
+
+    Raises:
+        CannotGenerateError: They cannot be generated.
+    """
+    samples = tile_samples(plan.batch_size or data.num_samples, network.rows_per_sample, tuning.tile_rows)
+    tile, groups, options = _tile(network, plan.dtype, plan.loss, samples, data, plan.label_smoothing)
+    return generate_cuda(tile, groups, tuning, **options)
+
+
+def _tile(
+    network: Network, dtype: torch.dtype, loss: str, samples: int, data: DataShape, label_smoothing: float
+) -> tuple[Tile, dict[str, int], dict[str, Any]]:
+    """Return a network's function with examples, the parameters' groups of weight decay, and options of `generate`.
+
+    Raises:
+        CannotGenerateError: Kernels cannot be generated.
+    """
     if network.fixed_parameters:
         raise CannotGenerateError("some of its parameters are not trained")
     specs = network.parameter_specs()
     theta_1P, carried = start_trials(network, "normal", [torch.Generator().manual_seed(0)], dtype)
     parameters = {name: tensor[0] for name, tensor in split_parameters(theta_1P, specs).items()}
     state = {name: tensor[0] for name, tensor in carried.items()}
-    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss)
     groups = {group: number for number, group in enumerate(network.native_kernels().decay_groups)}
-    return generate(
-        tile,
-        {spec.name: -1 if spec.decay is None else groups[spec.decay] for spec in specs},
-        has_targets=data.has_targets,
-        label_smoothing=label_smoothing if loss == "ce" else 0.0,
-        fixed={name: tensor for name, tensor in state.items() if not tensor.is_floating_point()},
-    )
+    options = {
+        "has_targets": data.has_targets,
+        "label_smoothing": label_smoothing if loss == "ce" else 0.0,
+        "fixed": {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()},
+    }
+    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss)
+    return tile, {spec.name: -1 if spec.decay is None else groups[spec.decay] for spec in specs}, options
 
 
 def _example(data: DataShape, samples: int, dtype: torch.dtype) -> Tensor:

@@ -126,7 +126,7 @@ class NativeEvaluation:
 
     def __init__(self, library: Library, network: Network, plan: TrainingPlan, x_NI: Tensor, labels_N: Tensor):
         kernels = network.native_kernels()
-        self.gives_layers = kernels.gives_layers
+        self.gives_layers = kernels.gives_layers and library.device == "cpu"
         self._library, self._dtype, self._num_samples = library, plan.dtype, len(x_NI)
         self._depth, self._width = int(kernels.arguments["depth"]), kernels.constants.get("WIDTH", 0)
         self._ln_eps = kernels.arguments["ln_eps"]
@@ -149,7 +149,9 @@ class NativeEvaluation:
         A sample with several outputs counts by the share of correct ones. Without classes the count is NaN.
         """
         gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
-        correct_T = torch.zeros(len(theta_TP), dtype=torch.int64) if self._has_classes else None
+        correct_T = None
+        if self._has_classes:
+            correct_T = torch.zeros(len(theta_TP), dtype=torch.int64, device=theta_TP.device)
         self._call.set_fields(state_TS=state_TS, num_state=state_TS.shape[1])
         self._run(theta_TP, gradient_TP=gradient_TP, loss_T=loss_T, correct_T=correct_T)
         counts_T = torch.full_like(loss_T, torch.nan).double() if correct_T is None else correct_T / self._outputs
