@@ -44,8 +44,8 @@ constexpr int WIDE = 16 / sizeof(Number);  // numbers that one instruction copie
 #define BARRIER __syncthreads();
 #define PER_THREAD(Type, name) Type name
 #define OWN(name) name
-#define INFINITY Number(__longlong_as_double(0x7ff0000000000000LL))
-#define NAN Number(__longlong_as_double(0x7ff8000000000000LL))
+#define INFINITY Number(__builtin_bit_cast(double, 0x7ff0000000000000LL))
+#define NAN Number(__builtin_bit_cast(double, 0x7ff8000000000000LL))
 template <class T> using Each = T;
 extern __shared__ __align__(16) char shared_memory[];
 // f of every lane's arguments.

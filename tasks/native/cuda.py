@@ -22,8 +22,8 @@ from depthrate.tasks.regular_file import read_regular
 
 HEADERS = ("cuda.h", "call.h")
 OPTIONS = ("--std=c++17", "-default-device", "--disable-warnings")
-_MAX_DYNAMIC_SHARED_BYTES = 8
-"""Number of the function attribute in the driver's interface."""
+_MAX_DYNAMIC_SHARED_BYTES, _SHARED_CARVEOUT = 8, 9
+"""Numbers of function attributes in the driver's interface."""
 _ATTRIBUTES = {"shared_bytes": 1, "local_bytes": 3, "registers": 4}
 """Name -> number of the function attributes that `resources` reads."""
 
@@ -172,7 +172,7 @@ class CudaLibrary(Library):
         self.source, self._driver = source, _driver()
         torch.cuda.current_stream()
         torch.zeros(1, device="cuda")  # creates the context in which the module is loaded
-        module = ctypes.c_void_p()
+        module = self._module = ctypes.c_void_p()
         self._check(self._driver.cuModuleLoadData(ctypes.byref(module), cubin))
         self._functions = {}
         for name in ("run", "evaluate"):
@@ -181,6 +181,7 @@ class CudaLibrary(Library):
             self._check(
                 self._driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_BYTES, ctypes.c_int(source.shared_bytes))
             )
+            self._check(self._driver.cuFuncSetAttribute(function, _SHARED_CARVEOUT, ctypes.c_int(100)))
             self._functions[name] = function
         processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self.max_blocks = processors * max(self.resources("run")["blocks"], 1)
@@ -202,6 +203,17 @@ class CudaLibrary(Library):
             )
         )
         return {**found, "blocks": value.value, "dynamic_shared_bytes": self.source.shared_bytes}
+
+    def statement_cycles(self) -> list[int]:
+        """Return the cycles that the first block has spent in each statement, of kernels compiled with -DTIMED_STEPS."""
+        address, size = ctypes.c_uint64(), ctypes.c_size_t()
+        symbol = b"statement_cycles"
+        self._check(
+            self._driver.cuModuleGetGlobal_v2(ctypes.byref(address), ctypes.byref(size), self._module, symbol)
+        )
+        cycles = (ctypes.c_longlong * (size.value // 8))()
+        self._check(self._driver.cuMemcpyDtoH_v2(cycles, address, size))
+        return list(cycles)
 
     def scratch_bytes(self, call: AnyCall) -> int:
         """Return 0: all calls share memory of the library, which grows with the blocks of a launch."""

@@ -157,6 +157,8 @@ class Network(ABC):
     """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features, or None."""
     has_generated_steps: ClassVar[bool | None] = False
     """Whether native steps are generated for it. None: to be found out by a trace of its step."""
+    has_gradient_by_hand: ClassVar[bool] = False
+    """Whether the task's trainer computes gradients itself, so that steps are not those of autograd on `step_logits`."""
     may_skip_parameters: ClassVar[bool] = False
     """Whether a step may leave parameters unused, as with stochastic depth. Their gradient is then 0."""
     holds_only_features: ClassVar[bool] = False

@@ -16,7 +16,7 @@ from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engines.choice import select_engine
-from depthrate.tasks.training.engines.generated import generated_library
+from depthrate.tasks.training.engines.generated import generated_cuda_library, generated_library
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.layers import HeldOut, Measure, Rows, stored_features
 from depthrate.tasks.training.pack_state import Divergence
@@ -89,17 +89,16 @@ class Training(ABC):
 
     @abstractmethod
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, device: str = "cpu"
     ) -> tuple[Library, float]:
-        """Load the kernels of the steps. Also return the seconds spent building or waiting.
+        """Load the kernels of the steps on a device. Also return the seconds spent building or waiting.
 
         Raises:
             EngineError: As `load_library`.
             Interrupted: As `load_library`.
         """
 
-    @property
-    def may_lack_kernels(self) -> bool:
+    def may_lack_kernels(self, device: str) -> bool:
         """Whether steps may turn out to be eager, because kernels are generated and compared with eager steps only now."""
         return False
 
@@ -159,15 +158,16 @@ class NetworkTraining(Training):
         return select_engine(requested, shape, device)
 
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, device: str = "cpu"
     ) -> tuple[Library, float]:
+        if device != "cpu":
+            return generated_cuda_library(self.network, self.plan, self.dataset, should_stop)
         if self.network.kernels() is not None:
             return native_library(self.network, self.plan, should_stop, shared)
         return generated_library(self.network, self.plan, self.dataset, should_stop, shared)
 
-    @property
-    def may_lack_kernels(self) -> bool:
-        return self.network.kernels() is None
+    def may_lack_kernels(self, device: str) -> bool:
+        return device != "cpu" or self.network.kernels() is None
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
         arrays = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))

@@ -52,7 +52,8 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     """
     pack = TrainingPack(training, context)
     resumed = pack.resume()
-    if resumed is not None and context.device != "cpu" and pack.needs_library(resumed):
+    is_on_gpu = context.device != "cpu"
+    if resumed is Engine.NATIVE and is_on_gpu and training.engine(Engine.AUTO, context.device) is not resumed:
         log.warning("training restarts on the GPU, because the checkpoint's %s steps run on CPUs only", resumed)
         resumed = None
         pack.restart()
@@ -66,7 +67,7 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
         try:
             context.report_engine(engine, pack.use_native())
         except EngineError as error:
-            if resumed is not None or context.engine is not Engine.AUTO or not training.may_lack_kernels:
+            if resumed is not None or context.engine is not Engine.AUTO or not training.may_lack_kernels(context.device):
                 raise
             log.warning("training runs eagerly, because %s", error)
             engine = Engine.EAGER
@@ -125,7 +126,7 @@ class TrainingPack:
         compile_s, trainer, polish = 0.0, self.trainer, self.training.polish
         build = self.context.should_stop, self.context.libraries
         if not self.is_trained:
-            library, compile_s = self.training.native_library(*build)
+            library, compile_s = self.training.native_library(*build, self.context.device)
             trainer.use_native(library)
         if self._can_polish_natively:
             assert polish is not None and isinstance(trainer, FusedTrainer)
@@ -140,7 +141,7 @@ class TrainingPack:
     @property
     def _can_polish_natively(self) -> bool:
         """Whether polish runs in kernels with native steps. Otherwise it runs eagerly."""
-        if self.training.polish is None:
+        if self.training.polish is None or self._on_gpu:
             return False
         kernels = self.trainer.network.kernels() if isinstance(self.trainer, FusedTrainer) else None
         return kernels is not None and kernels.can_smooth

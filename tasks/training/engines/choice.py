@@ -66,18 +66,21 @@ def available_engine(requested: Engine) -> tuple[Engine, str | None]:
 def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
     """Return the reason why native steps do not support these trials, or None if they do."""
     network = shape.network
-    if device != "cpu":
-        return _device_reason(device)
+    if device not in ("cpu", "cuda"):
+        return f"kernels run on CPUs and CUDA GPUs only, and the device is {device}"
     if shape.matmul_precision != "full":
         return f"matmul_precision is {shape.matmul_precision}, and kernels compute products in full precision"
     if shape.optimizer not in ENGINE_OPTIMIZERS:
         return f"optimizer is {shape.optimizer}, and kernels support only {' and '.join(ENGINE_OPTIMIZERS)}"
     if shape.data.stream is not None:
         return "samples are streamed, and kernels read samples in memory"
-    if network.kernels() is not None:
+    handwritten = network.kernels()
+    if handwritten is not None and device != "cpu" and network.has_gradient_by_hand:
+        return _device_reason(device)
+    if handwritten is not None and device == "cpu":
         reason = _handwritten_reason(shape)
         return None if reason is None else f"{reason}, and the kernels of {type(network).__name__} do not support it"
-    if network.has_generated_steps is False:
+    if network.has_generated_steps is False and handwritten is None:
         return f"there are no kernels for {type(network).__name__}"
     if network.has_generated_steps:
         return None
