@@ -81,8 +81,13 @@ DEVICE void copied() {
 #define FUNCTION static __attribute__((noinline))
 #define TABLE static const
 #define UNROLL
-#define PHASE for (int tid = 0; tid < THREADS; tid++) {
-#define WARPS_PHASE for (int warp = 0; warp < NUM_WARPS; warp++) { const Ints lane = lane_numbers();
+#ifdef REVERSED  // what depends on the order of threads within a phase gives other numbers
+#define IN_ORDER(i, count) int i = count - 1; i >= 0; i--
+#else
+#define IN_ORDER(i, count) int i = 0; i < count; i++
+#endif
+#define PHASE for (IN_ORDER(tid, THREADS)) {
+#define WARPS_PHASE for (IN_ORDER(warp, NUM_WARPS)) { const Ints lane = lane_numbers();
 #define END }
 #define PHASE_END }
 #define BARRIER ;
@@ -387,7 +392,7 @@ template <int OUTPUTS, int TERMS, class From, class To> MEMBER void row_sums(con
   PHASE
     for (int at = tid; at < OUTPUTS * SPLITS; at += THREADS) {
       Number total = 0;
-      _Pragma("unroll 4") for (int q = at / OUTPUTS; q < TERMS; q += SPLITS) total += p[from(at % OUTPUTS, q)];
+      _Pragma("unroll 16") for (int q = at / OUTPUTS; q < TERMS; q += SPLITS) total += p[from(at % OUTPUTS, q)];
       if (SPLITS > 1) scratch[at] = total;
       else out[to(at)] = adds ? out[to(at)] + total : total;
     }
@@ -396,7 +401,7 @@ template <int OUTPUTS, int TERMS, class From, class To> MEMBER void row_sums(con
     PHASE
       for (int o = tid; o < OUTPUTS; o += THREADS) {
         Number total = scratch[o];
-        _Pragma("unroll 4") for (int split = 1; split < SPLITS; split++) total += scratch[split * OUTPUTS + o];
+        _Pragma("unroll 8") for (int split = 1; split < SPLITS; split++) total += scratch[split * OUTPUTS + o];
         out[to(o)] = adds ? out[to(o)] + total : total;
       }
     END
@@ -440,7 +445,7 @@ struct Batch {
 };
 template <int SAMPLES, int INPUTS, int ROW, class Item> MEMBER void gather_samples(const Item* x, Batch batch, Item* to, Item* second) {
   PHASE
-    _Pragma("unroll 4") for (int at = tid; at < SAMPLES * INPUTS; at += THREADS) {
+    _Pragma("unroll 8") for (int at = tid; at < SAMPLES * INPUTS; at += THREADS) {
       const Item item = x[batch.sample(at / INPUTS) * INPUTS + at % INPUTS];
       to[at / INPUTS * ROW + at % INPUTS] = item;
       if (second) second[at / INPUTS * ROW + at % INPUTS] = item;
@@ -452,7 +457,7 @@ template <int SAMPLES, int OUTPUTS, int CLASSES, int ROW, bool ARE_NUMBERS>
 MEMBER void gather_targets(const int64_t* labels, Batch batch, int64_t batch_size, Number smoothing, Number* to, Number* weight) {
   const Number low = smoothing / CLASSES, high = low + (1 - smoothing), one = Number(1) / Number(batch_size * OUTPUTS);
   PHASE
-    for (int at = tid; at < SAMPLES * OUTPUTS * CLASSES; at += THREADS) {
+    _Pragma("unroll 8") for (int at = tid; at < SAMPLES * OUTPUTS * CLASSES; at += THREADS) {
       const int row = at / CLASSES, k = at % CLASSES;
       const int64_t output = batch.sample(row / OUTPUTS) * OUTPUTS + row % OUTPUTS;
       if constexpr (ARE_NUMBERS) to[row * ROW + k] = ((const Number*)labels)[output * CLASSES + k];
@@ -516,10 +521,11 @@ struct Rule {  // of `update`, as in tiles.h
   Number momentum, rate, correction, beta1, beta2, rest1, rest2, eps, factor;
 };
 // One step of n parameters p with gradient g + decay p, in single operations. `second`: of Adam, else null.
-FUNCTION void update(int n, Number* __restrict p, Number* __restrict first, Number* __restrict second, const Number* __restrict g, Number decay, Rule rule) {
-  constexpr int AT_ONCE = 4;
+// `at`: number of the first one: pieces begin with different threads, so that many small ones are shared.
+FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict first, Number* __restrict second, const Number* __restrict g, Number decay, Rule rule) {
+  constexpr int AT_ONCE = 8;
   PHASE
-    for (int i0 = tid; i0 < n; i0 += AT_ONCE * THREADS) {
+    for (int i0 = (tid + THREADS - at % THREADS) % THREADS; i0 < n; i0 += AT_ONCE * THREADS) {
       Number a[AT_ONCE], w[AT_ONCE], m[AT_ONCE], v[AT_ONCE];
       UNROLL for (int e = 0; e < AT_ONCE; e++) {
         const int i = smaller(i0 + e * THREADS, n - 1);
@@ -599,7 +605,7 @@ template <class Step> DEVICE void run_block(const Call& c, int number, int block
       TIMED(3, const Rule rule = {trial.momentum, c.rate[s * c.num_trials + t], c.correction[s], Number(c.beta1), Number(c.beta2),
                                   Number(1 - c.beta1), Number(1 - c.beta2), Number(c.adam_eps), clip_factor<Step>(c, trial, gradient)};
                Step::each_piece([&](int at, int n, int group) {
-                 update(n, trial.theta + at, trial.first + at, trial.second ? trial.second + at : nullptr, gradient + at, decay_of(c, trial, group), rule);
+                 update(at, n, trial.theta + at, trial.first + at, trial.second ? trial.second + at : nullptr, gradient + at, decay_of(c, trial, group), rule);
                });)
       const bool diverged = (c.first_step + s + 1) % c.look_every == 0 && !(loss - loss == 0);
       PHASE

@@ -114,19 +114,30 @@ def load_cuda_library(
     """
     started = time.monotonic()
     major, minor = torch.cuda.get_device_capability()
-    architecture = f"sm_{major}{minor}"
+    cubin = cached_cubin(source, number, f"sm_{major}{minor}", should_stop)
+    return CudaLibrary(source, cubin), time.monotonic() - started
+
+
+def cached_cubin(
+    source: CudaSource, number: str, architecture: str, should_stop: Callable[[], bool] = lambda: False
+) -> bytes:
+    """Return compiled kernels from the cache, which they are added to if necessary.
+
+    Raises:
+        EngineError: They cannot be compiled, or the cache cannot be used.
+        Interrupted: A stop was requested while another process compiled them.
+    """
     parts = [source.text, *((SOURCES / name).read_text(encoding="utf-8") for name in HEADERS), nvrtc_version()]
-    parts += [*_options(source, number, architecture), str(_driver_version())]
+    parts += _options(source, number, architecture)  # machine code does not depend on the driver
     name = f"cuda-{digest(chr(0).join(parts).encode())}"
     try:
         folder = private_cache("native")
-        cubin = _find(folder, name)
-        if cubin is None:
-            with hold_lock(folder / f"{name}.lock", should_stop):
-                cubin = _find(folder, name) or _store(folder, name, compile_cubin(source, number, architecture))
+        if (cubin := _find(folder, name)) is not None:
+            return cubin
+        with hold_lock(folder / f"{name}.lock", should_stop):
+            return _find(folder, name) or _store(folder, name, compile_cubin(source, number, architecture))
     except OSError as error:
         raise EngineError(f"cannot use the cache of native steps: {error}") from error
-    return CudaLibrary(source, cubin), time.monotonic() - started
 
 
 def _find(folder: Path, name: str) -> bytes | None:
@@ -150,12 +161,6 @@ def _driver() -> ctypes.CDLL:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise EngineError("the CUDA driver is missing") from error
-
-
-def _driver_version() -> int:
-    version = ctypes.c_int()
-    _driver().cuDriverGetVersion(ctypes.byref(version))
-    return version.value
 
 
 class CudaLibrary(Library):
@@ -208,9 +213,7 @@ class CudaLibrary(Library):
         """Return the cycles that the first block has spent in each statement, of kernels compiled with -DTIMED_STEPS."""
         address, size = ctypes.c_uint64(), ctypes.c_size_t()
         symbol = b"statement_cycles"
-        self._check(
-            self._driver.cuModuleGetGlobal_v2(ctypes.byref(address), ctypes.byref(size), self._module, symbol)
-        )
+        self._check(self._driver.cuModuleGetGlobal_v2(ctypes.byref(address), ctypes.byref(size), self._module, symbol))
         cycles = (ctypes.c_longlong * (size.value // 8))()
         self._check(self._driver.cuMemcpyDtoH_v2(cycles, address, size))
         return list(cycles)

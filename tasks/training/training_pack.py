@@ -67,7 +67,11 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
         try:
             context.report_engine(engine, pack.use_native())
         except EngineError as error:
-            if resumed is not None or context.engine is not Engine.AUTO or not training.may_lack_kernels(context.device):
+            if (
+                resumed is not None
+                or context.engine is not Engine.AUTO
+                or not training.may_lack_kernels(context.device)
+            ):
                 raise
             log.warning("training runs eagerly, because %s", error)
             engine = Engine.EAGER

@@ -31,8 +31,6 @@ from depthrate.tasks.native.generated.operations import POINTWISE
 from depthrate.tasks.native.generated.plan import Loop
 from depthrate.tasks.native.generated.values import EXTERNAL_KINDS, Kind, Value, View, merged_rows, up
 
-MAX_UNROLLED = 8
-"""Numbers of a lane that a loop computes at a time, in one or several rows."""
 MAX_ROWS = 4
 TIMED_STATEMENTS = 4
 """Statements with numbers of their own when a step is timed: samples, targets, loss, update."""
@@ -123,7 +121,9 @@ class _Emitter:
                 f"FUNCTION void {name}({parameters}) {{\n{body}\n}}"
                 for (parameters, body), name in self.functions.items()
             ),
-            body="\n    ".join([*zeros, *(f"TIMED({number}, {text})" for number, text in enumerate(body, TIMED_STATEMENTS))]),
+            body="\n    ".join(
+                [*zeros, *(f"TIMED({number}, {text})" for number, text in enumerate(body, TIMED_STATEMENTS))]
+            ),
             num_timed=len(body) + TIMED_STATEMENTS,
             pieces="\n    ".join(self._pieces()),
             arena_bytes=is_whole,
@@ -177,7 +177,8 @@ class _Emitter:
             name = self.constants.setdefault(value, f"constant_{len(self.constants)}")
             return Address(f"({item}*){name}", item=item)
         if value in self.plan.in_place:
-            return Address(f"gradient + {self.plan.in_place[value].address}")
+            address = self.plan.in_place[value].address
+            return Address(f"gradient + {address}", is_aligned=address % 4 == 0)
         if value in self.plan.shared:
             place, last = self.plan.shared[value]
             if self.time <= last:
@@ -188,7 +189,9 @@ class _Emitter:
         """Return the places to which a value is written at this step."""
         places = [self._read(value)]
         if value in self.plan.shared and value in self.plan.arena:
-            places.append(Address(f"({self._item(value)}*)(arena + {self.plan.arena[value]})", False, True, places[0].item))
+            places.append(
+                Address(f"({self._item(value)}*)(arena + {self.plan.arena[value]})", False, True, places[0].item)
+            )
         return places
 
     def _row(self, value: Value) -> int:
@@ -288,9 +291,7 @@ class _Emitter:
         flags_text = ", ".join(str(flag).lower() for flag in copies)
         scratch = f"p{len(addresses)}"
         addresses.append(Address(str(self.plan.scratch[self.time][0]), True, True))
-        body = (
-            f"{note}  product<{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}>({operands}, {scratch});"
-        )
+        body = f"{note}  product<{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}>({operands}, {scratch});"
         return self.call(body, addresses, flags)
 
     def _tile(self, count: int, m: int, n: int, threads: int) -> tuple[int, int]:
@@ -420,7 +421,7 @@ class _CudaLoop(_LoopText):
         while self.lanes < 32 and self.lanes * self._group(widest) < widest:
             self.lanes *= 2
         numbers = max(self._numbers(width) for width in {*widths, 1})
-        self.rows = max(1, min(MAX_ROWS, MAX_UNROLLED // numbers)) if widest > 1 else 1
+        self.rows = max(1, min(MAX_ROWS, emitter.tuning.unrolled // numbers)) if widest > 1 else 1
         at_once = emitter.tuning.threads // self.lanes
         while self.rows > 1 and (self.rows - 1) * at_once >= loop.rows:
             self.rows -= 1

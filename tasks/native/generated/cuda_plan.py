@@ -35,6 +35,8 @@ class Tuning:
     """Bytes of them that are left for parts of matrices at every step."""
     largest_tile: int = 32
     """Maximum number of a product's results that a thread computes at a time."""
+    unrolled: int = 8
+    """Maximum number of a lane's numbers that a loop computes at a time, in one or several rows."""
 
 
 @dataclass
@@ -69,7 +71,9 @@ def plan_cuda(program: Program, tuning: Tuning) -> CudaPlan:
     parameters = sum(parameter.rows * parameter.columns for parameter in program.parameters.values())
     base = up(parameters * number, _PLACED_BYTES)
     spans = {
-        value: (used[0], used[-1]) for value, used in times.items() if value not in shared or shared[value][1] < used[-1]
+        value: (used[0], used[-1])
+        for value, used in times.items()
+        if value not in shared or shared[value][1] < used[-1]
     }
     arena, arena_bytes = _first_fit(spans, {value: _size(program, value) for value in spans}, base, None)
     end = tuning.shared_bytes - SLACK_BYTES
