@@ -688,8 +688,9 @@ def main() -> None:
 
 def print_results(path: Path) -> None:
     """Print each result as a line."""
-    for line in path.read_text().splitlines() if path.exists() else []:
-        row = json.loads(line)
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    order = ["timed", "machine"]  # long parts first: what matters is at the end
+    for row in sorted(rows, key=lambda row: order.index(row["part"]) if row["part"] in order else len(order)):
         print(row.pop("part"), " ".join(f"{name}={_short(value)}" for name, value in row.items()))
 
 
