@@ -189,6 +189,20 @@ class TrialResult:
         object.__setattr__(self, "status", ResultStatus(self.status))  # tasks may pass a str
 
 
+@dataclass(frozen=True)
+class MeasuredSpeed:
+    """Measured training steps per CPU second, on one core."""
+
+    engine: Engine
+    """Engine of the steps."""
+    steps_per_s: float
+    """Steps with this engine, summed over the trials of a pack."""
+    plain_steps_per_s: float
+    """Steps of a plain PyTorch loop, which trains one trial at a time."""
+    fault: str | None = None
+    """Reason why steps are eager, found only when kernels were built or compared with eager steps."""
+
+
 class Task(ABC):
     """A function that trains and measures, with its parameters. To add one, see `training.fused_task` or `depthrate.task`."""
 
@@ -271,6 +285,29 @@ class Task(ABC):
             engine: Engine of its steps, if the task has that choice.
         """
         return None
+
+    def step_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
+        """Estimate the seconds of a trial's training step on one CPU core. Return None if unknown, or without steps."""
+        return None
+
+    def measure_speed(
+        self, trials: Sequence[Params], engine: Engine, source: DataSource, seconds: float
+    ) -> MeasuredSpeed:
+        """Measure the training steps of a pack on one CPU core, and those of a plain PyTorch loop. No results are stored.
+
+        Args:
+            trials: Parameters of the pack's trials.
+            engine: Requested engine.
+            source: Source of the data.
+            seconds: CPU seconds of steps with each of the two.
+        Raises:
+            TaskError: The task's steps cannot be measured.
+            EngineError: The requested engine is not available on this machine.
+        """
+        raise TaskError(
+            f"steps of task {self.name} cannot be measured alone, because it does not train a network on a data set. Run one "
+            "pack: depthrate run SWEEP --pilot"
+        )
 
     def measured(self, params: Params, steps: int) -> tuple[Sequence[int], Sequence[int]] | None:
         """Return the (steps, layers) measured by a trial that took `steps` steps, or None if unknown."""

@@ -11,9 +11,9 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -80,6 +80,8 @@ class Estimates:
     """Engine that the packs request."""
     speed: float = 1.0
     """Speed of a local core relative to the calibration core. Not applied to estimates that measured packs correct."""
+    step_ratios: Sequence[tuple[float, float]] = ()
+    """(estimated seconds per step, measured / estimated seconds) of shapes whose steps were measured. They replace all else."""
 
     def __call__(self, pack: Pack) -> float | None:
         """Return the estimated seconds on one core (on one GPU, if measured packs exist), or None if unknown."""
@@ -88,9 +90,35 @@ class Estimates:
         engine = self._engine(pack)
         estimated_s = estimated_wall_s(pack, self.task, engine)
         overhead_s = _overhead_s(self.task, len(pack.trials))
-        if not self.measured:
-            return overhead_s + estimated_s / self.speed
+        if self.step_ratios or not self.measured:
+            return overhead_s + estimated_s * self._step_factor(pack)
         return (overhead_s + estimated_s) * self._factor(estimated_s / max(1, len(pack.trials)), engine)
+
+    def steps_per_s(self, pack: Pack) -> float | None:
+        """Return the estimated trial-steps per second on one core (or GPU, as in `__call__`), or None if unknown."""
+        step_s, engine = self._step_s(pack), self._engine(pack)
+        if step_s is None:
+            return None
+        if self.step_ratios or not self.measured:
+            return 1 / (step_s * self._step_factor(pack))
+        return 1 / (step_s * self._factor(estimated_wall_s(pack, self.task, engine) / len(pack.trials), engine))
+
+    def with_measured_steps(self, measured: Sequence[tuple[Pack, float]]) -> Self:
+        """Return estimates based on the measured trial-steps per second of some packs."""
+        ratios = [(step_s, 1 / rate / step_s) for pack, rate in measured if (step_s := self._step_s(pack)) is not None]
+        return replace(self, step_ratios=ratios)
+
+    def _step_s(self, pack: Pack) -> float | None:
+        params = pack.trials[0].params if pack.trials else None
+        engine = None if params is None else self.task.engine(params, self.requested_engine, self.device)
+        return None if params is None or engine is None else self.task.step_s(params, engine)
+
+    def _step_factor(self, pack: Pack) -> float:
+        """Return the factor of seconds that are estimated for the calibration core."""
+        step_s = self._step_s(pack) if self.step_ratios else None
+        if step_s is None:
+            return 1 / self.speed
+        return min(self.step_ratios, key=lambda measured: abs(math.log(measured[0] / step_s)))[1]
 
     def _engine(self, pack: Pack) -> Engine:
         chosen = self.task.engine(pack.trials[0].params, self.requested_engine, self.device) if pack.trials else None
@@ -109,6 +137,8 @@ class Estimates:
     @property
     def remark(self) -> str:
         """Basis of the estimate. Empty if it is the task's own estimate."""
+        if self.step_ratios:
+            return "based on the measured steps"
         if not self.measured:
             return ""
         packs = "the last measured pack" if len(self.measured) == 1 else f"the last {len(self.measured)} measured packs"

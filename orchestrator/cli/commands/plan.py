@@ -1,12 +1,14 @@
-"""`depthrate plan`: list pending and committed trials with estimated cost. Starts nothing."""
+"""`depthrate plan`: list pending and committed trials with engine, steps per second and cost. Starts nothing."""
 
+import dataclasses
 import re
-from collections import Counter
-from dataclasses import replace
+from collections import Counter, defaultdict
 from typing import Any
 
+import click
 from rich.console import Console
 
+from depthrate.orchestrator.api.measure import MeasuredShapes, measure_shapes
 from depthrate.orchestrator.api.planning import (
     PlannedSweep,
     estimates_on,
@@ -15,7 +17,7 @@ from depthrate.orchestrator.api.planning import (
     plan_sweep,
     resume_command,
 )
-from depthrate.orchestrator.attempts.options import LaunchOptions
+from depthrate.orchestrator.attempts.options import LaunchOptions, OptionError
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
 from depthrate.orchestrator.cli.launch_output import cost_lines, pack_values, peak_gb, plan_summary, slow_notice
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
@@ -52,7 +54,7 @@ def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_
     """Print one row per sweep: pending work, its estimated cost, and whether something is missing."""
     store = open_store(options.store)
     store.check_location()
-    rows = [_costs(replace(options, sweep=name), store, data) for name in names]
+    rows = [_costs(dataclasses.replace(options, sweep=name), store, data) for name in names]
     if as_json:
         print_json(rows)
         return
@@ -99,6 +101,7 @@ def _as_json(planned: PlannedSweep, details: dict[str, Any]) -> dict[str, Any]:
                 "trial_ids": p.trial_ids,
                 "predicted_memory_gb": peak_gb(p, plan, target),
                 "engine": _engine(p, plan, target),
+                "estimated_steps_per_s": estimates.steps_per_s(p),
                 "estimated_core_s": estimates(p),
             }
             for p in plan.packs
@@ -133,54 +136,122 @@ def _engine(pack: Pack, plan: Plan, target: Executor) -> Engine | None:
     return plan.checked.task.engine(pack.trials[0].params, requested, target.device)
 
 
-def _print_engines(console: Console, plan: Plan, target: Executor) -> None:
-    """Print the number of packs per engine, unless the task has only one engine."""
-    engines = Counter(_engine(pack, plan, target) for pack in plan.packs)
+def _print_engines(console: Console, plan: Plan, target: Executor, estimates: Estimates) -> None:
+    """Print the packs and their rates per engine and reason for it, unless the task has only one engine."""
+    rates: dict[tuple[Engine, str | None], list[float | None]] = defaultdict(list)
+    is_auto = usable_engine(target, plan.checked.sweep.engine)[0] is Engine.AUTO
+    for pack in plan.packs:
+        if (engine := _engine(pack, plan, target)) is not None:
+            is_replaced = is_auto and engine is Engine.EAGER
+            reason = plan.checked.task.eager_reason(pack.trials[0].params, target.device) if is_replaced else None
+            rates[engine, reason].append(estimates.steps_per_s(pack))
     for engine, text in _ENGINE_TEXT.items():
-        if engines[engine]:
-            count = "all" if engines[engine] == len(plan.packs) else f"{engines[engine]} of {len(plan.packs)}"
-            reason = _eager_reason(plan, target) if engine is Engine.EAGER else None
-            console.print(
-                f"{count} packs train {text}{'' if reason is None else f', because {reason}'}", soft_wrap=True
-            )
+        for (other, reason), of_packs in rates.items():
+            if other is engine:
+                count = "all" if len(of_packs) == len(plan.packs) else f"{len(of_packs)} of {len(plan.packs)}"
+                because = "" if reason is None else f", because {reason}"
+                rate = _rates(of_packs, estimates.unit)
+                console.print(f"{count} packs train {text}{because}{rate}", soft_wrap=True)
 
 
-def _eager_reason(plan: Plan, target: Executor) -> str | None:
-    """Return why packs train eagerly although no engine is requested: the first pack's reason."""
-    requested, _ = usable_engine(target, plan.checked.sweep.engine)
-    if requested is not Engine.AUTO:
-        return None
-    reasons = (plan.checked.task.eager_reason(pack.trials[0].params, target.device) for pack in plan.packs)
-    return next((reason for reason in reasons if reason is not None), None)
+def _rates(rates: list[float | None], unit: str) -> str:
+    """Return the range of estimated rates as the end of a sentence."""
+    known = [rate for rate in map(_two_digits, rates) if rate is not None]
+    if not known:
+        return ""
+    ends = dict.fromkeys(f"{rate:,g}" for rate in (min(known), max(known)))
+    return f": about {' to '.join(ends)} trial-steps/s on one {unit}"
+
+
+def _measured_rows(planned: PlannedSweep, measured: MeasuredShapes) -> list[dict[str, Any]]:
+    """Return a row per measured shape, with the parameters in which shapes differ."""
+    schema = planned.plan.checked.task.schema
+    names = [name for name in varying_parameters(planned.plan.checked.trials) if name not in schema.fusible]
+    return [
+        {
+            "pack": pack.pack_id,
+            "engine": speed.engine.value,
+            "steps/s": float(f"{speed.steps_per_s:.3g}"),
+            "plain loop": float(f"{speed.plain_steps_per_s:.3g}"),
+            "ratio": float(f"{speed.steps_per_s / speed.plain_steps_per_s:.3g}"),
+            **dict(zip(names, pack_values(pack, names), strict=True)),
+        }
+        for pack, speed in zip(measured.packs, measured.speeds, strict=True)
+    ]
+
+
+def _print_measured(console: Console, planned: PlannedSweep, *, wide: bool) -> None:
+    """Measure the steps of the sweep's shapes, and print them with the time of the sweep that follows from them."""
+    with slow_notice("measuring steps, for about half a minute"):
+        measured = measure_shapes(planned)
+    rows = _measured_rows(planned, measured)
+    console.print("measured trial-steps per second of one core, and those of a plain PyTorch loop:")
+    print_rows(console, [*rows[0]], [[*row.values()] for row in rows], wide=wide)
+    if len(rows) < measured.num_shapes:
+        console.print(f"{len(rows)} of {measured.num_shapes} shapes were measured, from the fastest to the slowest")
+    for fault in {speed.fault for speed in measured.speeds if speed.fault is not None}:
+        console.print(f"steps are eager, because {fault}", soft_wrap=True)
+    estimates = _by_measured_steps(planned.estimates, measured)
+    console.print(cost_lines(planned.plan, planned.target, estimates, {})[0], soft_wrap=True)
+
+
+def _measured_json(planned: PlannedSweep) -> dict[str, Any]:
+    """Measure the steps of the sweep's shapes for --json."""
+    measured = measure_shapes(planned)
+    hours = _by_measured_steps(planned.estimates, measured).hours(planned.plan.packs, planned.target.workers)
+    return {
+        "measured": [
+            {"pack_id": pack.pack_id, **dataclasses.asdict(speed)}
+            for pack, speed in zip(measured.packs, measured.speeds, strict=True)
+        ],
+        "num_shapes": measured.num_shapes,
+        "core_hours_by_measured_steps": hours,
+    }
+
+
+def _by_measured_steps(estimates: Estimates, measured: MeasuredShapes) -> Estimates:
+    rates = [speed.steps_per_s for speed in measured.speeds]
+    return estimates.with_measured_steps(list(zip(measured.packs, rates, strict=True)))
+
+
+def _two_digits(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.2g}")
 
 
 def _print_packs(console: Console, plan: Plan, target: Executor, estimates: Estimates, *, wide: bool) -> None:
     varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:MAX_PACKS_SHOWN]:
-        seconds = estimates(pack)
-        estimated_s = None if seconds is None else float(f"{seconds:.2g}")
+        estimated_s = _two_digits(estimates(pack))
         peak = peak_gb(pack, plan, target)
         rows.append(
             [
                 pack.pack_id,
                 len(pack.trials),
                 estimated_s,
+                _two_digits(estimates.steps_per_s(pack)),
                 None if peak is None else round(peak, 2),
                 *pack_values(pack, varying),
             ]
         )
-    print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
+    print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "steps/s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > MAX_PACKS_SHOWN:
         console.print(f"and {counted(len(plan.packs) - MAX_PACKS_SHOWN, 'more pack')}")
 
 
 @declared(__doc__, SUGGESTIONS)
 @launch_options(of_plan=True)
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Also measure up to three shapes on one core, next to a plain PyTorch loop (half a minute).",
+)
 @json_option
 @wide_option
-def command(options: LaunchOptions, json: bool, wide: bool) -> None:
+def command(options: LaunchOptions, measure: bool, json: bool, wide: bool) -> None:
     if names := sweeps_in_folder(options.sweep):
+        if measure:
+            raise OptionError(f"--measure takes one sweep, and {options.sweep} is a folder of sweeps. Name one of them.")
         _show_folder(options, names, open_data_folder(), json, wide=wide)
         return
     with slow_notice():
@@ -189,7 +260,7 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
     target.check(plan.packs, estimates)
     details = target.details(plan.packs, estimates.allocated_s)
     if json:
-        print_json(_as_json(planned, details))
+        print_json({**_as_json(planned, details), **(_measured_json(planned) if measure and plan.packs else {})})
         return
     print_warnings(plan.snapshot.problems)
     mismatch = find_launch_mismatch(plan, planned.store, target.submitted())
@@ -209,6 +280,10 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
         if alone is not None:
             console.print(alone)
         _print_packs(console, plan, target, estimates, wide=wide)
-        _print_engines(console, plan, target)
+        _print_engines(console, plan, target, estimates)
         for line in cost_lines(plan, target, estimates, details):
             console.print(line, soft_wrap=True)
+        if measure:
+            _print_measured(console, planned, wide=wide)
+    elif measure:
+        console.print("nothing was measured, because no trial is pending")
