@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
 from depthrate.tasks.data.dataset import DataShape

@@ -207,9 +207,11 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self, trials: Sequence[Params], engine: Engine, source: DataSource, seconds: float
     ) -> MeasuredSpeed:
         parsed = [self.read(params) for params in trials]
-        if parsed[0].continuation or not self.pack_shape(parsed[0]).num_steps:
-            reason = "continuation trains only the smallest depth" if parsed[0].continuation else "steps is 0"
-            raise TaskError(f"{reason}, so there are no training steps to measure. Run one pack: depthrate run SWEEP --pilot")
+        if parsed[0].continuation:
+            raise TaskError(
+                "trials with continuation have training steps at the smallest depth only, which cannot be measured alone. Run "
+                "one pack: depthrate run SWEEP --pilot"
+            )
         from depthrate.tasks.training.speed import measure_speed  # imports torch
 
         return measure_speed(self.training(parsed, source), engine, seconds)

@@ -188,7 +188,8 @@ def _print_measured(console: Console, planned: PlannedSweep, *, wide: bool) -> N
     console.print("measured trial-steps per second of one core, and those of a plain PyTorch loop:")
     print_rows(console, [*rows[0]], [[*row.values()] for row in rows], wide=wide)
     if len(rows) < measured.num_shapes:
-        console.print(f"{len(rows)} of {measured.num_shapes} shapes were measured, from the fastest to the slowest")
+        were = "was measured" if len(rows) == 1 else "were measured, from the fastest to the slowest"
+        console.print(f"{len(rows)} of {measured.num_shapes} shapes {were}")
     for fault in {speed.fault for speed in measured.speeds if speed.fault is not None}:
         console.print(f"steps are eager, because {fault}", soft_wrap=True)
     estimates = _by_measured_steps(planned.estimates, measured)
@@ -251,7 +252,9 @@ def _print_packs(console: Console, plan: Plan, target: Executor, estimates: Esti
 def command(options: LaunchOptions, measure: bool, json: bool, wide: bool) -> None:
     if names := sweeps_in_folder(options.sweep):
         if measure:
-            raise OptionError(f"--measure takes one sweep, and {options.sweep} is a folder of sweeps. Name one of them.")
+            raise OptionError(
+                f"--measure takes one sweep, and {options.sweep} is a folder of sweeps. Name one of them."
+            )
         _show_folder(options, names, open_data_folder(), json, wide=wide)
         return
     with slow_notice():
