@@ -189,20 +189,6 @@ class TrialResult:
         object.__setattr__(self, "status", ResultStatus(self.status))  # tasks may pass a str
 
 
-@dataclass(frozen=True)
-class MeasuredSpeed:
-    """Measured training steps per CPU second, on one core."""
-
-    engine: Engine
-    """Engine of the steps."""
-    steps_per_s: float
-    """Steps with this engine, summed over the trials of a pack."""
-    plain_steps_per_s: float
-    """Steps of a plain PyTorch loop, which trains one trial at a time."""
-    fault: str | None = None
-    """Reason why steps are eager, found only when kernels were built or compared with eager steps."""
-
-
 class Task(ABC):
     """A function that trains and measures, with its parameters. To add one, see `training.fused_task` or `depthrate.task`."""
 
@@ -292,22 +278,16 @@ class Task(ABC):
 
     def measure_speed(
         self, trials: Sequence[Params], engine: Engine, source: DataSource, seconds: float
-    ) -> MeasuredSpeed:
-        """Measure the training steps of a pack on one CPU core, and those of a plain PyTorch loop. No results are stored.
+    ) -> tuple[Engine, float, float]:
+        """Measure the steps of a pack with the requested engine, and those of a plain PyTorch loop, one trial at a time.
 
-        Args:
-            trials: Parameters of the pack's trials.
-            engine: Requested engine.
-            source: Source of the data.
-            seconds: CPU seconds of steps with each of the two.
+        Returns:
+            The engine of the steps, and both numbers of trial-steps per CPU second, each measured for some seconds.
         Raises:
-            TaskError: The task's steps cannot be measured.
+            TaskError: The steps of these trials cannot be measured.
             EngineError: The requested engine is not available on this machine.
         """
-        raise TaskError(
-            f"steps of task {self.name} cannot be measured alone, because it does not train a network on a data set. Run one "
-            "pack: depthrate run SWEEP --pilot"
-        )
+        raise TaskError(f"steps of task {self.name} cannot be measured. Run one pack: depthrate run SWEEP --pilot")
 
     def measured(self, params: Params, steps: int) -> tuple[Sequence[int], Sequence[int]] | None:
         """Return the (steps, layers) measured by a trial that took `steps` steps, or None if unknown."""

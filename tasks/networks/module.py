@@ -197,7 +197,7 @@ class ModuleNetwork(Network):
         return module, {name: parameters[name] for name in self.report.training.trained}
 
     def plain_module(self, parameters: Tensors, state: Tensors) -> tuple[Tensors, Callable[[Tensor], Tensor]]:
-        module, leaves = self._own_module(0, {**parameters, **state})
+        module, leaves = self._own_module(0, {name: t[0] for name, t in {**parameters, **state}.items()})
         module.train()
         return leaves, lambda x_NI: run_module(module, x_NI.reshape(len(x_NI), *self.data.sample_shape))
 

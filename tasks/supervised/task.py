@@ -16,16 +16,7 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.interface import (
-    CUSTOM,
-    Engine,
-    MeasuredSpeed,
-    Params,
-    TaskCode,
-    TaskContext,
-    TaskError,
-    TrialResult,
-)
+from depthrate.tasks.interface import CUSTOM, Engine, Params, TaskCode, TaskContext, TaskError, TrialResult
 from depthrate.tasks.measures.named_columns import split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.network import Network
@@ -205,13 +196,10 @@ class Supervised(NetworkTask[SupervisedParameters]):
 
     def measure_speed(
         self, trials: Sequence[Params], engine: Engine, source: DataSource, seconds: float
-    ) -> MeasuredSpeed:
+    ) -> tuple[Engine, float, float]:
         parsed = [self.read(params) for params in trials]
-        if parsed[0].continuation:
-            raise TaskError(
-                "trials with continuation have training steps at the smallest depth only, which cannot be measured alone. Run "
-                "one pack: depthrate run SWEEP --pilot"
-            )
+        if parsed[0].continuation:  # only the smallest depth has training steps
+            return super().measure_speed(trials, engine, source, seconds)
         from depthrate.tasks.training.speed import measure_speed  # imports torch
 
         return measure_speed(self.training(parsed, source), engine, seconds)

@@ -1,18 +1,18 @@
 """`depthrate plan`: list pending and committed trials with engine, steps per second and cost. Starts nothing."""
 
-import dataclasses
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import click
 from rich.console import Console
 
-from depthrate.orchestrator.api.measure import MeasuredShapes, measure_shapes
 from depthrate.orchestrator.api.planning import (
     PlannedSweep,
     estimates_on,
     load_launch,
+    measure_shapes,
     plan_on,
     plan_sweep,
     resume_command,
@@ -29,7 +29,7 @@ from depthrate.orchestrator.console.tables import (
     print_rows,
     print_warnings,
 )
-from depthrate.orchestrator.executors.base import Executor, ExecutorRequest, usable_engine
+from depthrate.orchestrator.executors.base import Executor, ExecutorRequest
 from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.code_changes import find_launch_mismatch, mismatch_message
 from depthrate.orchestrator.launch.estimates import Estimates
@@ -38,7 +38,7 @@ from depthrate.orchestrator.search.search_view import with_search
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.load import sweeps_in_folder
-from depthrate.sweeps.packing import Pack, why_alone
+from depthrate.sweeps.packing import why_alone
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.interface import Engine
 
@@ -54,7 +54,7 @@ def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_
     """Print one row per sweep: pending work, its estimated cost, and whether something is missing."""
     store = open_store(options.store)
     store.check_location()
-    rows = [_costs(dataclasses.replace(options, sweep=name), store, data) for name in names]
+    rows = [_costs(replace(options, sweep=name), store, data) for name in names]
     if as_json:
         print_json(rows)
         return
@@ -100,7 +100,7 @@ def _as_json(planned: PlannedSweep, details: dict[str, Any]) -> dict[str, Any]:
                 "pack_id": p.pack_id,
                 "trial_ids": p.trial_ids,
                 "predicted_memory_gb": peak_gb(p, plan, target),
-                "engine": _engine(p, plan, target),
+                "engine": estimates.engine(p),
                 "estimated_steps_per_s": estimates.steps_per_s(p),
                 "estimated_core_s": estimates(p),
             }
@@ -130,89 +130,53 @@ def _data(plan: Plan) -> list[str]:
     return [*plan.checked.task.describe_data([trial.params for trial in plan.checked.trials.representatives()])]
 
 
-def _engine(pack: Pack, plan: Plan, target: Executor) -> Engine | None:
-    """Return the engine that would train a pack, or None if the task has only one engine."""
-    requested, _ = usable_engine(target, plan.checked.sweep.engine)
-    return plan.checked.task.engine(pack.trials[0].params, requested, target.device)
-
-
-def _print_engines(console: Console, plan: Plan, target: Executor, estimates: Estimates) -> None:
+def _print_engines(console: Console, plan: Plan, estimates: Estimates) -> None:
     """Print the packs and their rates per engine and reason for it, unless the task has only one engine."""
-    rates: dict[tuple[Engine, str | None], list[float | None]] = defaultdict(list)
-    is_auto = usable_engine(target, plan.checked.sweep.engine)[0] is Engine.AUTO
+    rates_of: dict[str, list[float | None]] = defaultdict(list)
+    is_auto = estimates.requested_engine is Engine.AUTO
     for pack in plan.packs:
-        if (engine := _engine(pack, plan, target)) is not None:
+        if (engine := estimates.engine(pack)) is not None:
             is_replaced = is_auto and engine is Engine.EAGER
-            reason = plan.checked.task.eager_reason(pack.trials[0].params, target.device) if is_replaced else None
-            rates[engine, reason].append(estimates.steps_per_s(pack))
-    for engine, text in _ENGINE_TEXT.items():
-        for (other, reason), of_packs in rates.items():
-            if other is engine:
-                count = "all" if len(of_packs) == len(plan.packs) else f"{len(of_packs)} of {len(plan.packs)}"
-                because = "" if reason is None else f", because {reason}"
-                rate = _rates(of_packs, estimates.unit)
-                console.print(f"{count} packs train {text}{because}{rate}", soft_wrap=True)
+            reason = plan.checked.task.eager_reason(pack.trials[0].params, estimates.device) if is_replaced else None
+            text = _ENGINE_TEXT[engine] + ("" if reason is None else f", because {reason}")
+            rates_of[text].append(estimates.steps_per_s(pack))
+    for text, rates in rates_of.items():
+        count = "all" if len(rates) == len(plan.packs) else f"{len(rates)} of {len(plan.packs)}"
+        console.print(f"{count} packs train {text}{_rates(rates, estimates.unit)}", soft_wrap=True)
 
 
 def _rates(rates: list[float | None], unit: str) -> str:
     """Return the range of estimated rates as the end of a sentence."""
     known = [rate for rate in map(_two_digits, rates) if rate is not None]
-    if not known:
-        return ""
-    ends = dict.fromkeys(f"{rate:,g}" for rate in (min(known), max(known)))
-    return f": about {' to '.join(ends)} trial-steps/s on one {unit}"
+    ends = dict.fromkeys(f"{rate:,g}" for rate in (min(known), max(known))) if known else ()
+    return f": about {' to '.join(ends)} trial-steps/s on one {unit}" if known else ""
 
 
-def _measured_rows(planned: PlannedSweep, measured: MeasuredShapes) -> list[dict[str, Any]]:
-    """Return a row per measured shape, with the parameters in which shapes differ."""
-    schema = planned.plan.checked.task.schema
-    names = [name for name in varying_parameters(planned.plan.checked.trials) if name not in schema.fusible]
-    return [
-        {
-            "pack": pack.pack_id,
-            "engine": speed.engine.value,
-            "steps/s": float(f"{speed.steps_per_s:.3g}"),
-            "plain loop": float(f"{speed.plain_steps_per_s:.3g}"),
-            "ratio": float(f"{speed.steps_per_s / speed.plain_steps_per_s:.3g}"),
-            **dict(zip(names, pack_values(pack, names), strict=True)),
-        }
-        for pack, speed in zip(measured.packs, measured.speeds, strict=True)
+def _measure(planned: PlannedSweep) -> tuple[dict[str, Any], Estimates]:
+    """Measure the steps of the sweep's shapes. Return the result for --json, and the estimates based on it."""
+    with slow_notice("measuring steps, for about half a minute"):
+        measured, num_shapes = measure_shapes(planned)
+    plan = planned.plan
+    names = [name for name in varying_parameters(plan.checked.trials) if name not in plan.checked.task.schema.fusible]
+    rows = [
+        {"pack": pack.pack_id, "engine": engine.value, "steps_per_s": float(f"{rate:.3g}")}
+        | {"plain_loop": float(f"{plain_rate:.3g}"), "ratio": float(f"{rate / plain_rate:.2g}")}
+        | dict(zip(names, pack_values(pack, names), strict=True))
+        for pack, engine, rate, plain_rate in measured
     ]
+    estimates = planned.estimates.with_measured_steps([(pack, rate) for pack, _, rate, _ in measured])
+    hours = estimates.hours(plan.packs, planned.target.workers)
+    return {"measured": rows, "num_shapes": num_shapes, "measured_core_hours": hours}, estimates
 
 
 def _print_measured(console: Console, planned: PlannedSweep, *, wide: bool) -> None:
-    """Measure the steps of the sweep's shapes, and print them with the time of the sweep that follows from them."""
-    with slow_notice("measuring steps, for about half a minute"):
-        measured = measure_shapes(planned)
-    rows = _measured_rows(planned, measured)
+    found, estimates = _measure(planned)
+    rows = found["measured"]
     console.print("measured trial-steps per second of one core, and those of a plain PyTorch loop:")
     print_rows(console, [*rows[0]], [[*row.values()] for row in rows], wide=wide)
-    if len(rows) < measured.num_shapes:
-        were = "was measured" if len(rows) == 1 else "were measured, from the fastest to the slowest"
-        console.print(f"{len(rows)} of {measured.num_shapes} shapes {were}")
-    for fault in {speed.fault for speed in measured.speeds if speed.fault is not None}:
-        console.print(f"steps are eager, because {fault}", soft_wrap=True)
-    estimates = _by_measured_steps(planned.estimates, measured)
+    if len(rows) < found["num_shapes"]:
+        console.print(f"measured: {len(rows)} of {found['num_shapes']} shapes, fastest first")
     console.print(cost_lines(planned.plan, planned.target, estimates, {})[0], soft_wrap=True)
-
-
-def _measured_json(planned: PlannedSweep) -> dict[str, Any]:
-    """Measure the steps of the sweep's shapes for --json."""
-    measured = measure_shapes(planned)
-    hours = _by_measured_steps(planned.estimates, measured).hours(planned.plan.packs, planned.target.workers)
-    return {
-        "measured": [
-            {"pack_id": pack.pack_id, **dataclasses.asdict(speed)}
-            for pack, speed in zip(measured.packs, measured.speeds, strict=True)
-        ],
-        "num_shapes": measured.num_shapes,
-        "core_hours_by_measured_steps": hours,
-    }
-
-
-def _by_measured_steps(estimates: Estimates, measured: MeasuredShapes) -> Estimates:
-    rates = [speed.steps_per_s for speed in measured.speeds]
-    return estimates.with_measured_steps(list(zip(measured.packs, rates, strict=True)))
 
 
 def _two_digits(number: float | None) -> float | None:
@@ -243,18 +207,14 @@ def _print_packs(console: Console, plan: Plan, target: Executor, estimates: Esti
 @declared(__doc__, SUGGESTIONS)
 @launch_options(of_plan=True)
 @click.option(
-    "--measure",
-    is_flag=True,
-    help="Also measure up to three shapes on one core, next to a plain PyTorch loop (half a minute).",
+    "--measure", is_flag=True, help="Also measure steps on one core, next to a plain PyTorch loop, for half a minute."
 )
 @json_option
 @wide_option
 def command(options: LaunchOptions, measure: bool, json: bool, wide: bool) -> None:
     if names := sweeps_in_folder(options.sweep):
         if measure:
-            raise OptionError(
-                f"--measure takes one sweep, and {options.sweep} is a folder of sweeps. Name one of them."
-            )
+            raise OptionError(f"--measure takes one sweep, and {options.sweep} is a folder. Name one sweep.")
         _show_folder(options, names, open_data_folder(), json, wide=wide)
         return
     with slow_notice():
@@ -263,7 +223,7 @@ def command(options: LaunchOptions, measure: bool, json: bool, wide: bool) -> No
     target.check(plan.packs, estimates)
     details = target.details(plan.packs, estimates.allocated_s)
     if json:
-        print_json({**_as_json(planned, details), **(_measured_json(planned) if measure and plan.packs else {})})
+        print_json({**_as_json(planned, details), **(_measure(planned)[0] if measure and plan.packs else {})})
         return
     print_warnings(plan.snapshot.problems)
     mismatch = find_launch_mismatch(plan, planned.store, target.submitted())
@@ -283,7 +243,7 @@ def command(options: LaunchOptions, measure: bool, json: bool, wide: bool) -> No
         if alone is not None:
             console.print(alone)
         _print_packs(console, plan, target, estimates, wide=wide)
-        _print_engines(console, plan, target, estimates)
+        _print_engines(console, plan, estimates)
         for line in cost_lines(plan, target, estimates, details):
             console.print(line, soft_wrap=True)
         if measure:

@@ -10,6 +10,7 @@ from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.sweeps.load import load_sweep
 from depthrate.tasks.interface import Engine, Task, TaskError
+from depthrate.tasks.papers.unconstrained.task import UFM
 from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.supervised.task import COLLAPSE, NEXT_TOKEN, REGRESSION, Supervised
 from depthrate.tasks.training.computing import computing
@@ -77,19 +78,15 @@ def test_the_plain_loop_trains_a_users_module(tmp_path: Path) -> None:
     assert isinstance(task, Supervised)
     training = task.training([task.read(trial) for trial in params], open_data_folder())
     assert agree(training)
-    native = measure_speed(training, Engine.AUTO, 0.01)
-    assert native.engine is Engine.NATIVE and native.fault is None
-    assert native.steps_per_s > 0 and native.plain_steps_per_s > 0
-    assert measure_speed(training, Engine.EAGER, 0.01).engine is Engine.EAGER
+    engine, rate, plain_rate = measure_speed(training, Engine.AUTO, 0.01)
+    assert engine is Engine.NATIVE and rate > 0 and plain_rate > 0
+    assert measure_speed(training, Engine.EAGER, 0.01)[0] is Engine.EAGER
 
 
 @pytest.mark.parametrize(
-    ("task", "params", "reason"),
-    [
-        (WORDS, {}, "steps of task words cannot be measured alone"),
-        (COLLAPSE, {"arch": "rn1", "depth": 2, "polish": 50, "continuation": [1, 2]}, "trials with continuation"),
-    ],
+    ("task", "params"),
+    [(WORDS, {}), (UFM, {}), (COLLAPSE, {"arch": "rn1", "depth": 2, "polish": 50, "continuation": [1, 2]})],
 )
-def test_what_cannot_be_measured_says_so(task: Task, params: dict[str, object], reason: str) -> None:
-    with pytest.raises(TaskError, match=f"{reason}.*depthrate run SWEEP --pilot"):
+def test_what_cannot_be_measured_says_so(task: Task, params: dict[str, object]) -> None:
+    with pytest.raises(TaskError, match=rf"task {task.name} cannot be measured\. .*depthrate run SWEEP --pilot"):
         task.measure_speed([task.schema.fill(params)], Engine.AUTO, open_data_folder(), 0.01)

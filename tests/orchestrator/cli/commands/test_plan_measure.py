@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.orchestrator.api import measure
+from depthrate.orchestrator.api import planning
 from tests.support.here import answer, invoke, printed, refused
 
 SWEEP = """
@@ -17,7 +17,7 @@ grid: {depth: [1, 2, 3, 5], lr: [0.1, 0.2]}
 
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(measure, "SIDE_S", 0.01)
+    monkeypatch.setattr(planning, "SIDE_S", 0.01)
     (tmp_path / "s.yaml").write_text(SWEEP)
     return tmp_path / "s.yaml"
 
@@ -38,23 +38,23 @@ def test_a_row_per_measured_shape(sweep: Path, engine: str) -> None:
     before = files(sweep.parent)
     few = printed(*plan, "--set", "depth=[3,2]")
     assert measured_depths(few) == ["2", "3"], "the fastest first, without what a pack shares"
-    assert "shapes were measured" not in few and "based on the measured steps" in few
+    assert " shapes, fastest first" not in few and "based on the measured steps" in few
     many = printed(*plan)
-    assert measured_depths(many) == ["1", "3", "5"] and "3 of 4 shapes were measured" in many
+    assert measured_depths(many) == ["1", "3", "5"] and "measured: 3 of 4 shapes" in many
     assert max(len(line) for line in many.split("plain PyTorch loop:")[1].splitlines()[:8]) <= 80
     found = answer(*plan)
     pack_ids = {pack["pack_id"] for pack in found["packs"]}
     assert found["num_shapes"] == 4 and len(found["measured"]) == 3
-    assert {row["pack_id"] for row in found["measured"]} < pack_ids
+    assert {row["pack"] for row in found["measured"]} < pack_ids
     assert {row["engine"] for row in found["measured"]} == {pack["engine"] for pack in found["packs"]}
-    assert found["core_hours_by_measured_steps"] > 0
+    assert found["measured_core_hours"] > 0
     assert files(sweep.parent) == before, "nothing is written"
 
 
 def test_an_exhausted_half_minute_leaves_shapes_out(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "MAX_START_S", 0.0)
+    monkeypatch.setattr(planning, "MAX_START_S", 0.0)
     output = printed("plan", sweep, "--store", sweep.parent / "store", "--measure")
-    assert measured_depths(output) == ["1"] and "1 of 4 shapes was measured" in output
+    assert measured_depths(output) == ["1"] and "measured: 1 of 4 shapes" in output
 
 
 def test_what_cannot_be_measured_is_refused(sweep: Path, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_cannot_be_measured_is_refused(sweep: Path, tmp_path: Path) -> None
     )
     (tmp_path / "law.yaml").write_text(f"name: law\ntask: {tmp_path}/law.py:law\nparams: {{depth: 2}}\n")
     code, output = invoke("plan", tmp_path / "law.yaml", *store, "--measure")
-    assert code == 2 and "steps of task law:law cannot be measured alone" in output
+    assert code == 2 and "steps of task law:law cannot be measured" in output
     assert "--measure takes one sweep" in refused("plan", tmp_path, *store, "--measure")
     printed("run", sweep, *store, "--set", "depth=1", "--workers", "1", "--engine", "eager")
     done = printed("plan", sweep, *store, "--set", "depth=1", "--measure")
