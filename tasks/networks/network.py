@@ -252,7 +252,7 @@ class Network(ABC):
         return self.training_logits(whole, x_NI.unsqueeze(0), carried)[0].squeeze(0)
 
     def plain_module(self, parameters: Tensors, state: Tensors) -> tuple[Tensors, Callable[[Tensor], Tensor]]:
-        """Return copies of the parameters of one trial, T = 1, and the function from samples to outputs that a plain loop calls."""
+        """Return copies of one trial's parameters (T = 1) and the function from samples to outputs that a plain loop calls."""
         whole, carried = ({name: t.detach().clone() for name, t in part.items()} for part in (parameters, state))
         leaves = {name: t.requires_grad_() for name, t in whole.items() if name not in self.fixed_parameters}
 
