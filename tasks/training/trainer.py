@@ -50,8 +50,8 @@ class FusedTrainer(PackState):
         if any(bool((t != t[:1]).any()) for t in self.untrained.values() if not t.is_floating_point()):
             raise EngineError("trials have different integer buffers, which generated kernels cannot have")
         self.use(partial(NativeSteps, library=library))
-        if self.network.native_kernels().evaluates:
-            self._native_evaluation = NativeEvaluation(library, self.network, self.plan, self.x_NI, self.labels_N)
+        if self.kernels.evaluates:
+            self._native_evaluation = NativeEvaluation(library, self.kernels, self.plan, self.x_NI, self.labels_N)
 
     def eager_steps(self) -> Steps:
         return EagerSteps(self)

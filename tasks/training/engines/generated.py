@@ -64,14 +64,12 @@ def _source(
     Raises:
         CannotGenerateError: They cannot be generated.
     """
-    if network.fixed_parameters:
-        raise CannotGenerateError("some of its parameters are not trained")
     specs = network.parameter_specs()
     theta_1P, carried = start_trials(network, "normal", [torch.Generator().manual_seed(0)], dtype)
     parameters = {name: tensor[0] for name, tensor in split_parameters(theta_1P, specs).items()}
     state = {name: tensor[0] for name, tensor in carried.items()}
-    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss)
-    groups = {group: number for number, group in enumerate(network.native_kernels().decay_groups)}
+    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss, network.fixed_parameters)
+    groups = {group: number for number, group in enumerate(network.native_kernels(has_classes=False).decay_groups)}
     return generate(
         tile,
         {spec.name: -1 if spec.decay is None else groups[spec.decay] for spec in specs},

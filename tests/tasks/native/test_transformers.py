@@ -1,4 +1,4 @@
-"""Kernels of transformers: their gradient is the eager one, and a trial's numbers do not depend on its pack, on calls or on
+"""Steps generated for built-in transformers: their gradient is the eager one, and a trial's numbers do not depend on its pack, on calls or on
 interruptions.
 """
 
@@ -9,7 +9,8 @@ import random
 import pytest
 import torch
 
-from depthrate.tasks.training.engines.native import native_library
+from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.training.engines.generated import generated_library
 from depthrate.tasks.training.trainer import FusedTrainer
 from tests.support.native_trials import error, gradient, plan_of, taken, transformer_of, trials_of
 
@@ -45,7 +46,11 @@ def trainer_of(network, plan, trials, samples, *, native=False):
     labels_N = torch.randint(network.num_classes, (samples,), generator=generator)
     trainer = FusedTrainer(network, plan, trials, x_NI, labels_N)
     if native:
-        trainer.use_native(native_library(network, plan, lambda: False)[0])
+        counts_K = labels_N.bincount(minlength=network.num_classes).numpy()
+        dataset = Dataset(
+            x_NI.numpy(), labels_N.numpy(), counts_K, vocabulary_size=None if network.patch_dimensions else VOCABULARY
+        )
+        trainer.use_native(generated_library(network, plan, dataset, lambda: False)[0])
     return trainer
 
 
