@@ -186,9 +186,11 @@ def check_first_step(trainer: PackState, make_steps: MakeSteps) -> None:
         eager, other = (_first_trial(trainer, start) for _ in range(2))
         steps, exact = make_steps(other), _first_trial(trainer, start).to_float64()
         losses_T = torch.stack([eager.step(), steps.advance(1, None), exact.step()]).double().squeeze(1)
-        gradients = [g_TP.double() for g_TP in (eager.first_gradient(), steps.gradient(), exact.first_gradient())]
+        gradients = torch.stack(
+            [g.double() for g in (eager.first_gradient(), steps.gradient(), exact.first_gradient())]
+        )
         least = MIN_ERROR[trainer.plan.dtype]
-        passed += _is_as_exact(*losses_T, least) and _is_as_exact(*gradients, least)
+        passed += _is_as_exact(losses_T, least) and _is_as_exact(gradients, least)
         if passed == CHECKED_STARTS:
             return
     raise EngineError(
@@ -206,11 +208,12 @@ def _first_trial(trainer: PackState, start: int) -> PackState:
     return first
 
 
-def _is_as_exact(eager: Tensor, other: Tensor, exact: Tensor, least: float) -> bool:
-    """Return whether another engine's numbers are about as close to float64 as the eager ones, or overflow as these do.
+def _is_as_exact(numbers: Tensor, least: float) -> bool:
+    """Return whether the second of three rows is about as close to the third, exact one as the first, or overflows as it does.
 
     In a network of hundreds of layers, rounding alone changes both by more than a fault might.
     """
+    eager, other, exact = numbers
     if not eager.isfinite().all():
         return torch.equal(eager.isfinite(), other.isfinite())
     eager_error, error = (eager - exact).norm(), (other - exact).norm()
