@@ -1,6 +1,6 @@
 """Generated kernels compared with handwritten ones and with a plain PyTorch loop, in trial-steps per CPU second of a thread.
 
-    python -m benchmarks.generated                # built-in networks: handwritten and generated kernels of the same network
+    python -m benchmarks.generated                # residual networks: handwritten and generated kernels
     python -m benchmarks.generated --modules      # modules: generated kernels and a plain loop
     python -m benchmarks.generated --jax PYTHON   # modules: generated kernels and JAX, in another environment's Python
 
@@ -28,7 +28,6 @@ from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.networks.transformer import Transformer as BuiltInTransformer
 from depthrate.tasks.training.engines.generated import generated_library
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.pack_state import Divergence
@@ -105,33 +104,14 @@ def compare_builtin(rounds: int) -> None:
     """Print the rates of handwritten and generated kernels of built-in networks."""
     x_NI, labels_N = torch.randn(SAMPLES, 64), torch.randint(CLASSES, (SAMPLES,))
     residual: dict[str, Any] = {"width": 64, "input_dimensions": 64, "num_classes": CLASSES, "last_bias": True}
-    cases: dict[str, tuple[ResidualNetwork | BuiltInTransformer, int]] = {
+    cases: dict[str, tuple[ResidualNetwork, int]] = {
         "rn1 8:128": (ResidualNetwork(depth=8, linear_layers=1, pre_norm=False, **residual), 128),
         "rn1 34:128": (ResidualNetwork(depth=34, linear_layers=1, pre_norm=False, **residual), 128),
         "rn2 pre-LN 8:128": (ResidualNetwork(depth=8, linear_layers=2, pre_norm=True, **residual), 128),
     }
-    for name, depth, width, layers, positions, pre_norm, batch in (
-        ("t11 4:128, 4 patches", 4, 64, 1, 4, False, 128),
-        ("t22 pre-LN 4:128, 4 patches", 4, 64, 2, 4, True, 128),
-        ("t22 6:32, 8 patches", 6, 32, 2, 8, False, 32),
-        ("t22 8:128, 16 patches", 8, 64, 2, 16, False, 128),
-    ):
-        transformer = BuiltInTransformer(
-            depth=depth,
-            width=width,
-            attention_layers=layers,
-            mlp_layers=layers,
-            positions=positions,
-            patch_dimensions=64 // positions,
-            vocabulary_size=None,
-            pre_norm=pre_norm,
-            num_classes=CLASSES,
-            last_bias=True,
-        )
-        cases[name] = transformer, batch
     for name, (network, batch) in cases.items():
         kind = type(network)
-        other_kind = type(kind.__name__, (kind,), {"kernels": lambda self: None, "has_generated_steps": True})
+        other_kind = type(kind.__name__, (kind,), {"kernels": lambda self: None})
         fields = {field.name: getattr(network, field.name) for field in dataclasses.fields(kind)}
         other: Network = other_kind(**fields)
         handwritten, _ = native_library(network, plan_of(batch), lambda: False)

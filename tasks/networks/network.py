@@ -222,12 +222,12 @@ class Network(ABC):
         return None
 
     def kernels(self) -> Kernels | None:
-        """Return the handwritten kernels for its steps. Default: None."""
+        """Return the handwritten kernels for its steps, with one class per sample. Default: None."""
         return None
 
-    def native_kernels(self) -> Kernels:
-        """Return the handwritten kernels, or else those generated from its step."""
-        handwritten = self.kernels()
+    def native_kernels(self, has_classes: bool) -> Kernels:
+        """Return the handwritten kernels if each sample has one class, without smoothing, or else the generated ones."""
+        handwritten = self.kernels() if has_classes else None
         if handwritten is not None:
             return handwritten
         groups = sorted({spec.decay for spec in self.parameter_specs() if spec.decay is not None})

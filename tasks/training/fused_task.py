@@ -22,7 +22,7 @@ from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.importing import gc_paused
 from depthrate.tasks.interface import Engine, Interrupted, Params, Task, TaskContext, TrialResult
 from depthrate.tasks.native.compiler import EngineError
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.parameters import ParameterError, changed
 from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size, step_s
 from depthrate.tasks.training.engines.choice import check_precision, native_unsupported_reason, select_engine
@@ -176,8 +176,9 @@ class NetworkTask(FusedTask[Trial]):
 
         trial = self.read(params)
         with suppress(EngineError):
-            kernels = self.network(trial, self.data_shape(trial)).kernels()
-            if kernels is None or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
+            shape = self.pack_shape(trial)
+            kernels = shape.network.native_kernels(shape.has_classes)
+            if kernels.family == GENERATED or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
                 return
             constants = {"NUMBER": NUMBERS[trial.dtype], **kernels.constants}
 

@@ -142,8 +142,7 @@ class TrainingPack:
         """Whether polish runs in kernels with native steps. Otherwise it runs eagerly."""
         if self.training.polish is None:
             return False
-        kernels = self.trainer.network.kernels() if isinstance(self.trainer, FusedTrainer) else None
-        return kernels is not None and kernels.can_smooth
+        return isinstance(self.trainer, FusedTrainer) and self.trainer.kernels.can_smooth
 
     def train(self) -> None:
         """Train to the end, then polish if requested, measuring along the way."""

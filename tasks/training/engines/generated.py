@@ -4,19 +4,22 @@ Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parame
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.interface import SharedLibraries
-from depthrate.tasks.native.build import NUMBERS, load_library
+from depthrate.tasks.native.build import NUMBERS, cached_source, load_library
 from depthrate.tasks.native.compiler import EngineError
+from depthrate.tasks.native.generated import trace
 from depthrate.tasks.native.generated.errors import CannotGenerateError
 from depthrate.tasks.native.generated.generate import generate, tile_samples
 from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Library
+from depthrate.tasks.networks import operations
 from depthrate.tasks.networks.flat_parameters import split_parameters, start_trials
 from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.training.training_plan import TrainingPlan
@@ -59,19 +62,38 @@ def generated_library(
 def _source(
     network: Network, dtype: torch.dtype, loss: str, samples: int, data: DataShape, label_smoothing: float
 ) -> str:
-    """Return the source of a network's kernels.
+    """Return the source of a network's kernels. That of a built-in network, whose fields determine its step, is cached on disk.
 
     Raises:
         CannotGenerateError: They cannot be generated.
     """
-    if network.fixed_parameters:
-        raise CannotGenerateError("some of its parameters are not trained")
+
+    def make() -> str:
+        return _generate(network, dtype, loss, samples, data, label_smoothing)
+
+    if not network.has_generated_steps:
+        return make()
+    read = (data.num_inputs, data.vocabulary_size, data.has_targets)
+    parts = (network, dtype, loss, samples, *read, label_smoothing, torch.__version__)
+    return cached_source([*map(repr, parts), *_code()], make)
+
+
+@cache
+def _code() -> list[str]:
+    """Return the code that determines the sources of built-in networks."""
+    folders = (Path(module).parent for module in (__file__, operations.__file__, trace.__file__))
+    return [path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.py"))]
+
+
+def _generate(
+    network: Network, dtype: torch.dtype, loss: str, samples: int, data: DataShape, label_smoothing: float
+) -> str:
     specs = network.parameter_specs()
     theta_1P, carried = start_trials(network, "normal", [torch.Generator().manual_seed(0)], dtype)
     parameters = {name: tensor[0] for name, tensor in split_parameters(theta_1P, specs).items()}
     state = {name: tensor[0] for name, tensor in carried.items()}
-    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss)
-    groups = {group: number for number, group in enumerate(network.native_kernels().decay_groups)}
+    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss, network.fixed_parameters)
+    groups = {group: number for number, group in enumerate(network.native_kernels(has_classes=False).decay_groups)}
     return generate(
         tile,
         {spec.name: -1 if spec.decay is None else groups[spec.decay] for spec in specs},

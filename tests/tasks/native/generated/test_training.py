@@ -174,8 +174,19 @@ def test_pack_of_five_is_its_trials_alone_and_resumed(folder):
         ("next_token", {**NEXT_TOKEN, "batch_size": 16}),
         ("next_token", {**NEXT_TOKEN, "batch_size": None}),
         ("collapse", {**COLLAPSE, "label_smoothing": 0.1, "weight_decay": 0.01}),
+        ("regression", {**REGRESSION, "arch": "rn2", "depth": 3, "width": 12, "weight_decay": 0.01}),
+        ("next_token", {**NEXT_TOKEN, "arch": "t12", "depth": 2, "width": 9, "weight_decay": 0.01}),
+        (
+            "collapse",
+            {**COLLAPSE, "arch": "rn1", "depth": 3, "width": 10, "label_smoothing": 0.1, "train_embedding": False},
+        ),
+        ("collapse", {**COLLAPSE, "arch": "t21", "depth": 2, "width": 10, "optimizer": "adam", "clip_norm": 0.1}),
+        ("collapse", {**COLLAPSE, "arch": "t11", "depth": 2, "width": 10, "train_embedding": False, "norm": "pre"}),
     ],
-    ids=["regression", "next token", "next token, one batch", "smoothed"],
+    ids=[
+        *("regression", "next token", "next token, one batch", "smoothed"),
+        *("rn2 regression", "t12 next token", "rn1 smoothed", "t21", "t11 with a fixed embedding"),
+    ],
 )
 def test_tasks_train_natively_as_eagerly(folder, task, params):
     loaded, trials = pack_of(folder, task, seeds=2, dtype="float64", **params)
