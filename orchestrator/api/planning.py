@@ -152,18 +152,17 @@ def measure_shapes(planned: PlannedSweep) -> tuple[list[tuple[Pack, Engine, floa
     Raises:
         ValueError: They do not run on a CPU of this machine, or cannot be measured.
     """
-    plan, target = planned.plan, planned.target
+    task, packs, target, estimates = planned.plan.checked.task, planned.plan.packs, planned.target, planned.estimates
     if target.device != "cpu" or not target.is_local:
         raise OptionError(
             f"--measure takes steps on a CPU core of this machine, but the sweep would run elsewhere ({target.summary()}). Add "
             "--executor local --device cpu, or run one pack there: depthrate run SWEEP --pilot"
         )
-    estimates, task = planned.estimates, plan.checked.task
-    shapes = sorted(one_of_each_shape(plan.packs, task), key=lambda pack: -(estimates.steps_per_s(pack) or 0.0))
+    shapes = sorted(one_of_each_shape(packs, task), key=lambda pack: -(estimates.steps_per_s(pack) or 0.0))
     started, data = time.monotonic(), open_data_folder()
     measured: list[tuple[Pack, Engine, float, float]] = []
     for pack in (shapes[index] for index in sorted({0, len(shapes) // 2, len(shapes) - 1})):
         if not measured or time.monotonic() < started + MAX_START_S:
-            trials = [trial.params for trial in pack.trials]
-            measured.append((pack, *task.measure_speed(trials, estimates.requested_engine, data, SIDE_S)))
+            params, engine = [trial.params for trial in pack.trials], estimates.requested_engine
+            measured.append((pack, *task.measure_speed(params, engine, data, SIDE_S)))
     return measured, len(shapes)

@@ -6,6 +6,7 @@ Shapes: N samples, B batch, I input dimensions.
 import dataclasses
 import itertools
 import logging
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,7 +50,9 @@ def measure_speed(training: NetworkTraining, requested: Engine, seconds: float) 
             next(plain)
             return 1
 
-        return engine, _steps_per_s(advance, seconds), _steps_per_s(take_plain, seconds)
+        rounds = [(_steps_per_s(advance, seconds / 3), _steps_per_s(take_plain, seconds / 3)) for _ in range(3)]
+        rate, plain_rate = (statistics.median(rates) for rates in zip(*rounds, strict=True))
+        return engine, rate, plain_rate
 
 
 def _steps_per_s(take: Callable[[], int], seconds: float) -> float:
