@@ -2,6 +2,7 @@
 
     python -m benchmarks.generated                # residual networks: handwritten and generated kernels
     python -m benchmarks.generated --modules      # modules: generated kernels and a plain loop
+    python -m benchmarks.generated --jax PYTHON   # modules: generated kernels and JAX, in another environment's Python
 
 Sides alternate, and the median ratio of the rounds is reported.
 """
@@ -9,9 +10,11 @@ Sides alternate, and the median ratio of the rounds is reported.
 import argparse
 import dataclasses
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.own_networks import Net, Transformer
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.module import ModuleNetwork
@@ -193,13 +197,47 @@ def compare_modules(rounds: int) -> None:
         )
 
 
+def jax_rate(python: str, module: str, depth: int, width: int, batch: int | None) -> float:
+    """Return the rate of the same network in JAX."""
+    words = [python, str(Path(__file__).with_name("jax_steps.py")), module, depth, width, batch or 0]
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def compare_jax(python: str, rounds: int) -> None:
+    """Print the rates of generated kernels of modules and of JAX."""
+    x_NI, labels_N = torch.randn(SAMPLES, 64), torch.randint(CLASSES, (SAMPLES,))
+    for make, depth, width, batch in (
+        (Net, 3, 64, 32),
+        (Net, 8, 64, 128),
+        (Net, 8, 64, None),
+        (Transformer, 1, 32, 32),
+        (Transformer, 2, 32, 32),
+    ):
+        data = DataShape(num_samples=SAMPLES, sample_shape=(64,), num_classes=CLASSES)
+        arguments = {"depth": depth, "width": width}
+        network = ModuleNetwork(make=make, name=make.__name__, arguments=arguments, data=data)
+        library, _ = generated_of(network, batch, x_NI, (64,))
+        report(
+            f"{make.__name__} {depth} x {width}, batch {batch or 'full'}",
+            ("generated", "jax"),
+            partial(kernels_rate, network, library, batch, x_NI, labels_N),
+            partial(jax_rate, python, make.__name__, depth, width, batch),
+            rounds,
+        )
+
+
 def main() -> None:
     """Print a row per network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modules", action="store_true")
+    parser.add_argument("--jax", metavar="PYTHON", help="Python of an environment with JAX")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.jax:
+        compare_jax(given.jax, given.rounds)
+        return
     (compare_modules if given.modules else compare_builtin)(given.rounds)
 
 

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
 from depthrate.tasks.data.dataset import DataShape
@@ -181,15 +181,25 @@ class ModuleNetwork(Network):
 
     def _run_alone(self, seed: int, state: Tensors, x_NI: Tensor, is_training: bool) -> tuple[Tensor, Tensor]:
         """Return output and gradients of a new module's step from its initial parameters, as torch computes them."""
-        module = build_module(self.make, self.arguments, seed, self.name, self.data).to(getattr(torch, self.dtype))
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if name in state:
-                tensor.data.copy_(state[name])
-        leaves = {name: dict(module.named_parameters())[name] for name in self.report.training.trained}
+        module, leaves = self._own_module(seed, state)
         with _seeded(state.get(DRAWS)), attention_by_modules():
             output = run_module(module.train(is_training), x_NI.reshape(len(x_NI), *self.data.sample_shape))
             gradients = gradients_of(output.square().sum(), leaves, some_unused=True)
         return output, torch.cat([gradient.flatten() for gradient in gradients])
+
+    def _own_module(self, seed: int, values: Tensors) -> tuple[nn.Module, dict[str, Tensor]]:
+        """Return a new module, initialised under a seed but for these tensors, and its trained parameters."""
+        module = build_module(self.make, self.arguments, seed, self.name, self.data).to(getattr(torch, self.dtype))
+        parameters = dict(module.named_parameters())
+        for name, tensor in (*parameters.items(), *module.named_buffers()):
+            if name in values:
+                tensor.data.copy_(values[name])
+        return module, {name: parameters[name] for name in self.report.training.trained}
+
+    def plain_module(self, parameters: Tensors, state: Tensors) -> tuple[Tensors, Callable[[Tensor], Tensor]]:
+        module, leaves = self._own_module(0, {name: t[0] for name, t in {**parameters, **state}.items()})
+        module.train()
+        return leaves, lambda x_NI: run_module(module, x_NI.reshape(len(x_NI), *self.data.sample_shape))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         self._prepare(x_TNI, is_training=False)

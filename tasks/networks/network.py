@@ -251,6 +251,18 @@ class Network(ABC):
         whole, carried = ({name: t.unsqueeze(0) for name, t in part.items()} for part in (parameters, state))
         return self.training_logits(whole, x_NI.unsqueeze(0), carried)[0].squeeze(0)
 
+    def plain_module(self, parameters: Tensors, state: Tensors) -> tuple[Tensors, Callable[[Tensor], Tensor]]:
+        """Return copies of one trial's parameters (T = 1) and the function from samples to outputs that a plain loop calls."""
+        whole, carried = ({name: t.detach().clone() for name, t in part.items()} for part in (parameters, state))
+        leaves = {name: t.requires_grad_() for name, t in whole.items() if name not in self.fixed_parameters}
+
+        def call(x_NI: Tensor) -> Tensor:
+            logits_1NK, after = self.training_logits(whole, x_NI.unsqueeze(0), carried)
+            carried.update({name: tensor.detach() for name, tensor in after.items()})
+            return logits_1NK[0]
+
+        return leaves, call
+
     @abstractmethod
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the features [T, N, *shape] layer by layer, in evaluation mode, in the order of `layers`.
