@@ -95,8 +95,8 @@ def load_library(
         raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}. Make both agree.") from error
 
 
-def cached_source(parts: Sequence[str], make: Callable[[], str]) -> str:
-    """Return the source generated from these parts, from the cache if it is there.
+def cached_source(parts: Sequence[str], make: Callable[[], str], *, is_fresh: bool = False) -> str:
+    """Return the source generated from these parts, from the cache if it is there and need not be fresh.
 
     Raises:
         EngineError: The cache cannot be used.
@@ -105,7 +105,11 @@ def cached_source(parts: Sequence[str], make: Callable[[], str]) -> str:
     try:
         name = f"source-{_digest(chr(0).join(parts).encode())}"
         for path in folder.glob(f"{name}-*.cpp"):
-            if is_private_file(path) and _is_intact(path.name, content := read_regular(path, MAX_BYTES)):
+            if (
+                not is_fresh
+                and is_private_file(path)
+                and _is_intact(path.name, content := read_regular(path, MAX_BYTES))
+            ):
                 return content.decode()
             _discard(path)
         source = make()

@@ -12,10 +12,12 @@ import copy
 import fnmatch
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,7 +45,7 @@ DRAWS = "random numbers drawn"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModuleNetwork(Network):
-    """A module returned by `make(**arguments)`. Always eager, since its code is the user's.
+    """A module returned by `make(**arguments)`.
 
     Layers are the outputs of the measured modules, call by call, numbered from 1 in call order, and the input
     of the last linear map. Decay groups: `last` for that map's weight, `hidden` for the others selected by `decayed`.
@@ -220,6 +222,14 @@ class ModuleNetwork(Network):
             return self._over_trials(self._call, parameters, state, x_TNI), state
         logits_TNK = self._over_trials(step, parameters, state, x_TNI)
         return logits_TNK, {name: torch.stack([after[name] for after in states]) for name in state}
+
+    def step_texts(self) -> list[str]:
+        """Return what the module is made of, with the files of its classes. Functions in other files are not included."""
+        classes = {cls for part in self.report.module.modules() for cls in type(part).__mro__}
+        names = {self.make.__module__, *(cls.__module__ for cls in classes)}
+        files = [getattr(sys.modules.get(name), "__file__", None) for name in names if not name.startswith("torch.")]
+        texts = [Path(file).read_text(encoding="utf-8", errors="replace") for file in files if file is not None]
+        return [self.name, repr(sorted(self.arguments.items())), repr(self.data.sample_shape), *sorted(texts)]
 
     def step_logits(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
         training = self.report.training

@@ -221,6 +221,10 @@ class Network(ABC):
         """Return a trial's initial parameters [P], flat, and its state, or None if `init` draws them."""
         return None
 
+    def step_texts(self) -> list[str]:
+        """Return texts that differ for networks with different steps, in addition to this package's code."""
+        return [repr(self)]
+
     def kernels(self) -> Kernels | None:
         """Return the handwritten kernels for its steps, with one class per sample. Default: None."""
         return None

@@ -89,9 +89,11 @@ class Training(ABC):
 
     @abstractmethod
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, *, is_fresh: bool = False
     ) -> tuple[Library, float]:
         """Load the kernels of the steps. Also return the seconds spent building or waiting.
+
+        `is_fresh`: Whether generated kernels are generated again if they are cached.
 
         Raises:
             EngineError: As `load_library`.
@@ -166,11 +168,11 @@ class NetworkTraining(Training):
         return self.network.native_kernels(self._shape.has_classes).family != GENERATED
 
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, *, is_fresh: bool = False
     ) -> tuple[Library, float]:
         if self._has_handwritten_kernels:
             return native_library(self.network, self.plan, should_stop, shared)
-        return generated_library(self.network, self.plan, self.dataset, should_stop, shared)
+        return generated_library(self.network, self.plan, self.dataset, should_stop, shared, is_fresh=is_fresh)
 
     @property
     def may_lack_kernels(self) -> bool:

@@ -126,7 +126,15 @@ class TrainingPack:
         build = self.context.should_stop, self.context.libraries
         if not self.is_trained:
             library, compile_s = self.training.native_library(*build)
-            trainer.use_native(library)
+            try:
+                trainer.use_native(library)
+            except EngineError:
+                if not self.training.may_lack_kernels:
+                    raise
+                # code that the cached source does not depend on may have changed
+                library, again_s = self.training.native_library(*build, is_fresh=True)
+                trainer.use_native(library)
+                compile_s += again_s
         if self._can_polish_natively:
             assert polish is not None and isinstance(trainer, FusedTrainer)
             self._polish_library, polish_s = smoothed_library(trainer.network, polish, *build)

@@ -82,4 +82,4 @@ def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
         return None
     from depthrate.tasks.training.engines.generated import generation_fault  # imports torch
 
-    return generation_fault(network, shape.data, shape.dtype)
+    return generation_fault(network, shape.data, shape.dtype, shape.batch_size, shape.label_smoothing)

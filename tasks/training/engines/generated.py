@@ -26,11 +26,13 @@ from depthrate.tasks.training.training_plan import TrainingPlan
 
 
 @lru_cache(maxsize=256)
-def generation_fault(network: Network, data: DataShape, dtype: str) -> str | None:
+def generation_fault(
+    network: Network, data: DataShape, dtype: str, batch_size: int | None = None, label_smoothing: float = 0.0
+) -> str | None:
     """Return the reason why no steps can be generated for a network on data of a shape, or None if they can."""
     try:
-        samples = tile_samples(data.num_samples, network.rows_per_sample)
-        _source(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", samples, data, 0.0)
+        samples = tile_samples(batch_size or data.num_samples, network.rows_per_sample)
+        _source(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", samples, data, label_smoothing)
     except CannotGenerateError as error:
         return str(error)
     return None
@@ -42,8 +44,12 @@ def generated_library(
     dataset: Dataset,
     should_stop: Callable[[], bool],
     shared: SharedLibraries | None = None,
+    *,
+    is_fresh: bool = False,
 ) -> tuple[Library, float]:
     """Load the kernels generated for a network. Also return the seconds spent building or waiting.
+
+    `is_fresh`: Whether the source is generated again if it is cached, because the cached one does not compute the step.
 
     Raises:
         EngineError: As `load_library`, or kernels cannot be generated.
@@ -51,7 +57,7 @@ def generated_library(
     """
     try:
         samples = tile_samples(plan.batch_size or dataset.shape.num_samples, network.rows_per_sample)
-        source = _source(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing)
+        source = _source(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing, is_fresh)
     except CannotGenerateError as error:
         raise EngineError(f"no kernels can be generated for the network: {error}") from error
     constants = {"NUMBER": NUMBERS[plan.dtype_name]}
@@ -60,9 +66,15 @@ def generated_library(
 
 @lru_cache(maxsize=64)
 def _source(
-    network: Network, dtype: torch.dtype, loss: str, samples: int, data: DataShape, label_smoothing: float
+    network: Network,
+    dtype: torch.dtype,
+    loss: str,
+    samples: int,
+    data: DataShape,
+    label_smoothing: float,
+    is_fresh: bool = False,
 ) -> str:
-    """Return the source of a network's kernels. That of a built-in network, whose fields determine its step, is cached on disk.
+    """Return the source of a network's kernels, from the cache on disk if it is there.
 
     Raises:
         CannotGenerateError: They cannot be generated.
@@ -71,16 +83,14 @@ def _source(
     def make() -> str:
         return _generate(network, dtype, loss, samples, data, label_smoothing)
 
-    if not network.has_generated_steps:
-        return make()
     read = (data.num_inputs, data.vocabulary_size, data.has_targets)
-    parts = (network, dtype, loss, samples, *read, label_smoothing, torch.__version__)
-    return cached_source([*map(repr, parts), *_code()], make)
+    parts = (dtype, loss, samples, *read, label_smoothing, torch.__version__)
+    return cached_source([*map(repr, parts), *network.step_texts(), *_code()], make, is_fresh=is_fresh)
 
 
 @cache
 def _code() -> list[str]:
-    """Return the code that determines the sources of built-in networks."""
+    """Return this package's code that determines sources."""
     folders = (Path(module).parent for module in (__file__, operations.__file__, trace.__file__))
     return [path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.py"))]
 
