@@ -1,16 +1,17 @@
-"""The whole command beside a script of one's own: 16 trials of L-RN1 through `depthrate run`, start-up and all.
+"""The whole command beside a script of one's own: a sweep through `depthrate run`, start-up and all.
 
-    python benchmarks/command.py                       # 3,000 steps of batch 128, and full batches of 1,437 rows
-    python benchmarks/command.py --batch 128 --rounds 5 --engine native --warm
-    python benchmarks/command.py --batch 128 --steps 12000
-    python benchmarks/command.py --own                     # the script's network as a user's module
-    python benchmarks/command.py --batch 128 --parts       # where the command's processor seconds go, by cProfile
+    python benchmarks/command.py                           # L-RN1: 3,000 steps of batch 128, and full batches of 1,430 rows
+    python benchmarks/command.py --only "batch 128" --rounds 5 --engine native --warm
+    python benchmarks/command.py --only "batch 128" --parts    # where the command's processor seconds go, by cProfile
+    python benchmarks/command.py --own                     # networks as users' modules, at full length: hours
+    python benchmarks/command.py --own --plain-steps 1000  # the script takes 1,000 steps, and its loop is scaled
+    python benchmarks/command.py --own --steps 300 --warm  # short sweeps with kernels in the cache
 
-The script trains the same networks with torch.nn modules and torch.optim, one trial after another in as many processes as
+The script trains the same networks on the same samples with torch.optim, one trial after another in as many processes as
 there are cores; it measures nothing and keeps nothing. Ours plans, trains, measures every layer at log-spaced steps, commits
 and says what it did; with the defaults and a cold cache, unless an engine is named or `--warm` has what is built kept from
 a round before the first. Sides alternate; medians are reported, of wall seconds and of processor seconds of all
-processes.
+processes. With fewer steps, the script's seconds outside its loop count once, and those of its loop in proportion.
 """
 
 import argparse
@@ -24,43 +25,109 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-TRIALS, DEPTH, WIDTH = 16, 8, 64
-STEPS = {128: 3000, 1437: 600}
-"""Batch -> steps; a batch of 1,437 is the whole training set, as in the trials of a full batch."""
-DIGITS = Path(__file__).parents[1] / "tasks/data/digits.npz"
+import numpy as np
+
+from depthrate.storage.files.data_folder import open_data_folder
+from depthrate.tasks.supervised.task import COLLAPSE, NEXT_TOKEN
+
+NETWORKS = Path(__file__).with_name("own_networks.py")
+DIGITS = {"dataset": "digits", "samples_per_class": 143}
+"""1,430 samples, equally many of each class."""
+TOKENS = {"dataset": "markov", "vocabulary_size": 64, "context_length": 16, "samples": 1024}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A sweep of one shape, and the module that the script trains."""
+
+    make: str
+    """Name in own_networks.py."""
+    depth: int
+    width: int
+    steps: int
+    batch: int | None
+    """None: full batches."""
+    trials: int = 16
+    optimizer: str = "sgd"
+    lr: float = 0.05
+    arch: str | None = None
+    """Built-in network in place of the module in our sweep."""
+    has_tokens: bool = False
+
+    def sweep(self, engine: str) -> dict[str, Any]:
+        """Return our sweep."""
+        own = {"arch": f"{NETWORKS}:{self.make}"}
+        return {
+            "name": "s",
+            "task": "next_token" if self.has_tokens else "collapse",
+            "params": (own if self.arch is None else {"arch": self.arch})
+            | (TOKENS if self.has_tokens else DIGITS)
+            | {"depth": self.depth, "width": self.width, "lr": self.lr, "steps": self.steps}
+            | {"optimizer": self.optimizer, "weight_decay": 0.005, "schedule": "cosine"}
+            | ({} if self.batch is None else {"batch_size": self.batch}),
+            "seeds": self.trials,
+            "engine": engine,
+        }
+
+    def write_samples(self, path: Path) -> None:
+        """Write the samples of the sweep for the script."""
+        task = NEXT_TOKEN if self.has_tokens else COLLAPSE
+        data = TOKENS if self.has_tokens else DIGITS
+        trial = task.read(task.schema.fill({"arch": "t11", "depth": 1, "steps": 1, **data}))
+        dataset = task.load(trial, open_data_folder())
+        x_NI = dataset.x_NI if self.has_tokens else dataset.x_NI.astype(np.float32)
+        np.savez(path, x=x_NI.reshape(-1, *dataset.shape.sample_shape), y=dataset.labels_N)
+
+
+BUILT_IN = {
+    "batch 128": Part(make="Net", arch="rn1", depth=8, width=64, batch=128, steps=3000),
+    "full batch": Part(make="Net", arch="rn1", depth=8, width=64, batch=None, steps=600),
+}
+SMALL: dict[str, Any] = {"depth": 2, "width": 32, "batch": 32, "trials": 8, "steps": 10_000}
+OWN = {
+    "Net 8:128": Part(make="Net", depth=8, width=64, batch=128, steps=20_000),
+    "Net 8:128 adam": Part(make="Net", depth=8, width=64, batch=128, steps=20_000, optimizer="adam", lr=0.001),
+    "Net full batch": Part(make="Net", depth=8, width=64, batch=None, steps=2000),
+    "transformer": Part(make="Transformer", **SMALL),
+    "vit": Part(make="vit", **SMALL),
+    "gpt2": Part(make="gpt2", has_tokens=True, **SMALL),
+    "llama": Part(make="llama", has_tokens=True, **SMALL),
+}
 SCRIPT = """
+import importlib.util
+import json
 import sys
+import time
+
 import numpy as np
 import torch
 from torch import nn
 
 torch.set_num_threads(1)
 torch.set_flush_denormal(True)
-digits = np.load(sys.argv[1])
-batch, steps, *seeds = map(int, sys.argv[2:])
-x, labels = (torch.tensor(digits[name].astype(kind)) for name, kind in (("images_NI", "f8"), ("labels_N", "i8")))
-x, labels = x.float()[:1437], labels[:1437]
-x = (x - x.mean()) / x.std()
+file, make, depth, width, samples, batch, steps, optimizer, lr, *seeds = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("networks", file)
+networks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(networks)
+data = np.load(samples)
+x, labels = torch.tensor(data["x"]), torch.tensor(data["y"].astype("i8"))
+batch, steps = int(batch), int(steps)
+wall_s = cpu_s = 0.0
 
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear, self.norm = nn.Linear(64, 64), nn.LayerNorm(64, elementwise_affine=False)
-
-    def forward(self, h):
-        return self.norm(h + torch.relu(self.linear(h)))
-
-
-for seed in seeds:
+for seed in map(int, seeds):
     torch.manual_seed(seed)
-    first = [nn.Linear(64, 64), nn.LayerNorm(64, elementwise_affine=False)]
-    model = nn.Sequential(*first, *[Block() for _ in range(7)], nn.Linear(64, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.005)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    model = getattr(networks, make)(int(depth), int(width))
+    if optimizer == "adam":
+        update = torch.optim.Adam(model.parameters(), lr=float(lr), weight_decay=0.005)
+    else:
+        update = torch.optim.SGD(model.parameters(), lr=float(lr), momentum=0.9, weight_decay=0.005)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(update, steps)
     order, position = torch.randperm(len(x)), 0
+    started, cpu_started = time.perf_counter(), time.process_time()
     for _ in range(steps):
         if batch < len(x):
             if position + batch > len(x):
@@ -70,33 +137,16 @@ for seed in seeds:
             inputs, targets = x[rows], labels[rows]
         else:
             inputs, targets = x, labels
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
+        update.zero_grad()
+        output = model(inputs)
+        output = getattr(output, "logits", output)
+        nn.functional.cross_entropy(output.flatten(0, -2), targets.flatten()).backward()
+        update.step()
         schedule.step()
+    wall_s += time.perf_counter() - started
+    cpu_s += time.process_time() - cpu_started
+print(json.dumps([wall_s, cpu_s]))
 """
-
-
-OWN = """
-import torch
-from torch import nn
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.linear, self.norm = nn.Linear(width, width), nn.LayerNorm(width, elementwise_affine=False)
-
-    def forward(self, h):
-        return self.norm(h + torch.relu(self.linear(h)))
-
-
-class Net(nn.Sequential):
-    def __init__(self, depth, width):
-        first = [nn.Linear(64, width), nn.LayerNorm(width, elementwise_affine=False)]
-        super().__init__(*first, *[Block(width) for _ in range(depth - 1)], nn.Linear(width, 10))
-"""
-"""The script's network in a user's file."""
 
 
 PROFILER = """
@@ -129,14 +179,14 @@ PARTS = {
 """Part -> file and function whose processor seconds it sums, callees included."""
 
 
-def print_parts(batch: int, engine: str, own_network: str) -> None:
+def print_parts(part: Part, engine: str) -> None:
     """Run the command once with a cold cache under cProfile, and print the processor seconds of its parts."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(PROFILER)
         paths = os.pathsep.join([name, *filter(None, [os.environ.get("PYTHONPATH")])])
-        variables = {"OWN": own_network, "PARTS": name, "PYTHONPATH": paths}
-        ours(batch, folder, len(os.sched_getaffinity(0)), folder / "cache", engine, **variables)
+        variables = {"PARTS": name, "PYTHONPATH": paths}
+        ours(part, folder, len(os.sched_getaffinity(0)), folder / "cache", engine, **variables)
         seconds: dict[str, float] = defaultdict(float)
         for path in folder.glob("*.json"):
             own_s, children_s = json.loads(path.read_text())
@@ -151,46 +201,48 @@ def print_parts(batch: int, engine: str, own_network: str) -> None:
                 else "other"
             )
             parts = {
-                part: sum(s for (file, _, name), s in cumulative.items() if file.endswith(end) and name == function)
-                for part, (end, function) in PARTS.items()
-                if part.startswith(kind)
+                item: sum(s for (file, _, name), s in cumulative.items() if file.endswith(end) and name == function)
+                for item, (end, function) in PARTS.items()
+                if item.startswith(kind)
             }
-            for part, part_s in parts.items():
-                seconds[part] += part_s
+            for item, part_s in parts.items():
+                seconds[item] += part_s
             main_s = stats.total_tt  # type: ignore[attr-defined]
             seconds[f"{kind}: rest of the main thread"] += main_s - sum(parts.values())
             seconds[f"{kind}: other threads, start and end"] += own_s - main_s
             if kind == "worker":
                 seconds["worker: building kernels (child processes)"] += children_s
         total_s = sum(seconds.values())
-        for part, part_s in sorted(seconds.items(), key=lambda item: -item[1]):
-            print(f"{part_s:7.2f} s {part_s / total_s:6.1%}  {part}")
+        for item, item_s in sorted(seconds.items(), key=lambda item: -item[1]):
+            print(f"{item_s:7.2f} s {item_s / total_s:6.1%}  {item}")
         print(f"{total_s:7.2f} s         all processes, the profiler's own cost included")
 
 
-def plain(batch: int, cores: int) -> None:
-    """Run the script in a process a core."""
-    seeds = [[str(seed) for seed in range(core, TRIALS, cores)] for core in range(cores)]
-    words = [[sys.executable, "-c", SCRIPT, str(DIGITS), str(batch), str(STEPS[batch]), *seed] for seed in seeds]
-    for process in [subprocess.Popen(word, env={**os.environ, "OMP_NUM_THREADS": "1"}) for word in words]:
-        assert process.wait() == 0
+def plain(part: Part, samples: Path, cores: int, steps: int) -> tuple[float, float]:
+    """Run the script in a process per core, and return the wall and the processor seconds of all its steps but these."""
+    batch = 10**9 if part.batch is None else part.batch
+    words = [NETWORKS, part.make, part.depth, part.width, samples, batch, steps, part.optimizer, part.lr]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, *map(str, [*words, *range(core, part.trials, cores)])],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for core in range(cores)
+    ]
+    loops = []
+    for process in processes:
+        output, _ = process.communicate()
+        assert process.returncode == 0
+        loops.append(json.loads(output))
+    left = part.steps / steps - 1
+    return left * max(wall_s for wall_s, _ in loops), left * sum(cpu_s for _, cpu_s in loops)
 
 
-def ours(batch: int, folder: Path, cores: int, cache: Path, engine: str, **variables: str) -> None:
+def ours(part: Part, folder: Path, cores: int, cache: Path, engine: str, **variables: str) -> None:
     """Run the command on a new store, with these environment variables."""
-    full, own = batch >= 1437, variables.pop("OWN", "")
-    (folder / "net.py").write_text(OWN)
-    sweep = {
-        "name": "s",
-        "task": "collapse",
-        # 143 samples of each of ten classes: as many rows as the script's, but for seven
-        "params": ({"arch": "./net.py:Net", "flat_inputs": True} if own else {"arch": "rn1"})
-        | {"depth": DEPTH, "width": WIDTH, "samples_per_class": 143, "lr": 0.05, "steps": STEPS[batch]}
-        | ({} if full else {"batch_size": batch}),
-        "seeds": TRIALS,
-        "engine": engine,
-    }  # fmt: skip
-    (folder / "s.yaml").write_text(json.dumps(sweep))
+    (folder / "s.yaml").write_text(json.dumps(part.sweep(engine)))
     words = ["run", str(folder / "s.yaml"), "--store", str(folder / "store"), "--workers", str(cores)]
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), **variables}
     done = subprocess.run(
@@ -199,54 +251,66 @@ def ours(batch: int, folder: Path, cores: int, cache: Path, engine: str, **varia
     assert done.returncode == 0, done.stderr
 
 
-def measured(side: str, batch: int, cache: Path, engine: str, own: str) -> tuple[float, float]:
+def measured(side: str, part: Part, cache: Path, engine: str, samples: Path, steps: int) -> tuple[float, float]:
     """Return the wall seconds and the processor seconds that a side takes."""
-    cores = len(os.sched_getaffinity(0))
+    cores, more_wall_s, more_cpu_s = len(os.sched_getaffinity(0)), 0.0, 0.0
     with tempfile.TemporaryDirectory() as name:
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         if side == "plain":
-            plain(batch, cores)
+            more_wall_s, more_cpu_s = plain(part, samples, cores, steps)
         else:
-            ours(batch, Path(name), cores, cache, engine, OWN=own)
+            ours(part, Path(name), cores, cache, engine)
         wall_s, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall_s + more_wall_s, cpu_s + more_cpu_s
+
+
+def compare(name: str, part: Part, given: argparse.Namespace, folder: Path) -> None:
+    """Measure a part, and print its line."""
+    samples = folder / f"{part.make}.npz"
+    part.write_samples(samples)
+    steps = min(given.plain_steps or part.steps, part.steps)
+    found: dict[str, list[tuple[float, float]]] = {"plain": [], "ours": []}
+    if given.warm:
+        measured("ours", part, folder / name, given.engine, samples, steps)
+    for number in range(given.rounds):
+        for side, rows in found.items():
+            cache = folder / (name if given.warm else f"{name}-{number}")
+            rows.append(measured(side, part, cache, given.engine, samples, steps))
+    (plain_s, plain_cpu), (ours_s, ours_cpu) = (
+        [statistics.median(row[kind] for row in rows) for kind in (0, 1)] for rows in found.values()
+    )
+    ratios = [one[0] / other[0] for one, other in zip(*found.values(), strict=True)]
+    scaled = "" if steps == part.steps else f", its loop scaled from {steps:,} steps"
+    print(
+        f"{name}, {part.steps:,} steps, {part.trials} trials, {'warm' if given.warm else 'cold'}: plain {plain_s:.1f} s "
+        f"({plain_cpu:.1f} of processors{scaled}), ours {ours_s:.1f} s ({ours_cpu:.1f}): {plain_s / ours_s:.2f} times as fast "
+        f"({min(ratios):.2f} to {max(ratios):.2f}), {plain_cpu / ours_cpu:.2f} a processor second",
+        flush=True,
+    )
 
 
 def main() -> None:
-    """Print a row a batch size."""
+    """Print a line per part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, choices=STEPS, action="append")
+    parser.add_argument("--own", action="store_true", help="train users' modules")
+    parser.add_argument("--only", choices=[*BUILT_IN, *OWN], action="append", help="may be repeated")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--warm", action="store_true")
-    parser.add_argument("--steps", type=int, help="in place of 3,000 and 600")
-    parser.add_argument("--own", action="store_const", const="own", default="", help="train a user's module")
+    parser.add_argument("--steps", type=int, help="in place of those of the part")
+    parser.add_argument("--plain-steps", type=int, help="steps that the script takes of each trial. Default: all")
     parser.add_argument("--parts", action="store_true")
     given = parser.parse_args()
-    if given.steps:
-        STEPS.update(dict.fromkeys(STEPS, given.steps))
-    if given.parts:
-        for batch in given.batch or STEPS:
-            print_parts(batch, given.engine, given.own)
-        return
-    with tempfile.TemporaryDirectory() as kept:
-        for batch in given.batch or STEPS:
-            found: dict[str, list[tuple[float, float]]] = {"plain": [], "ours": []}
-            if given.warm:
-                measured("ours", batch, Path(kept), given.engine, given.own)
-            for number in range(given.rounds):
-                for side, rows in found.items():
-                    cache = Path(kept) if given.warm else Path(kept) / f"{batch}-{number}"
-                    rows.append(measured(side, batch, cache, given.engine, given.own))
-            (plain_s, plain_cpu), (ours_s, ours_cpu) = (
-                [statistics.median(row[kind] for row in rows) for kind in (0, 1)] for rows in found.values()
-            )
-            print(
-                f"batch {batch}, {STEPS[batch]} steps, {TRIALS} trials: plain {plain_s:.1f} s ({plain_cpu:.1f} of processors), "
-                f"ours {ours_s:.1f} s ({ours_cpu:.1f}): {plain_s / ours_s:.2f} times as fast, {plain_cpu / ours_cpu:.2f} a "
-                "processor second",
-                flush=True,
-            )
+    names = given.only or [*(OWN if given.own else BUILT_IN)]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            part = {**BUILT_IN, **OWN}[name]
+            part = replace(part, steps=given.steps or part.steps)
+            if given.parts:
+                print_parts(part, given.engine)
+            else:
+                compare(name, part, given, Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Generated kernels compared with handwritten ones and with a plain PyTorch loop, in trial-steps per CPU second of a thread.
 
-    python -m benchmarks.generated                # built-in networks: handwritten and generated kernels of the same network
+    python -m benchmarks.generated                # residual networks: handwritten and generated kernels
     python -m benchmarks.generated --modules      # modules: generated kernels and a plain loop
+    python -m benchmarks.generated --jax PYTHON   # modules: generated kernels and JAX, in another environment's Python
 
 Sides alternate, and the median ratio of the rounds is reported.
 """
@@ -9,9 +10,11 @@ Sides alternate, and the median ratio of the rounds is reported.
 import argparse
 import dataclasses
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.own_networks import Net, Transformer
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.training.engines.generated import generated_library
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.pack_state import Divergence
@@ -101,33 +104,14 @@ def compare_builtin(rounds: int) -> None:
     """Print the rates of handwritten and generated kernels of built-in networks."""
     x_NI, labels_N = torch.randn(SAMPLES, 64), torch.randint(CLASSES, (SAMPLES,))
     residual: dict[str, Any] = {"width": 64, "input_dimensions": 64, "num_classes": CLASSES, "last_bias": True}
-    cases: dict[str, tuple[ResidualNetwork | Transformer, int]] = {
+    cases: dict[str, tuple[ResidualNetwork, int]] = {
         "rn1 8:128": (ResidualNetwork(depth=8, linear_layers=1, pre_norm=False, **residual), 128),
         "rn1 34:128": (ResidualNetwork(depth=34, linear_layers=1, pre_norm=False, **residual), 128),
         "rn2 pre-LN 8:128": (ResidualNetwork(depth=8, linear_layers=2, pre_norm=True, **residual), 128),
     }
-    for name, depth, width, layers, positions, pre_norm, batch in (
-        ("t11 4:128, 4 patches", 4, 64, 1, 4, False, 128),
-        ("t22 pre-LN 4:128, 4 patches", 4, 64, 2, 4, True, 128),
-        ("t22 6:32, 8 patches", 6, 32, 2, 8, False, 32),
-        ("t22 8:128, 16 patches", 8, 64, 2, 16, False, 128),
-    ):
-        transformer = Transformer(
-            depth=depth,
-            width=width,
-            attention_layers=layers,
-            mlp_layers=layers,
-            positions=positions,
-            patch_dimensions=64 // positions,
-            vocabulary_size=None,
-            pre_norm=pre_norm,
-            num_classes=CLASSES,
-            last_bias=True,
-        )
-        cases[name] = transformer, batch
     for name, (network, batch) in cases.items():
         kind = type(network)
-        other_kind = type(kind.__name__, (kind,), {"kernels": lambda self: None, "has_generated_steps": True})
+        other_kind = type(kind.__name__, (kind,), {"kernels": lambda self: None})
         fields = {field.name: getattr(network, field.name) for field in dataclasses.fields(kind)}
         other: Network = other_kind(**fields)
         handwritten, _ = native_library(network, plan_of(batch), lambda: False)
@@ -213,13 +197,47 @@ def compare_modules(rounds: int) -> None:
         )
 
 
+def jax_rate(python: str, module: str, depth: int, width: int, batch: int | None) -> float:
+    """Return the rate of the same network in JAX."""
+    words = [python, str(Path(__file__).with_name("jax_steps.py")), module, depth, width, batch or 0]
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def compare_jax(python: str, rounds: int) -> None:
+    """Print the rates of generated kernels of modules and of JAX."""
+    x_NI, labels_N = torch.randn(SAMPLES, 64), torch.randint(CLASSES, (SAMPLES,))
+    for make, depth, width, batch in (
+        (Net, 3, 64, 32),
+        (Net, 8, 64, 128),
+        (Net, 8, 64, None),
+        (Transformer, 1, 32, 32),
+        (Transformer, 2, 32, 32),
+    ):
+        data = DataShape(num_samples=SAMPLES, sample_shape=(64,), num_classes=CLASSES)
+        arguments = {"depth": depth, "width": width}
+        network = ModuleNetwork(make=make, name=make.__name__, arguments=arguments, data=data)
+        library, _ = generated_of(network, batch, x_NI, (64,))
+        report(
+            f"{make.__name__} {depth} x {width}, batch {batch or 'full'}",
+            ("generated", "jax"),
+            partial(kernels_rate, network, library, batch, x_NI, labels_N),
+            partial(jax_rate, python, make.__name__, depth, width, batch),
+            rounds,
+        )
+
+
 def main() -> None:
     """Print a row per network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modules", action="store_true")
+    parser.add_argument("--jax", metavar="PYTHON", help="Python of an environment with JAX")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.jax:
+        compare_jax(given.jax, given.rounds)
+        return
     (compare_modules if given.modules else compare_builtin)(given.rounds)
 
 

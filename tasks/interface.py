@@ -272,6 +272,23 @@ class Task(ABC):
         """
         return None
 
+    def step_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
+        """Estimate the seconds of a trial's training step on one CPU core. Return None if unknown, or without steps."""
+        return None
+
+    def measure_speed(
+        self, trials: Sequence[Params], engine: Engine, source: DataSource, seconds: float
+    ) -> tuple[Engine, float, float]:
+        """Measure the steps of a pack with the requested engine, and those of a plain PyTorch loop, one trial at a time.
+
+        Returns:
+            The engine of the steps, and both numbers of trial-steps per CPU second, each measured for some seconds.
+        Raises:
+            TaskError: The steps of these trials cannot be measured.
+            EngineError: The requested engine is not available on this machine.
+        """
+        raise TaskError(f"steps of task {self.name} cannot be measured. Run one pack: depthrate run SWEEP --pilot")
+
     def measured(self, params: Params, steps: int) -> tuple[Sequence[int], Sequence[int]] | None:
         """Return the (steps, layers) measured by a trial that took `steps` steps, or None if unknown."""
         return None

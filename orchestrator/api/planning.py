@@ -1,10 +1,11 @@
 """Make the plan of a launch from its options, for `depthrate run`, `depthrate plan` and notebooks."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from depthrate.orchestrator.api.find_sweep import sweep_to_launch
-from depthrate.orchestrator.attempts.options import LaunchOptions
+from depthrate.orchestrator.attempts.options import LaunchOptions, OptionError
 from depthrate.orchestrator.code.permission import check_stored_code
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.executors.base import Executor, ExecutorRequest, usable_engine
@@ -27,7 +28,14 @@ from depthrate.storage.files.paths import code_index_path
 from depthrate.storage.files.store import Store, existing_store, open_store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import changed_sweep, parse_yaml
+from depthrate.sweeps.packing import Pack, one_of_each_shape
 from depthrate.sweeps.spec import SweepSpec
+from depthrate.tasks.interface import Engine
+
+SIDE_S = 1.5
+"""CPU seconds of steps per shape with the engine, and as many with the plain loop."""
+MAX_START_S = 18.0
+"""Seconds after which no further shape is started, so that all of them take half a minute with kernels that build for 5 s."""
 
 
 def load_launch(options: LaunchOptions, loaded: SweepSpec | None = None) -> CheckedSweep:
@@ -134,3 +142,27 @@ def plan_on(target: Executor, checked: CheckedSweep, store: Store) -> Plan:
 def estimates_on(target: Executor, plan: Plan, store: Store) -> Estimates:
     """Return estimates of the seconds per pack on this executor."""
     return make_estimates(plan, store, target.device, usable_engine(target, plan.checked.sweep.engine)[0])
+
+
+def measure_shapes(planned: PlannedSweep) -> tuple[list[tuple[Pack, Engine, float, float]], int]:
+    """Measure one pack of each shape, or of the fastest, the middle and the slowest shape. Nothing is written to the store.
+
+    Returns:
+        The measured packs, each with the result of `Task.measure_speed`, and the number of shapes.
+    Raises:
+        ValueError: They do not run on a CPU of this machine, or cannot be measured.
+    """
+    task, packs, target, estimates = planned.plan.checked.task, planned.plan.packs, planned.target, planned.estimates
+    if target.device != "cpu" or not target.is_local:
+        raise OptionError(
+            f"--measure takes steps on a CPU core of this machine, but the sweep would run elsewhere ({target.summary()}). Add "
+            "--executor local --device cpu, or run one pack there: depthrate run SWEEP --pilot"
+        )
+    shapes = sorted(one_of_each_shape(packs, task), key=lambda pack: -(estimates.steps_per_s(pack) or 0.0))
+    started, data = time.monotonic(), open_data_folder()
+    measured: list[tuple[Pack, Engine, float, float]] = []
+    for pack in (shapes[index] for index in sorted({0, len(shapes) // 2, len(shapes) - 1})):
+        if not measured or time.monotonic() < started + MAX_START_S:
+            params, engine = [trial.params for trial in pack.trials], estimates.requested_engine
+            measured.append((pack, *task.measure_speed(params, engine, data, SIDE_S)))
+    return measured, len(shapes)

@@ -45,10 +45,10 @@ MAX_ERRORS_SHOWN = 10
 """Maximum number of different errors printed after a run."""
 
 
-def slow_notice() -> AbstractContextManager[None]:
+def slow_notice(text: str = SLOW_NOTICE) -> AbstractContextManager[None]:
     """Print a notice in a terminal if the block takes long."""
     after_s = SLOW_NOTICE_AFTER_S if sys.stderr.isatty() else None  # stderr of a script is for errors
-    return call_after(after_s, partial(print_line, SLOW_NOTICE, stderr=True))
+    return call_after(after_s, partial(print_line, text, stderr=True))
 
 
 def pack_values(pack: Pack, names: Sequence[str]) -> list[str]:

@@ -11,9 +11,9 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -80,21 +80,35 @@ class Estimates:
     """Engine that the packs request."""
     speed: float = 1.0
     """Speed of a local core relative to the calibration core. Not applied to estimates that measured packs correct."""
+    step_ratios: Sequence[tuple[float, float]] = ()
+    """(estimated seconds per step, measured / estimated seconds) of shapes whose steps were measured. They replace all else."""
 
     def __call__(self, pack: Pack) -> float | None:
         """Return the estimated seconds on one core (on one GPU, if measured packs exist), or None if unknown."""
         if not self.measured and any(self.task.estimate_s(trial.params) is None for trial in pack.trials[:1]):
             return None
-        engine = self._engine(pack)
-        estimated_s = estimated_wall_s(pack, self.task, engine)
-        overhead_s = _overhead_s(self.task, len(pack.trials))
-        if not self.measured:
-            return overhead_s + estimated_s / self.speed
-        return (overhead_s + estimated_s) * self._factor(estimated_s / max(1, len(pack.trials)), engine)
+        estimated_s = estimated_wall_s(pack, self.task, self.engine(pack) or Engine.EAGER)
+        overhead_s, factor = _overhead_s(self.task, len(pack.trials)), self._factor(pack)
+        by_packs = self.measured and not self.step_ratios
+        return (overhead_s + estimated_s) * factor if by_packs else overhead_s + estimated_s * factor
 
-    def _engine(self, pack: Pack) -> Engine:
-        chosen = self.task.engine(pack.trials[0].params, self.requested_engine, self.device) if pack.trials else None
-        return chosen or Engine.EAGER
+    def steps_per_s(self, pack: Pack) -> float | None:
+        """Return the estimated trial-steps per second on one core (or GPU, as in `__call__`), or None if unknown."""
+        step_s = self._step_s(pack)
+        return None if step_s is None else 1 / (step_s * self._factor(pack))
+
+    def with_measured_steps(self, measured: Sequence[tuple[Pack, float]]) -> Self:
+        """Return estimates based on the measured trial-steps per second of some packs."""
+        ratios = [(step_s, 1 / rate / step_s) for pack, rate in measured if (step_s := self._step_s(pack)) is not None]
+        return replace(self, step_ratios=ratios)
+
+    def _step_s(self, pack: Pack) -> float | None:
+        engine = self.engine(pack)
+        return None if engine is None else self.task.step_s(pack.trials[0].params, engine)
+
+    def engine(self, pack: Pack) -> Engine | None:
+        """Return the engine that would train a pack, or None if the task has only one engine."""
+        return self.task.engine(pack.trials[0].params, self.requested_engine, self.device) if pack.trials else None
 
     def allocated_s(self, pack: Pack) -> float | None:
         """Return the estimated seconds that a pack occupies its slot, including the attempt's overhead."""
@@ -109,8 +123,8 @@ class Estimates:
     @property
     def remark(self) -> str:
         """Basis of the estimate. Empty if it is the task's own estimate."""
-        if not self.measured:
-            return ""
+        if self.step_ratios or not self.measured:
+            return "based on the measured steps" if self.step_ratios else ""
         packs = "the last measured pack" if len(self.measured) == 1 else f"the last {len(self.measured)} measured packs"
         return f"based on {packs} of task {self.task.name}"
 
@@ -120,10 +134,15 @@ class Estimates:
         start_s = WORKER_START_S * min(workers, len(packs)) if self.task.fused else 0.0
         return None if None in seconds else (start_s + sum(s for s in seconds if s is not None)) / 3600
 
-    def _factor(self, trial_s: float, engine: Engine) -> float:
+    def _factor(self, pack: Pack) -> float:
+        """Return the ratio of real seconds to those that the task estimates for the calibration core."""
+        if self.step_ratios and (step_s := self._step_s(pack)) is not None:
+            return min(self.step_ratios, key=lambda measured: abs(math.log(measured[0] / step_s)))[1]
+        engine = self.engine(pack) or Engine.EAGER
         measured = self.by_engine.get(engine) or self.measured
+        trial_s = estimated_wall_s(pack, self.task, engine) / max(1, len(pack.trials))
         if not measured or not trial_s > 0:
-            return 1.0
+            return 1.0 if measured else 1 / self.speed
         logs = np.array([log_s for log_s, _ in measured])
         nearest = np.argsort(np.abs(logs - np.log(trial_s)), kind="stable")[:MAX_NEIGHBOURS]
         return statistics.median(measured[index][1] for index in nearest)

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -93,6 +93,33 @@ def load_library(
     except CallMismatchError as error:
         path.unlink(missing_ok=True)
         raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}. Make both agree.") from error
+
+
+def cached_source(parts: Sequence[str], make: Callable[[], str], *, is_fresh: bool = False) -> str:
+    """Return the source generated from these parts, from the cache if it is there and need not be fresh.
+
+    Raises:
+        EngineError: The cache cannot be used.
+    """
+    folder = private_cache("native")
+    try:
+        name = f"source-{_digest(chr(0).join(parts).encode())}"
+        for path in folder.glob(f"{name}-*.cpp"):
+            if (
+                not is_fresh
+                and is_private_file(path)
+                and _is_intact(path.name, content := read_regular(path, MAX_BYTES))
+            ):
+                return content.decode()
+            _discard(path)
+        source = make()
+        with tempfile.TemporaryDirectory(dir=folder, prefix="writing-") as work:
+            made = Path(work) / "source.cpp"
+            made.write_text(source, encoding="utf-8")
+            made.replace(folder / f"{name}-{_digest(source.encode())}.cpp")
+    except OSError as error:
+        raise EngineError(f"cannot use the cache of native steps {folder}: {error}") from error
+    return source
 
 
 def _wait_for(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:

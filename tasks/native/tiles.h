@@ -188,12 +188,6 @@ static void transposed_to_panels(const Number* a, long row, long rows, long colu
     }
 }
 
-// b[columns, rows] <- a[rows, columns] transposed; a_row and b_row numbers from one row to the next.
-static inline void transpose(const Number* a, long rows, long columns, long a_row, Number* b, long b_row) {
-  for (long r = 0; r < rows; r++)
-    for (long c = 0; c < columns; c++) b[c * b_row + r] = a[r * a_row + c];
-}
-
 // Writes n numbers of each of `count` rows of x, selected by `order` or else the first ones, into rows of a tile. Up to a multiple
 // of four it repeats the last row, whose LayerNorm is finite if the row's own is, while a row of zeros is not finite for ln_eps 0.
 INLINE void gather(const Number* x, const int64_t* order, long count, long n, Number* tile, long row) {
@@ -276,32 +270,6 @@ template <long N> INLINE void normalise_backward(Vector (*v)[vectors(N)], const 
     for (long j = 0; j < NV; j++) v[i][j] = (v[i][j] - mean[i] - at(out + i * row, j) * slope[i]) * scale[i];
     if (N % LANES) v[i][NV - 1] *= last_vector<N>();
   }
-}
-
-// ---- Attention: a row of N scores a, whose weights are 0 where `mask` is ----
-
-// a <- softmax(factor a).
-template <long N> INLINE void softmax(Number* a, const Number* mask, Number factor) {
-  constexpr long NV = vectors(N);
-  const Number lowest = -1e30;
-  Vector e[NV], top = splat(lowest), all = {};
-  for (long j = 0; j < NV; j++) {
-    e[j] = at(mask, j) > 0 ? at(a, j) * factor : splat(lowest);
-    top = e[j] > top ? e[j] : top;
-  }
-  Number most = top[0];
-  for (long lane = 1; lane < LANES; lane++) most = top[lane] > most ? top[lane] : most;
-  for (long j = 0; j < NV; j++) all += e[j] = exponential(e[j] - most) * at(mask, j);
-  const Number scale = 1 / sum(all);
-  for (long j = 0; j < NV; j++) at(a, j) = e[j] * scale;
-}
-
-// d <- gradient of softmax's input, from the gradient of its weights.
-template <long N> INLINE void softmax_backward(Number* d, const Number* weights, Number factor) {
-  Vector along = {};
-  for (long j = 0; j < vectors(N); j++) along += at(weights, j) * at(d, j);
-  const Number slope = sum(along);
-  for (long j = 0; j < vectors(N); j++) at(d, j) = at(weights, j) * (at(d, j) - slope) * factor;
 }
 
 // ---- Losses of a row of K outputs q with class y; q <- gradient, for a mean over `batch` rows ----

@@ -12,14 +12,16 @@ import copy
 import fnmatch
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
 from depthrate.tasks.data.dataset import DataShape
@@ -43,7 +45,7 @@ DRAWS = "random numbers drawn"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModuleNetwork(Network):
-    """A module returned by `make(**arguments)`. Always eager, since its code is the user's.
+    """A module returned by `make(**arguments)`.
 
     Layers are the outputs of the measured modules, call by call, numbered from 1 in call order, and the input
     of the last linear map. Decay groups: `last` for that map's weight, `hidden` for the others selected by `decayed`.
@@ -181,15 +183,25 @@ class ModuleNetwork(Network):
 
     def _run_alone(self, seed: int, state: Tensors, x_NI: Tensor, is_training: bool) -> tuple[Tensor, Tensor]:
         """Return output and gradients of a new module's step from its initial parameters, as torch computes them."""
-        module = build_module(self.make, self.arguments, seed, self.name, self.data).to(getattr(torch, self.dtype))
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if name in state:
-                tensor.data.copy_(state[name])
-        leaves = {name: dict(module.named_parameters())[name] for name in self.report.training.trained}
+        module, leaves = self._own_module(seed, state)
         with _seeded(state.get(DRAWS)), attention_by_modules():
             output = run_module(module.train(is_training), x_NI.reshape(len(x_NI), *self.data.sample_shape))
             gradients = gradients_of(output.square().sum(), leaves, some_unused=True)
         return output, torch.cat([gradient.flatten() for gradient in gradients])
+
+    def _own_module(self, seed: int, values: Tensors) -> tuple[nn.Module, dict[str, Tensor]]:
+        """Return a new module, initialised under a seed but for these tensors, and its trained parameters."""
+        module = build_module(self.make, self.arguments, seed, self.name, self.data).to(getattr(torch, self.dtype))
+        parameters = dict(module.named_parameters())
+        for name, tensor in (*parameters.items(), *module.named_buffers()):
+            if name in values:
+                tensor.data.copy_(values[name])
+        return module, {name: parameters[name] for name in self.report.training.trained}
+
+    def plain_module(self, parameters: Tensors, state: Tensors) -> tuple[Tensors, Callable[[Tensor], Tensor]]:
+        module, leaves = self._own_module(0, {name: t[0] for name, t in {**parameters, **state}.items()})
+        module.train()
+        return leaves, lambda x_NI: run_module(module, x_NI.reshape(len(x_NI), *self.data.sample_shape))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         self._prepare(x_TNI, is_training=False)
@@ -210,6 +222,14 @@ class ModuleNetwork(Network):
             return self._over_trials(self._call, parameters, state, x_TNI), state
         logits_TNK = self._over_trials(step, parameters, state, x_TNI)
         return logits_TNK, {name: torch.stack([after[name] for after in states]) for name in state}
+
+    def step_texts(self) -> list[str]:
+        """Return what the module is made of, with the files of its classes. Functions in other files are not included."""
+        classes = {cls for part in self.report.module.modules() for cls in type(part).__mro__}
+        names = {self.make.__module__, *(cls.__module__ for cls in classes)}
+        files = [getattr(sys.modules.get(name), "__file__", None) for name in names if not name.startswith("torch.")]
+        texts = [Path(file).read_text(encoding="utf-8", errors="replace") for file in files if file is not None]
+        return [self.name, repr(sorted(self.arguments.items())), repr(self.data.sample_shape), *sorted(texts)]
 
     def step_logits(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
         training = self.report.training

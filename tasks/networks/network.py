@@ -157,8 +157,6 @@ class Network(ABC):
     """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features, or None."""
     has_generated_steps: ClassVar[bool | None] = False
     """Whether native steps are generated for it. None: to be found out by a trace of its step."""
-    has_gradient_by_hand: ClassVar[bool] = False
-    """Whether the task's trainer computes gradients itself, so that steps are not those of autograd on `step_logits`."""
     may_skip_parameters: ClassVar[bool] = False
     """Whether a step may leave parameters unused, as with stochastic depth. Their gradient is then 0."""
     holds_only_features: ClassVar[bool] = False
@@ -223,13 +221,17 @@ class Network(ABC):
         """Return a trial's initial parameters [P], flat, and its state, or None if `init` draws them."""
         return None
 
+    def step_texts(self) -> list[str]:
+        """Return texts that differ for networks with different steps, in addition to this package's code."""
+        return [repr(self)]
+
     def kernels(self) -> Kernels | None:
-        """Return the handwritten kernels for its steps. Default: None."""
+        """Return the handwritten kernels for its steps, with one class per sample. Default: None."""
         return None
 
-    def native_kernels(self) -> Kernels:
-        """Return the handwritten kernels, or else those generated from its step."""
-        handwritten = self.kernels()
+    def native_kernels(self, has_classes: bool) -> Kernels:
+        """Return the handwritten kernels if each sample has one class, without smoothing, or else the generated ones."""
+        handwritten = self.kernels() if has_classes else None
         if handwritten is not None:
             return handwritten
         groups = sorted({spec.decay for spec in self.parameter_specs() if spec.decay is not None})
@@ -252,6 +254,18 @@ class Network(ABC):
         """Return the output [N, K] of one trial's training step, without trial axes. Its kernels are generated from this."""
         whole, carried = ({name: t.unsqueeze(0) for name, t in part.items()} for part in (parameters, state))
         return self.training_logits(whole, x_NI.unsqueeze(0), carried)[0].squeeze(0)
+
+    def plain_module(self, parameters: Tensors, state: Tensors) -> tuple[Tensors, Callable[[Tensor], Tensor]]:
+        """Return copies of one trial's parameters (T = 1) and the function from samples to outputs that a plain loop calls."""
+        whole, carried = ({name: t.detach().clone() for name, t in part.items()} for part in (parameters, state))
+        leaves = {name: t.requires_grad_() for name, t in whole.items() if name not in self.fixed_parameters}
+
+        def call(x_NI: Tensor) -> Tensor:
+            logits_1NK, after = self.training_logits(whole, x_NI.unsqueeze(0), carried)
+            carried.update({name: tensor.detach() for name, tensor in after.items()})
+            return logits_1NK[0]
+
+        return leaves, call
 
     @abstractmethod
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:

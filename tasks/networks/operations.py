@@ -36,6 +36,7 @@ class NormedNetwork(Network):
     """Replacement of ReLU, or None."""
     free: FreeParameters = FreeParameters()  # noqa: RUF009  # immutable
     last_weight = "W_L"
+    has_generated_steps = True
 
     def with_relu(self, relu: Relu) -> Self:
         return dataclasses.replace(self, relu=relu)
@@ -74,6 +75,8 @@ def embedding(tokens_TNS: Tensor, table_TVD: Tensor) -> Tensor:
     import torch
     from torch.nn import functional
 
+    if len(table_TVD) == 1:
+        return functional.embedding(tokens_TNS, table_TVD[0])
     # One lookup for all trials: each trial's tokens are offset to the rows of its table.
     num_trials, vocabulary_size, width = table_TVD.shape
     starts_T11 = torch.arange(num_trials, device=tokens_TNS.device).view(-1, 1, 1) * vocabulary_size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from depthrate.tasks.networks.network import NO_STATE, FreeParameters, Kernels, Layer, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.network import NO_STATE, Layer, ParameterSpec, StepCost, Tensors
 from depthrate.tasks.networks.operations import NEUTRAL_BIAS, NormedNetwork, embedding, last, linear, relu
 
 if TYPE_CHECKING:
@@ -92,23 +92,6 @@ class Transformer(NormedNetwork):
             kept_by_process=self.width * (self.depth * (4 + 2 * x + y + 3 * attended) + 4) + 4 * outputs,
             native_s=4e-11,
         )
-
-    def kernels(self) -> Kernels | None:
-        """Return the kernels of `tasks/native/transformer.cpp`, or None if ReLU or the free parameters differ from P1."""
-        if self.relu is not None or self.free != FreeParameters():
-            return None
-        constants = {
-            "WIDTH": self.width,
-            "POSITIONS": self.positions,
-            "PATCH": self.patch_dimensions or 0,
-            "VOCABULARY": 0 if self.patch_dimensions else self.vocabulary_size or 0,
-            "CLASSES": self.num_classes,
-            "ATTENTION_LAYERS": self.attention_layers,
-            "MLP_LAYERS": self.mlp_layers,
-            "PRE_NORM": int(self.pre_norm),
-        }
-        arguments = {"depth": self.depth, "last_bias": self.last_bias, "ln_eps": self.ln_eps}
-        return Kernels("transformer", constants, arguments, ("hidden", "last"))
 
     def arranged(self, x_NI: np.ndarray) -> np.ndarray:
         """Rearrange images [N, I] patch by patch, if they come whole."""

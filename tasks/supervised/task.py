@@ -16,7 +16,7 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.interface import CUSTOM, Params, TaskCode, TaskContext, TaskError, TrialResult
+from depthrate.tasks.interface import CUSTOM, Engine, Params, TaskCode, TaskContext, TaskError, TrialResult
 from depthrate.tasks.measures.named_columns import split_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.network import Network
@@ -193,6 +193,16 @@ class Supervised(NetworkTask[SupervisedParameters]):
     def training_on(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> NetworkTraining:
         """Create the training of a pack of trials on a data set."""
         return self.target.training(trials, dataset, self.network(trials[0], dataset.shape))
+
+    def measure_speed(
+        self, trials: Sequence[Params], engine: Engine, source: DataSource, seconds: float
+    ) -> tuple[Engine, float, float]:
+        parsed = [self.read(params) for params in trials]
+        if parsed[0].continuation:  # only the smallest depth has training steps
+            return super().measure_speed(trials, engine, source, seconds)
+        from depthrate.tasks.training.speed import measure_speed  # imports torch
+
+        return measure_speed(self.training(parsed, source), engine, seconds)
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
         """Train and measure a pack of trials of one shape, or of one chain of depths."""

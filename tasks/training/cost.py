@@ -47,6 +47,11 @@ class PackShape:
     polish: PolishPlan | None = None
 
     @property
+    def has_classes(self) -> bool:
+        """Whether each sample has one class, without smoothing, as handwritten kernels require."""
+        return not (self.data.has_targets or self.data.labels_tokens or self.label_smoothing)
+
+    @property
     def rows(self) -> int:
         """Rows of one trial in one step: samples x positions."""
         return (self.batch_size or self.data.num_samples) * self.network.rows_per_sample

@@ -22,9 +22,9 @@ from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.importing import gc_paused
 from depthrate.tasks.interface import Engine, Interrupted, Params, Task, TaskContext, TrialResult
 from depthrate.tasks.native.compiler import EngineError
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.parameters import ParameterError, changed
-from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
+from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size, step_s
 from depthrate.tasks.training.engines.choice import check_precision, native_unsupported_reason, select_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
@@ -157,6 +157,10 @@ class NetworkTask(FusedTask[Trial]):
         """Estimate the seconds of one trial on one CPU core, over all depths of its chain."""
         return sum(estimate_s(shape, engine) for shape in self._chain_shapes(self.read(params)))
 
+    def step_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
+        shape = self._chain_shapes(self.read(params))[0]
+        return step_s(shape, shape.batch_size or shape.data.num_samples, engine) if shape.num_steps else None
+
     def engine(self, params: Params, requested: Engine, device: str) -> Engine | None:
         """Choose the engine of a trial's steps. In a chain only the first depth has training steps."""
         trial = self.read(params)
@@ -172,8 +176,9 @@ class NetworkTask(FusedTask[Trial]):
 
         trial = self.read(params)
         with suppress(EngineError):
-            kernels = self.network(trial, self.data_shape(trial)).kernels()
-            if kernels is None or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
+            shape = self.pack_shape(trial)
+            kernels = shape.network.native_kernels(shape.has_classes)
+            if kernels.family == GENERATED or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
                 return
             constants = {"NUMBER": NUMBERS[trial.dtype], **kernels.constants}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import SampleStream
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, start_trials
-from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.networks.network import Kernels, Network, Tensors
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor, order_bytes
 
 NEVER = -1
@@ -301,6 +301,14 @@ class PackState(ABC):
             return False
         return self.plan.batch_size is None or self.plan.batch_size >= len(self.x_NI)
 
+    @property
+    def kernels(self) -> Kernels:
+        """Kernels of the trials' native steps."""
+        has_classes = (
+            self.labels_N.ndim == 1 and not self.labels_N.is_floating_point() and not self.plan.label_smoothing
+        )
+        return self.network.native_kernels(has_classes and self.device.type == "cpu")
+
     def parameters(self) -> dict[str, Tensor]:
         """Return views of the parameters by name, [T, *shape] each."""
         return split_parameters(self.theta_TP, self.specs)
@@ -343,7 +351,7 @@ class PackState(ABC):
 
     def native_decays(self) -> Tensor:
         """Return the weight decay of each of the kernels' groups, [G, T]."""
-        decays, groups = [h.weight_decays for h in self.hyperparameters], self.network.native_kernels().decay_groups
+        decays, groups = [h.weight_decays for h in self.hyperparameters], self.kernels.decay_groups
         columns = [self._column([trial.get(group, 0.0) for trial in decays]) for group in groups]
         return torch.stack(columns or [self._column([0.0] * self.num_trials)]).squeeze(2)
 

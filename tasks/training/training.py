@@ -13,7 +13,7 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import Dataset, SampleStream
 from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engines.choice import select_engine
 from depthrate.tasks.training.engines.generated import generated_cuda_library, generated_library
@@ -89,9 +89,16 @@ class Training(ABC):
 
     @abstractmethod
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, device: str = "cpu"
+        self,
+        should_stop: Callable[[], bool],
+        shared: SharedLibraries | None = None,
+        device: str = "cpu",
+        *,
+        is_fresh: bool = False,
     ) -> tuple[Library, float]:
         """Load the kernels of the steps on a device. Also return the seconds spent building or waiting.
+
+        `is_fresh`: Whether generated kernels are generated again if they are cached.
 
         Raises:
             EngineError: As `load_library`.
@@ -146,8 +153,12 @@ class NetworkTraining(Training):
         """Choose the engine of the steps. It is eager if there are neither steps nor polish."""
         if self.plan.num_steps == 0 and self.polish is None:
             return Engine.EAGER
+        return select_engine(requested, self._shape, device)
+
+    @property
+    def _shape(self) -> PackShape:
         names = ("batch_size", "num_steps", "optimizer", "label_smoothing", "matmul_precision")
-        shape = PackShape(
+        return PackShape(
             network=self.network,
             data=self.dataset.shape,
             num_measured_steps=len(self.measured_steps[0]),
@@ -155,19 +166,27 @@ class NetworkTraining(Training):
             dtype=self.plan.dtype_name,
             **{name: getattr(self.plan, name) for name in names},
         )
-        return select_engine(requested, shape, device)
+
+    @property
+    def _has_handwritten_kernels(self) -> bool:
+        return self.network.native_kernels(self._shape.has_classes).family != GENERATED
 
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, device: str = "cpu"
+        self,
+        should_stop: Callable[[], bool],
+        shared: SharedLibraries | None = None,
+        device: str = "cpu",
+        *,
+        is_fresh: bool = False,
     ) -> tuple[Library, float]:
         if device != "cpu":
             return generated_cuda_library(self.network, self.plan, self.dataset, should_stop)
-        if self.network.kernels() is not None:
+        if self._has_handwritten_kernels:
             return native_library(self.network, self.plan, should_stop, shared)
-        return generated_library(self.network, self.plan, self.dataset, should_stop, shared)
+        return generated_library(self.network, self.plan, self.dataset, should_stop, shared, is_fresh=is_fresh)
 
     def may_lack_kernels(self, device: str) -> bool:
-        return device != "cpu" or self.network.kernels() is None
+        return device != "cpu" or not self._has_handwritten_kernels
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
         arrays = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))

@@ -130,8 +130,17 @@ class TrainingPack:
         compile_s, trainer, polish = 0.0, self.trainer, self.training.polish
         build = self.context.should_stop, self.context.libraries
         if not self.is_trained:
-            library, compile_s = self.training.native_library(*build, self.context.device)
-            trainer.use_native(library)
+            device = self.context.device
+            library, compile_s = self.training.native_library(*build, device)
+            try:
+                trainer.use_native(library)
+            except EngineError:
+                if device != "cpu" or not self.training.may_lack_kernels(device):
+                    raise
+                # code that the cached source does not depend on may have changed
+                library, again_s = self.training.native_library(*build, is_fresh=True)
+                trainer.use_native(library)
+                compile_s += again_s
         if self._can_polish_natively:
             assert polish is not None and isinstance(trainer, FusedTrainer)
             self._polish_library, polish_s = smoothed_library(trainer.network, polish, *build)
@@ -145,10 +154,9 @@ class TrainingPack:
     @property
     def _can_polish_natively(self) -> bool:
         """Whether polish runs in kernels with native steps. Otherwise it runs eagerly."""
-        if self.training.polish is None or self._on_gpu:
+        if self.training.polish is None:
             return False
-        kernels = self.trainer.network.kernels() if isinstance(self.trainer, FusedTrainer) else None
-        return kernels is not None and kernels.can_smooth
+        return isinstance(self.trainer, FusedTrainer) and self.trainer.kernels.can_smooth
 
     def train(self) -> None:
         """Train to the end, then polish if requested, measuring along the way."""

@@ -1,21 +1,23 @@
-"""`depthrate plan`: list pending and committed trials with estimated cost. Starts nothing."""
+"""`depthrate plan`: list pending and committed trials with engine, steps per second and cost. Starts nothing."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
+import click
 from rich.console import Console
 
 from depthrate.orchestrator.api.planning import (
     PlannedSweep,
     estimates_on,
     load_launch,
+    measure_shapes,
     plan_on,
     plan_sweep,
     resume_command,
 )
-from depthrate.orchestrator.attempts.options import LaunchOptions
+from depthrate.orchestrator.attempts.options import LaunchOptions, OptionError
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
 from depthrate.orchestrator.cli.launch_output import cost_lines, pack_values, peak_gb, plan_summary, slow_notice
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
@@ -27,7 +29,7 @@ from depthrate.orchestrator.console.tables import (
     print_rows,
     print_warnings,
 )
-from depthrate.orchestrator.executors.base import Executor, ExecutorRequest, usable_engine
+from depthrate.orchestrator.executors.base import Executor, ExecutorRequest
 from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.code_changes import find_launch_mismatch, mismatch_message
 from depthrate.orchestrator.launch.estimates import Estimates
@@ -36,7 +38,7 @@ from depthrate.orchestrator.search.search_view import with_search
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.load import sweeps_in_folder
-from depthrate.sweeps.packing import Pack, why_alone
+from depthrate.sweeps.packing import why_alone
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.interface import Engine
 
@@ -98,7 +100,8 @@ def _as_json(planned: PlannedSweep, details: dict[str, Any]) -> dict[str, Any]:
                 "pack_id": p.pack_id,
                 "trial_ids": p.trial_ids,
                 "predicted_memory_gb": peak_gb(p, plan, target),
-                "engine": _engine(p, plan, target),
+                "engine": estimates.engine(p),
+                "estimated_steps_per_s": estimates.steps_per_s(p),
                 "estimated_core_s": estimates(p),
             }
             for p in plan.packs
@@ -127,60 +130,91 @@ def _data(plan: Plan) -> list[str]:
     return [*plan.checked.task.describe_data([trial.params for trial in plan.checked.trials.representatives()])]
 
 
-def _engine(pack: Pack, plan: Plan, target: Executor) -> Engine | None:
-    """Return the engine that would train a pack, or None if the task has only one engine."""
-    requested, _ = usable_engine(target, plan.checked.sweep.engine)
-    return plan.checked.task.engine(pack.trials[0].params, requested, target.device)
+def _print_engines(console: Console, plan: Plan, estimates: Estimates) -> None:
+    """Print the packs and their rates per engine and reason for it, unless the task has only one engine."""
+    rates_of: dict[str, list[float | None]] = defaultdict(list)
+    is_auto = estimates.requested_engine is Engine.AUTO
+    for pack in plan.packs:
+        if (engine := estimates.engine(pack)) is not None:
+            is_replaced = is_auto and engine is Engine.EAGER
+            reason = plan.checked.task.eager_reason(pack.trials[0].params, estimates.device) if is_replaced else None
+            text = _ENGINE_TEXT[engine] + ("" if reason is None else f", because {reason}")
+            rates_of[text].append(estimates.steps_per_s(pack))
+    for text, rates in rates_of.items():
+        count = "all" if len(rates) == len(plan.packs) else f"{len(rates)} of {len(plan.packs)}"
+        console.print(f"{count} packs train {text}{_rates(rates, estimates.unit)}", soft_wrap=True)
 
 
-def _print_engines(console: Console, plan: Plan, target: Executor) -> None:
-    """Print the number of packs per engine, unless the task has only one engine."""
-    engines = Counter(_engine(pack, plan, target) for pack in plan.packs)
-    for engine, text in _ENGINE_TEXT.items():
-        if engines[engine]:
-            count = "all" if engines[engine] == len(plan.packs) else f"{engines[engine]} of {len(plan.packs)}"
-            reason = _eager_reason(plan, target) if engine is Engine.EAGER else None
-            console.print(
-                f"{count} packs train {text}{'' if reason is None else f', because {reason}'}", soft_wrap=True
-            )
+def _rates(rates: list[float | None], unit: str) -> str:
+    """Return the range of estimated rates as the end of a sentence."""
+    known = [rate for rate in map(_two_digits, rates) if rate is not None]
+    ends = dict.fromkeys(f"{rate:,g}" for rate in (min(known), max(known))) if known else ()
+    return f": about {' to '.join(ends)} trial-steps/s on one {unit}" if known else ""
 
 
-def _eager_reason(plan: Plan, target: Executor) -> str | None:
-    """Return why packs train eagerly although no engine is requested: the first pack's reason."""
-    requested, _ = usable_engine(target, plan.checked.sweep.engine)
-    if requested is not Engine.AUTO:
-        return None
-    reasons = (plan.checked.task.eager_reason(pack.trials[0].params, target.device) for pack in plan.packs)
-    return next((reason for reason in reasons if reason is not None), None)
+def _measure(planned: PlannedSweep) -> tuple[dict[str, Any], Estimates]:
+    """Measure the steps of the sweep's shapes. Return the result for --json, and the estimates based on it."""
+    with slow_notice("measuring steps, for about half a minute"):
+        measured, num_shapes = measure_shapes(planned)
+    plan = planned.plan
+    names = [name for name in varying_parameters(plan.checked.trials) if name not in plan.checked.task.schema.fusible]
+    rows = [
+        {"pack": pack.pack_id, "engine": engine.value, "steps_per_s": float(f"{rate:.3g}")}
+        | {"plain_loop": float(f"{plain_rate:.3g}"), "ratio": float(f"{rate / plain_rate:.2g}")}
+        | dict(zip(names, pack_values(pack, names), strict=True))
+        for pack, engine, rate, plain_rate in measured
+    ]
+    estimates = planned.estimates.with_measured_steps([(pack, rate) for pack, _, rate, _ in measured])
+    hours = estimates.hours(plan.packs, planned.target.workers)
+    return {"measured": rows, "num_shapes": num_shapes, "measured_core_hours": hours}, estimates
+
+
+def _print_measured(console: Console, planned: PlannedSweep, *, wide: bool) -> None:
+    found, estimates = _measure(planned)
+    rows = found["measured"]
+    console.print("measured trial-steps per second of one core, and those of a plain PyTorch loop:")
+    print_rows(console, [*rows[0]], [[*row.values()] for row in rows], wide=wide)
+    if len(rows) < found["num_shapes"]:
+        console.print(f"measured: {len(rows)} of {found['num_shapes']} shapes, fastest first")
+    console.print(cost_lines(planned.plan, planned.target, estimates, {})[0], soft_wrap=True)
+
+
+def _two_digits(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.2g}")
 
 
 def _print_packs(console: Console, plan: Plan, target: Executor, estimates: Estimates, *, wide: bool) -> None:
     varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:MAX_PACKS_SHOWN]:
-        seconds = estimates(pack)
-        estimated_s = None if seconds is None else float(f"{seconds:.2g}")
+        estimated_s = _two_digits(estimates(pack))
         peak = peak_gb(pack, plan, target)
         rows.append(
             [
                 pack.pack_id,
                 len(pack.trials),
                 estimated_s,
+                _two_digits(estimates.steps_per_s(pack)),
                 None if peak is None else round(peak, 2),
                 *pack_values(pack, varying),
             ]
         )
-    print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
+    print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "steps/s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > MAX_PACKS_SHOWN:
         console.print(f"and {counted(len(plan.packs) - MAX_PACKS_SHOWN, 'more pack')}")
 
 
 @declared(__doc__, SUGGESTIONS)
 @launch_options(of_plan=True)
+@click.option(
+    "--measure", is_flag=True, help="Also measure steps on one core, next to a plain PyTorch loop, for half a minute."
+)
 @json_option
 @wide_option
-def command(options: LaunchOptions, json: bool, wide: bool) -> None:
+def command(options: LaunchOptions, measure: bool, json: bool, wide: bool) -> None:
     if names := sweeps_in_folder(options.sweep):
+        if measure:
+            raise OptionError(f"--measure takes one sweep, and {options.sweep} is a folder. Name one sweep.")
         _show_folder(options, names, open_data_folder(), json, wide=wide)
         return
     with slow_notice():
@@ -189,7 +223,7 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
     target.check(plan.packs, estimates)
     details = target.details(plan.packs, estimates.allocated_s)
     if json:
-        print_json(_as_json(planned, details))
+        print_json({**_as_json(planned, details), **(_measure(planned)[0] if measure and plan.packs else {})})
         return
     print_warnings(plan.snapshot.problems)
     mismatch = find_launch_mismatch(plan, planned.store, target.submitted())
@@ -209,6 +243,10 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
         if alone is not None:
             console.print(alone)
         _print_packs(console, plan, target, estimates, wide=wide)
-        _print_engines(console, plan, target)
+        _print_engines(console, plan, estimates)
         for line in cost_lines(plan, target, estimates, details):
             console.print(line, soft_wrap=True)
+        if measure:
+            _print_measured(console, planned, wide=wide)
+    elif measure:
+        console.print("nothing was measured, because no trial is pending")

@@ -79,6 +79,7 @@ class Program:
     kernels: list[Value]
     """Values with a kernel of their own, in order. Their numbers are the stages of loops."""
     parameters: dict[str, Value]
+    """Trained ones."""
     state: dict[str, Value]
     x: Value
     target: Value
@@ -156,7 +157,7 @@ class _Lowering:
             self.layout,
             self.values,
             self.kernels,
-            self.parameters,
+            {name: self.parameters[name] for name in gradients},
             self.state,
             self.x,
             self.target,

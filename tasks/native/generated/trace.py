@@ -5,7 +5,7 @@ A tile is a fixed number of samples of one trial.
 Shapes: B samples of a tile, R rows with one output each (samples x positions), K outputs, P parameters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,15 @@ class Tile:
 
     forward: Forward
     parameters: Mapping[str, Tensor]
-    """Trained parameters of one trial, as examples."""
+    """Parameters of one trial in the order of their storage, as examples."""
     state: Mapping[str, Tensor]
     """Tensors of one trial that steps read and do not change."""
     x: Tensor
     """Samples [B, ...] as an example."""
     loss: str
     """Kind of loss: ce or mse."""
+    untrained: Collection[str] = ()
+    """Parameters that keep their values."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class StepGraph:
     loss_R1: Node
     output_RK: Node
     gradients: dict[str, Node]
+    """Of trained parameters."""
 
 
 def trace(tile: Tile) -> StepGraph:
@@ -68,9 +71,14 @@ def trace(tile: Tile) -> StepGraph:
     """
 
     def loss(
-        parameters: Mapping[str, Tensor], state: Mapping[str, Tensor], x: Tensor, target_RK: Tensor, weight_R1: Tensor
+        trained: Mapping[str, Tensor],
+        untrained: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        x: Tensor,
+        target_RK: Tensor,
+        weight_R1: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        output = tile.forward(parameters, state, x)
+        output = tile.forward({**trained, **untrained}, state, x)
         output_RK = output.reshape(-1, output.shape[-1])
         if tile.loss == "ce":
             each_R1 = -(target_RK * F.log_softmax(output_RK, 1)).sum(1, keepdim=True) * weight_R1
@@ -87,7 +95,9 @@ def trace(tile: Tile) -> StepGraph:
             rows, classes = output.numel() // output.shape[-1], output.shape[-1]
             target_RK = torch.rand(rows, classes, dtype=output.dtype)
             weight_R1 = torch.rand(rows, 1, dtype=output.dtype)
-            inputs = (parameters, state, tile.x, target_RK, weight_R1)
+            untrained = {name: parameters[name] for name in tile.untrained}
+            trained = {name: tensor for name, tensor in parameters.items() if name not in untrained}
+            inputs = (trained, untrained, state, tile.x, target_RK, weight_R1)
             function = functionalize(grad(loss, has_aux=True), remove="mutations")
             traced = make_fx(function, decomposition_table=decompositions(), _error_on_data_dependent_ops=False)
             module = traced(*inputs)
@@ -100,7 +110,7 @@ def trace(tile: Tile) -> StepGraph:
     _merge_equal(module.graph)
     module.recompile()
     check_independence(module, inputs)
-    return _named(module, parameters, state)
+    return _named(module, tile, list(trained))
 
 
 def _merge_equal(graph: Graph) -> None:
@@ -138,10 +148,12 @@ def _shows_numbers(node: Node) -> bool:
     return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
 
 
-def _named(module: GraphModule, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> StepGraph:
+def _named(module: GraphModule, tile: Tile, trained: Sequence[str]) -> StepGraph:
     nodes = list(module.graph.nodes)
     holders = iter([node for node in nodes if node.op == "placeholder"])
-    of_parameters, of_state = ({name: next(holders) for name in names} for names in (parameters, state))
+    of_parameters, of_state = (
+        {name: next(holders) for name in names} for names in ([*trained, *tile.untrained], tile.state)
+    )
     x, target_RK, weight_R1 = holders
     outputs = tree_leaves(nodes[-1].args[0])
     *gradients, loss_R1, output_RK = outputs
@@ -150,27 +162,25 @@ def _named(module: GraphModule, parameters: Mapping[str, Tensor], state: Mapping
             node.meta["constant"] = getattr(module, node.target)
     return StepGraph(
         module.graph,
-        of_parameters,
+        {name: of_parameters[name] for name in tile.parameters},
         of_state,
         x,
         target_RK,
         weight_R1,
         loss_R1,
         output_RK,
-        dict(zip(parameters, gradients, strict=True)),
+        dict(zip(trained, gradients, strict=True)),
     )
 
 
-def check_independence(
-    module: GraphModule, inputs: tuple[Mapping[str, Tensor], Mapping[str, Tensor], Tensor, Tensor, Tensor]
-) -> None:
+def check_independence(module: GraphModule, inputs: tuple[Any, ...]) -> None:
     """Check that a sample's losses do not change with the tile's other samples.
 
     Raises:
         CannotGenerateError: They do.
     """
-    parameters, state, x, target_RK, weight_R1 = inputs
-    tensors = [*parameters.values(), *state.values()]
+    *named, x, target_RK, weight_R1 = inputs
+    tensors = tree_leaves(named)
     generator = torch.Generator().manual_seed(0)
 
     def sample_losses(x: Tensor) -> Tensor:

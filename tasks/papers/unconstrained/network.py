@@ -38,7 +38,6 @@ class UnconstrainedLayers(Network):
     num_samples: int
     num_classes: int
     last_weight = WEIGHT
-    has_gradient_by_hand = True
 
     def feature_names(self) -> list[str]:
         """Return H_1 to H_L."""
@@ -88,7 +87,6 @@ class UnconstrainedFeatures(Network):
     num_samples: int
     num_classes: int
     relu: bool
-    has_gradient_by_hand = True
 
     def weight_names(self) -> list[str]:
         """Return W_1 to W_L."""

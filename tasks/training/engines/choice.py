@@ -74,25 +74,12 @@ def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
         return f"optimizer is {shape.optimizer}, and kernels support only {' and '.join(ENGINE_OPTIMIZERS)}"
     if shape.data.stream is not None:
         return "samples are streamed, and kernels read samples in memory"
-    handwritten = network.kernels()
-    if handwritten is not None and device != "cpu" and network.has_gradient_by_hand:
-        return _device_reason(device)
-    if handwritten is not None and device == "cpu":
-        reason = _handwritten_reason(shape)
-        return None if reason is None else f"{reason}, and the kernels of {type(network).__name__} do not support it"
-    if network.has_generated_steps is False and handwritten is None:
-        return f"there are no kernels for {type(network).__name__}"
+    if network.kernels() is not None and shape.has_classes and device == "cpu":
+        return None
+    if network.has_generated_steps is False:
+        return f"there are no kernels for {type(network).__name__} on this device ({device})"
     if network.has_generated_steps:
         return None
     from depthrate.tasks.training.engines.generated import generation_fault  # imports torch
 
-    return generation_fault(network, shape.data, shape.dtype)
-
-
-def _handwritten_reason(shape: PackShape) -> str | None:
-    """Return a property of the trials that handwritten kernels lack, or None."""
-    if shape.data.has_targets:
-        return "targets are numbers"
-    if shape.data.labels_tokens:
-        return "each token has a label"
-    return f"label_smoothing is {shape.label_smoothing}" if shape.label_smoothing else None
+    return generation_fault(network, shape.data, shape.dtype, shape.batch_size, shape.label_smoothing)

@@ -4,7 +4,8 @@ Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parame
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,26 +13,30 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.interface import SharedLibraries
-from depthrate.tasks.native.build import NUMBERS, load_library
+from depthrate.tasks.native.build import NUMBERS, cached_source, load_library
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.cuda import load_cuda_library
+from depthrate.tasks.native.generated import trace
 from depthrate.tasks.native.generated.cuda_emit import CudaSource
 from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.native.generated.errors import CannotGenerateError
 from depthrate.tasks.native.generated.generate import generate, generate_cuda, tile_samples
 from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Library
+from depthrate.tasks.networks import operations
 from depthrate.tasks.networks.flat_parameters import split_parameters, start_trials
 from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.training.training_plan import TrainingPlan
 
 
 @lru_cache(maxsize=256)
-def generation_fault(network: Network, data: DataShape, dtype: str) -> str | None:
+def generation_fault(
+    network: Network, data: DataShape, dtype: str, batch_size: int | None = None, label_smoothing: float = 0.0
+) -> str | None:
     """Return the reason why no steps can be generated for a network on data of a shape, or None if they can."""
     try:
-        samples = tile_samples(data.num_samples, network.rows_per_sample)
-        _source(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", samples, data, 0.0)
+        samples = tile_samples(batch_size or data.num_samples, network.rows_per_sample)
+        _source(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", samples, data, label_smoothing)
     except CannotGenerateError as error:
         return str(error)
     return None
@@ -43,8 +48,12 @@ def generated_library(
     dataset: Dataset,
     should_stop: Callable[[], bool],
     shared: SharedLibraries | None = None,
+    *,
+    is_fresh: bool = False,
 ) -> tuple[Library, float]:
     """Load the kernels generated for a network. Also return the seconds spent building or waiting.
+
+    `is_fresh`: Whether the source is generated again if it is cached, because the cached one does not compute the step.
 
     Raises:
         EngineError: As `load_library`, or kernels cannot be generated.
@@ -52,7 +61,7 @@ def generated_library(
     """
     try:
         samples = tile_samples(plan.batch_size or dataset.shape.num_samples, network.rows_per_sample)
-        source = _source(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing)
+        source = _source(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing, is_fresh)
     except CannotGenerateError as error:
         raise EngineError(f"no kernels can be generated for the network: {error}") from error
     constants = {"NUMBER": NUMBERS[plan.dtype_name]}
@@ -61,15 +70,34 @@ def generated_library(
 
 @lru_cache(maxsize=64)
 def _source(
-    network: Network, dtype: torch.dtype, loss: str, samples: int, data: DataShape, label_smoothing: float
+    network: Network,
+    dtype: torch.dtype,
+    loss: str,
+    samples: int,
+    data: DataShape,
+    label_smoothing: float,
+    is_fresh: bool = False,
 ) -> str:
-    """Return the source of a network's kernels.
+    """Return the source of a network's kernels, from the cache on disk if it is there.
 
     Raises:
         CannotGenerateError: They cannot be generated.
     """
-    tile, groups, options = _tile(network, dtype, loss, samples, data, label_smoothing)
-    return generate(tile, groups, **options)
+
+    def make() -> str:
+        tile, groups, options = _tile(network, dtype, loss, samples, data, label_smoothing)
+        return generate(tile, groups, **options)
+
+    read = (data.num_inputs, data.vocabulary_size, data.has_targets)
+    parts = (dtype, loss, samples, *read, label_smoothing, torch.__version__)
+    return cached_source([*map(repr, parts), *network.step_texts(), *_code()], make, is_fresh=is_fresh)
+
+
+@cache
+def _code() -> list[str]:
+    """Return this package's code that determines sources."""
+    folders = (Path(module).parent for module in (__file__, operations.__file__, trace.__file__))
+    return [path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.py"))]
 
 
 def generated_cuda_library(
@@ -111,19 +139,17 @@ def _tile(
     Raises:
         CannotGenerateError: Kernels cannot be generated.
     """
-    if network.fixed_parameters:
-        raise CannotGenerateError("some of its parameters are not trained")
     specs = network.parameter_specs()
     theta_1P, carried = start_trials(network, "normal", [torch.Generator().manual_seed(0)], dtype)
     parameters = {name: tensor[0] for name, tensor in split_parameters(theta_1P, specs).items()}
     state = {name: tensor[0] for name, tensor in carried.items()}
-    groups = {group: number for number, group in enumerate(network.native_kernels().decay_groups)}
+    groups = {group: number for number, group in enumerate(network.native_kernels(has_classes=False).decay_groups)}
     options = {
         "has_targets": data.has_targets,
         "label_smoothing": label_smoothing if loss == "ce" else 0.0,
         "fixed": {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()},
     }
-    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss)
+    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss, network.fixed_parameters)
     return tile, {spec.name: -1 if spec.decay is None else groups[spec.decay] for spec in specs}, options
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.build import NUMBERS, load_library
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import Kernels, Network
 from depthrate.tasks.training.engines.native_call import NativeCall, Pace
 from depthrate.tasks.training.pack_state import CHECK_STEPS, NEVER, Divergence, PackState, Steps
 from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan
@@ -66,7 +66,7 @@ class NativeSteps(Steps):
         """Losses of the last step, in a buffer that the next call overwrites."""
         self._call = NativeCall(
             self._library,
-            trainer.network,
+            trainer.kernels,
             plan.loss,
             trainer.native_inputs(),
             trainer.labels_N,
@@ -124,16 +124,15 @@ MAX_BUFFER_BYTES = 64_000_000
 class NativeEvaluation:
     """Evaluates trials on one data set, one at a time."""
 
-    def __init__(self, library: Library, network: Network, plan: TrainingPlan, x_NI: Tensor, labels_N: Tensor):
-        kernels = network.native_kernels()
-        self.gives_layers = kernels.gives_layers and library.device == "cpu"
+    def __init__(self, library: Library, kernels: Kernels, plan: TrainingPlan, x_NI: Tensor, labels_N: Tensor):
+        self.gives_layers = kernels.gives_layers
         self._library, self._dtype, self._num_samples = library, plan.dtype, len(x_NI)
         self._depth, self._width = int(kernels.arguments["depth"]), kernels.constants.get("WIDTH", 0)
         self._ln_eps = kernels.arguments["ln_eps"]
         self._has_classes = not labels_N.is_floating_point()
         self._outputs = labels_N[:1].numel() if self._has_classes else 1
         placeholder = x_NI.new_empty(1)  # an arbitrary gradient, so that scratch memory for it is allocated
-        self._call = NativeCall(library, network, plan.loss, x_NI, labels_N, gradient_TP=placeholder)
+        self._call = NativeCall(library, kernels, plan.loss, x_NI, labels_N, gradient_TP=placeholder)
         self._variances: dict[bytes, float | None] = {}
         """Smallest variances computed with a trial's layers, by a digest of its parameters, until they are read."""
 
@@ -148,7 +147,10 @@ class NativeEvaluation:
 
         A sample with several outputs counts by the share of correct ones. Without classes the count is NaN.
         """
-        gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
+        gradient_TP, loss_T = (
+            torch.zeros_like(theta_TP),
+            theta_TP.new_empty(len(theta_TP)),
+        )  # untrained parameters keep 0
         correct_T = None
         if self._has_classes:
             correct_T = torch.zeros(len(theta_TP), dtype=torch.int64, device=theta_TP.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.native.library import AnyCall, Call, Library
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import Kernels
 
 CALL_S = 0.2
 """Target for the maximum seconds per call, which bounds the delay before a stop request is noticed."""
@@ -45,9 +45,8 @@ class NativeCall(BoundCall):
 
     fields: Call
 
-    def __init__(self, library: Library, network: Network, loss: str, x_NI: Tensor, labels_N: Tensor, **values: Field):
+    def __init__(self, library: Library, kernels: Kernels, loss: str, x_NI: Tensor, labels_N: Tensor, **values: Field):
         """Set the fields. A batch is all samples unless `batch` is passed."""
-        kernels = network.native_kernels()
         samples: dict[str, Field] = {"batch": len(x_NI), "x_NI": x_NI.contiguous(), "labels_N": labels_N.contiguous()}
         super().__init__(library, Call(is_mse=loss == "mse", **kernels.arguments), **{**samples, **values})
 

@@ -95,7 +95,7 @@ class NativeObjective:
         self._decay_TP = trainer.decay_TP
         self._call = NativeCall(
             library,
-            trainer.network,
+            trainer.kernels,
             trainer.plan.loss,
             trainer.x_NI,
             trainer.labels_N,

@@ -134,3 +134,19 @@ def test_estimate_follows_the_engine(tmp_path: Path) -> None:
     )
     by_engine = {"eager": ran_eagerly, "native": [(0.0, 3.0)]}
     assert dataclasses.replace(without, measured=ran_eagerly, by_engine=by_engine)(pack) == 3 * native_whole_s
+
+
+def test_measured_steps_replace_estimated_ones(tmp_path: Path) -> None:
+    store = store_with(str(tmp_path), cpu_s=PACK_S / 4)
+    plan = make_plan(check_sweep(sweep_of(4)), store)
+    estimates = make_estimates(plan, store, "cpu", Engine.AUTO)
+    calculated = dataclasses.replace(estimates, measured=(), by_engine={}, speed=1.0)
+    rates = [calculated.steps_per_s(pack) or 0.0 for pack in plan.packs]
+    assert len(rates) == 2 and 0 < rates[0] < rates[1], "the wider network is first"
+    by_steps = estimates.with_measured_steps([(plan.packs[0], rates[0] / 2), (plan.packs[1], rates[1] / 3)])
+    assert [by_steps.steps_per_s(pack) for pack in plan.packs] == pytest.approx([rates[0] / 2, rates[1] / 3])
+    for pack, factor in zip(plan.packs, (2, 3), strict=True):
+        overhead_s = PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * len(pack.trials)
+        estimated_s = estimated_wall_s(pack, plan.checked.task, Engine.NATIVE)
+        assert by_steps(pack) == pytest.approx(overhead_s + factor * estimated_s)
+    assert by_steps.remark == "based on the measured steps"

@@ -12,7 +12,7 @@ import pytest
 
 from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.native import build
-from depthrate.tasks.native.build import FLAGS, load_library
+from depthrate.tasks.native.build import FLAGS, cached_source, load_library
 from depthrate.tasks.native.compiler import EngineError, NoCompilerError
 from depthrate.tasks.native.library import Call
 from tests.support.native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
@@ -70,6 +70,23 @@ def test_corrupt_library_is_rebuilt(empty_cache, monkeypatch):
         assert libraries(empty_cache) == []
         get()
         assert [path.read_bytes() for path in libraries(empty_cache)] == [content]
+
+
+def test_sources_are_generated_once_and_again_where_damaged(empty_cache):
+    made = []
+
+    def make():
+        made.append(None)
+        return f"int made = {len(made)};"
+
+    assert [cached_source(parts, make)[-2] for parts in (["a", "b"], ["a", "b"], ["a", "c"])] == ["1", "1", "2"]
+    for path in empty_cache.glob("*.cpp"):
+        path.write_text("int made = 9;")
+    assert cached_source(["a", "b"], make) == "int made = 3;" and cached_source(["a", "b"], make) == "int made = 3;"
+    empty_cache.chmod(0o500)
+    if os.geteuid():  # root may write everywhere
+        with pytest.raises(EngineError, match="cannot use the cache"):
+            cached_source(["d"], make)
 
 
 @pytest.mark.slow

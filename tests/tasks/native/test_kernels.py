@@ -193,4 +193,4 @@ def test_one_bad_start_passes():
     once = AtOneStart.__new__(AtOneStart)
     vars(once).update(vars(library))
     trainer_of(network, plan, trials_of(1), 20).use_native(once)
-    assert len(calls) == 2
+    assert len(calls) == 3

@@ -9,11 +9,9 @@ from torch import nn
 import depthrate
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
-from depthrate.tasks.interface import Engine
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.supervised.task import NEXT_TOKEN, REGRESSION
+from depthrate.tasks.supervised.task import REGRESSION
 from tests.support.own_data import Folder
 from tests.support.training_context import assert_same, run_pack, run_resumed
 
@@ -187,21 +185,6 @@ def test_invalid_targets_are_refused(folder):
     for params, words in (samples, *unknown, ({"measure": "nc1"}, "measure has 'nc1'")):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **params))
-
-
-@pytest.mark.parametrize(
-    ("task", "arch", "words"),
-    [
-        (REGRESSION, "rn1", "targets are numbers, and the kernels of ResidualNetwork"),
-        (NEXT_TOKEN, "t11", "each token has a label"),
-    ],
-)
-def test_kernels_support_only_classes(task, arch, words):
-    trial = task.read(task.schema.fill({"arch": arch, "depth": 2, "steps": 100_000}))
-    training = task.training([trial], Folder("."))
-    assert training.engine(Engine.AUTO, "cpu") is Engine.EAGER
-    with pytest.raises(EngineError, match=words):
-        training.engine(Engine.NATIVE, "cpu")
 
 
 def test_task_loads_by_name_and_text(folder):

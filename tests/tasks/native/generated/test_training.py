@@ -122,7 +122,8 @@ def test_modules_whose_samples_mix_are_refused(function, words):
 
 
 @pytest.fixture
-def fresh_sources():
+def fresh_sources(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     generated._source.cache_clear()
     yield
     generated._source.cache_clear()
@@ -174,8 +175,19 @@ def test_pack_of_five_is_its_trials_alone_and_resumed(folder):
         ("next_token", {**NEXT_TOKEN, "batch_size": 16}),
         ("next_token", {**NEXT_TOKEN, "batch_size": None}),
         ("collapse", {**COLLAPSE, "label_smoothing": 0.1, "weight_decay": 0.01}),
+        ("regression", {**REGRESSION, "arch": "rn2", "depth": 3, "width": 12, "weight_decay": 0.01}),
+        ("next_token", {**NEXT_TOKEN, "arch": "t12", "depth": 2, "width": 9, "weight_decay": 0.01}),
+        (
+            "collapse",
+            {**COLLAPSE, "arch": "rn1", "depth": 3, "width": 10, "label_smoothing": 0.1, "train_embedding": False},
+        ),
+        ("collapse", {**COLLAPSE, "arch": "t21", "depth": 2, "width": 10, "optimizer": "adam", "clip_norm": 0.1}),
+        ("collapse", {**COLLAPSE, "arch": "t11", "depth": 2, "width": 10, "train_embedding": False, "norm": "pre"}),
     ],
-    ids=["regression", "next token", "next token, one batch", "smoothed"],
+    ids=[
+        *("regression", "next token", "next token, one batch", "smoothed"),
+        *("rn2 regression", "t12 next token", "rn1 smoothed", "t21", "t11 with a fixed embedding"),
+    ],
 )
 def test_tasks_train_natively_as_eagerly(folder, task, params):
     loaded, trials = pack_of(folder, task, seeds=2, dtype="float64", **params)
@@ -218,6 +230,42 @@ def test_a_broken_kernel_is_an_error_or_a_warning(folder, broken_kernels, caplog
         found, engine = run(Engine.AUTO)
     assert engine is Engine.EAGER and "training runs eagerly, because the native step of ModuleNetwork" in caplog.text
     assert_same(found, run(Engine.EAGER)[0])
+
+
+SCALED = """
+import os
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 9), nn.Tanh(), nn.Linear(9, 10))
+
+    def forward(self, x):
+        return super().forward(x) * float(os.environ["SCALE"])
+"""
+
+
+@slow
+def test_a_cached_source_that_no_longer_fits_is_generated_again(tmp_path, monkeypatch, fresh_sources):
+    (tmp_path / "model.py").write_text(SCALED)
+    made, generate = [], generated.generate
+    monkeypatch.setattr(
+        generated, "generate", lambda *given, **named: made.append(generate(*given, **named)) or made[-1]
+    )
+
+    def run(scale, engine):
+        monkeypatch.setenv("SCALE", scale)
+        generated._source.cache_clear()
+        task, trials = pack_of(tmp_path, seeds=1, **COLLAPSE)
+        context = Context(ids_of(trials), engine=engine, data=Folder(str(tmp_path)))
+        return next(iter(task.run(trials, context))).tables["curves"][-1]["loss"]
+
+    first, again, other = (run(scale, Engine.NATIVE) for scale in ("1", "1", "2"))
+    assert len(made) == 2 and made[0] != made[1] and first == again != other
+    assert other == pytest.approx(run("2", Engine.EAGER), rel=1e-4)
+    (tmp_path / "model.py").write_text(SCALED.replace("super().forward(x)", "super().forward(x + 1)"))
+    run("2", Engine.NATIVE)
+    assert len(made) == 3
 
 
 # ---- Processes ----
