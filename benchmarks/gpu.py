@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.generated import Convolutional, Encoder, Residual
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.native.compiler import compiler
 from depthrate.tasks.native.cuda import CudaLibrary, compile_cubin
@@ -46,7 +47,6 @@ from depthrate.tasks.training.engines.generated import cuda_source
 from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
-from benchmarks.generated import Convolutional, Encoder, Residual
 
 LIMIT_S = 232
 CLASSES, INPUTS, WIDTH = 10, 64, 64
@@ -67,10 +67,17 @@ OUT = Path(os.environ.get("OUT", "."))
 # ---- Networks and trainers ----
 
 
+class Generated(ResidualNetwork):
+    """L-RN1 with generated kernels, as on a GPU, on a CPU too."""
+
+    def kernels(self) -> None:
+        return None
+
+
 def residual(depth: int, width: int = WIDTH, **changes: Any) -> ResidualNetwork:
     """Return L-RN1."""
     shape = {"linear_layers": 1, "pre_norm": False, "input_dimensions": INPUTS, "num_classes": CLASSES} | changes
-    return ResidualNetwork(depth=depth, width=width, last_bias=True, **shape)
+    return Generated(depth=depth, width=width, last_bias=True, **shape)
 
 
 def module(make: Callable[..., nn.Module], samples: int, **arguments: Any) -> ModuleNetwork:
@@ -155,13 +162,13 @@ def cubin_of(source: CudaSource, number: str, architecture: str) -> bytes:
     return path.read_bytes()
 
 
-def by_gcc(source: CudaSource, number: str) -> Library:
+def by_gcc(source: CudaSource, number: str, *more_flags: str) -> Library:
     """Build a source with g++, the threads of a block as loops."""
     folder = Path(tempfile.mkdtemp())
     headers = Path(sys.modules[CudaLibrary.__module__].__file__ or "").parent
     (folder / "steps.cpp").write_text(source.text)
     constants = [f"-DNUMBER={number}", f"-DTHREADS={source.threads}", f"-DBLOCKS={source.blocks}"]
-    flags = ["-std=c++17", "-O1", "-march=native", "-shared", "-fPIC", "-w", f"-I{headers}"]
+    flags = ["-std=c++17", "-O1", "-march=native", "-shared", "-fPIC", "-w", f"-I{headers}", *more_flags]
     subprocess.run(
         [compiler(), *flags, *constants, str(folder / "steps.cpp"), "-o", str(folder / "steps.so")], check=True
     )
@@ -186,7 +193,7 @@ def use(trainer: FusedTrainer, library: Library) -> FusedTrainer:
 
     trainer._steps = partial(NativeSteps, library=library)(trainer)
     trainer._native_evaluation = NativeEvaluation(
-        library, trainer.network, trainer.plan, trainer.x_NI, trainer.labels_N
+        library, trainer.kernels, trainer.plan, trainer.x_NI, trainer.labels_N
     )
     return trainer
 

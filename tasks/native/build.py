@@ -103,20 +103,20 @@ def cached_source(parts: Sequence[str], make: Callable[[], str], *, is_fresh: bo
     """
     folder = private_cache("native")
     try:
-        name = f"source-{_digest(chr(0).join(parts).encode())}"
+        name = f"source-{digest(chr(0).join(parts).encode())}"
         for path in folder.glob(f"{name}-*.cpp"):
             if (
                 not is_fresh
                 and is_private_file(path)
-                and _is_intact(path.name, content := read_regular(path, MAX_BYTES))
+                and is_intact(path.name, content := read_regular(path, MAX_BYTES))
             ):
                 return content.decode()
-            _discard(path)
+            discard(path)
         source = make()
         with tempfile.TemporaryDirectory(dir=folder, prefix="writing-") as work:
             made = Path(work) / "source.cpp"
             made.write_text(source, encoding="utf-8")
-            made.replace(folder / f"{name}-{_digest(source.encode())}.cpp")
+            made.replace(folder / f"{name}-{digest(source.encode())}.cpp")
     except OSError as error:
         raise EngineError(f"cannot use the cache of native steps {folder}: {error}") from error
     return source

@@ -634,7 +634,8 @@ template <class Step> DEVICE void evaluate_block(const Call& c, int number, int 
 extern "C" int64_t call_bytes() { return sizeof(Call); }
 extern "C" int64_t call_version() { return 2; }
 // Shared memory consists of the bytes with which scratch memory begins, so that tests find what is read before it is written.
-template <class Step> void begin_block(const Call& c) {
+// `static`, because libraries that are loaded together would share the memory of a function that others can see.
+template <class Step> static void begin_block(const Call& c) {
   alignas(64) static char memory[Step::SHARED_BYTES];
   shared_memory = (char*)memset(memory, *(char*)c.scratch, sizeof memory);
 }

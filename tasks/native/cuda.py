@@ -1,6 +1,6 @@
 """Kernel libraries of a GPU: CUDA C++ compiled by NVRTC, which comes with torch's CUDA wheels, and launched by the driver.
 
-Compiled kernels are in the cache of `build.py`, in files whose names contain hashes of what they depend on and of their content.
+Compiled kernels are in the cache of `build.py`, in files whose names contain hashes of their dependencies and content.
 """
 
 import ctypes
@@ -17,6 +17,7 @@ from depthrate.tasks.code.private_cache import is_private_file, private_cache
 from depthrate.tasks.native.build import MAX_BYTES, SOURCES, digest, discard, hold_lock, is_intact
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.generated.cuda_emit import CudaSource
+from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.native.library import AnyCall, Library
 from depthrate.tasks.regular_file import read_regular
 
@@ -116,6 +117,25 @@ def load_cuda_library(
     major, minor = torch.cuda.get_device_capability()
     cubin = cached_cubin(source, number, f"sm_{major}{minor}", should_stop)
     return CudaLibrary(source, cubin), time.monotonic() - started
+
+
+RESERVED_BYTES = 1024
+"""Bytes of shared memory that each block takes in addition."""
+
+
+def tuning_of(num_trials: int) -> Tuning:
+    """Choose how torch's current GPU divides steps: one block per multiprocessor if there are no more trials, else two.
+
+    Both give equal bits, because a block has as many threads in both.
+
+    Raises:
+        EngineError: There is no GPU with enough shared memory.
+    """
+    _driver()
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    blocks = 1 if num_trials <= gpu.multi_processor_count else 2
+    own = gpu.shared_memory_per_multiprocessor // blocks - RESERVED_BYTES
+    return Tuning(blocks=blocks, shared_bytes=min(gpu.shared_memory_per_block_optin, own))
 
 
 def cached_cubin(

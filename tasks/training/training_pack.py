@@ -52,11 +52,6 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     """
     pack = TrainingPack(training, context)
     resumed = pack.resume()
-    is_on_gpu = context.device != "cpu"
-    if resumed is Engine.NATIVE and is_on_gpu and training.engine(Engine.AUTO, context.device) is not resumed:
-        log.warning("training restarts on the GPU, because the checkpoint's %s steps run on CPUs only", resumed)
-        resumed = None
-        pack.restart()
     engine = resumed or training.engine(context.engine, context.device)
     if resumed is not None and context.engine not in (resumed, Engine.AUTO):
         log.warning(
@@ -67,13 +62,12 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
         try:
             context.report_engine(engine, pack.use_native())
         except EngineError as error:
-            if (
-                resumed is not None
-                or context.engine is not Engine.AUTO
-                or not training.may_lack_kernels(context.device)
-            ):
+            is_resumed_here = resumed is not None and context.device == "cpu"
+            if is_resumed_here or context.engine is not Engine.AUTO or not training.may_lack_kernels(context.device):
                 raise
-            log.warning("training runs eagerly, because %s", error)
+            if resumed is not None:  # on a GPU, after native steps on a CPU or on another GPU
+                pack.restart()
+            log.warning("training %s eagerly, because %s", "runs" if resumed is None else "restarts", error)
             engine = Engine.EAGER
             context.report_engine(engine)
     pack.engine = engine

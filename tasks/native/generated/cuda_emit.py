@@ -552,7 +552,8 @@ class _CudaLoop(_LoopText):
         )
         return [
             *before,
-            f"UNROLL for (int r = 0; r < {self.rows}; r++) UNROLL for (int b = 0; b < {parts}; b++) {{\n        {inner}\n      }}",
+            f"UNROLL for (int r = 0; r < {self.rows}; r++) UNROLL for (int b = 0; b < {parts}; b++) {{",
+            f"        {inner}\n      }}",
         ]
 
     def _number(self, value: Value) -> list[str]:
@@ -644,7 +645,8 @@ struct Generated {{
   static MEMBER void tile(const Call& c, const Trial& trial, char* arena, Batch batch, bool is_first) {{
     Number* const gradient = (Number*)arena;
     TIMED(0, gather_samples<SAMPLES, {inputs}, {x_row}>((const {item}*)c.x, batch, {x}, {second});)
-    TIMED(1, gather_targets<SAMPLES, OUTPUTS, CLASSES, {target_row}, {has_targets}>(c.labels, batch, c.batch, Number({smoothing}), {target}, {weight});)
+    TIMED(1, gather_targets<SAMPLES, OUTPUTS, CLASSES, {target_row}, {has_targets}>(
+                 c.labels, batch, c.batch, Number({smoothing}), {target}, {weight});)
     {body}
   }}
   static MEMBER const Number* loss(char* arena) {{ return {loss}; }}
@@ -655,8 +657,12 @@ struct Generated {{
 }};
 
 #ifdef __CUDACC__
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run(const __grid_constant__ Call c) {{ run_block<Generated>(c, blockIdx.x, gridDim.x); }}
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) evaluate(const __grid_constant__ Call c) {{ evaluate_block<Generated>(c, blockIdx.x, gridDim.x); }}
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run(const __grid_constant__ Call c) {{
+  run_block<Generated>(c, blockIdx.x, gridDim.x);
+}}
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) evaluate(const __grid_constant__ Call c) {{
+  evaluate_block<Generated>(c, blockIdx.x, gridDim.x);
+}}
 #else
 extern "C" int64_t scratch_bytes(const Call*) {{ return Generated::ARENA_BYTES; }}
 extern "C" void run(const Call* c) {{ begin_block<Generated>(*c), run_block<Generated>(*c, 0, 1); }}

@@ -15,7 +15,7 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.interface import SharedLibraries
 from depthrate.tasks.native.build import NUMBERS, cached_source, load_library
 from depthrate.tasks.native.compiler import EngineError
-from depthrate.tasks.native.cuda import load_cuda_library
+from depthrate.tasks.native.cuda import load_cuda_library, tuning_of
 from depthrate.tasks.native.generated import trace
 from depthrate.tasks.native.generated.cuda_emit import CudaSource
 from depthrate.tasks.native.generated.cuda_plan import Tuning
@@ -104,17 +104,19 @@ def generated_cuda_library(
     network: Network,
     plan: TrainingPlan,
     dataset: Dataset,
+    num_trials: int,
     should_stop: Callable[[], bool],
-    tuning: Tuning = Tuning(),  # noqa: B008
 ) -> tuple[Library, float]:
-    """Load the kernels generated for a network on a GPU. Also return the seconds spent compiling or waiting.
+    """Load the kernels generated for a network on torch's current GPU. Also return the seconds spent compiling or waiting.
+
+    The number of trials affects the speed only.
 
     Raises:
         EngineError: As `load_cuda_library`, or kernels cannot be generated.
         Interrupted: As `load_cuda_library`.
     """
     try:
-        source = cuda_source(network, plan, dataset.shape, tuning)
+        source = cuda_source(network, plan, dataset.shape, tuning_of(num_trials))
     except CannotGenerateError as error:
         raise EngineError(f"no kernels can be generated for the network: {error}") from error
     return load_cuda_library(source, NUMBERS[plan.dtype_name], should_stop)
