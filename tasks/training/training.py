@@ -180,7 +180,8 @@ class NetworkTraining(Training):
         is_fresh: bool = False,
     ) -> tuple[Library, float]:
         if device != "cpu":
-            return generated_cuda_library(self.network, self.plan, self.dataset, len(self.hyperparameters), should_stop)
+            count = len(self.hyperparameters)
+            return generated_cuda_library(self.network, self.plan, self.dataset, count, should_stop, is_fresh=is_fresh)
         if self._has_handwritten_kernels:
             return native_library(self.network, self.plan, should_stop, shared)
         return generated_library(self.network, self.plan, self.dataset, should_stop, shared, is_fresh=is_fresh)

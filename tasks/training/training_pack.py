@@ -129,10 +129,10 @@ class TrainingPack:
             try:
                 trainer.use_native(library)
             except EngineError:
-                if device != "cpu" or not self.training.may_lack_kernels(device):
+                if not self.training.may_lack_kernels(device):
                     raise
                 # code that the cached source does not depend on may have changed
-                library, again_s = self.training.native_library(*build, is_fresh=True)
+                library, again_s = self.training.native_library(*build, device, is_fresh=True)
                 trainer.use_native(library)
                 compile_s += again_s
         if self._can_polish_natively:
