@@ -72,7 +72,7 @@ def load_library(
             options = [compiler(), *flags, *(f"-D{constant}={value}" for constant, value in constants.items())]
         except NoCompilerError as missing:
             return _library_from_store(folder, name, shared, missing, should_stop)
-        with _hold_lock(folder / f"{name}.lock", should_stop):
+        with hold_lock(folder / f"{name}.lock", should_stop):
             return _find_cached(folder, name) or _build(
                 folder, name, [*options, f"-I{SOURCES}"], source or _source_of(family), should_stop
             )
@@ -103,20 +103,20 @@ def cached_source(parts: Sequence[str], make: Callable[[], str], *, is_fresh: bo
     """
     folder = private_cache("native")
     try:
-        name = f"source-{_digest(chr(0).join(parts).encode())}"
+        name = f"source-{digest(chr(0).join(parts).encode())}"
         for path in folder.glob(f"{name}-*.cpp"):
             if (
                 not is_fresh
                 and is_private_file(path)
-                and _is_intact(path.name, content := read_regular(path, MAX_BYTES))
+                and is_intact(path.name, content := read_regular(path, MAX_BYTES))
             ):
                 return content.decode()
-            _discard(path)
+            discard(path)
         source = make()
         with tempfile.TemporaryDirectory(dir=folder, prefix="writing-") as work:
             made = Path(work) / "source.cpp"
             made.write_text(source, encoding="utf-8")
-            made.replace(folder / f"{name}-{_digest(source.encode())}.cpp")
+            made.replace(folder / f"{name}-{digest(source.encode())}.cpp")
     except OSError as error:
         raise EngineError(f"cannot use the cache of native steps {folder}: {error}") from error
     return source
@@ -141,14 +141,14 @@ def _wait_for(process: subprocess.Popen[bytes], should_stop: Callable[[], bool])
 
 
 @contextmanager
-def _hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
+def hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
     """Hold a file lock, which the system releases at process exit. Wait until it is free.
 
     Raises:
         Interrupted: A stop was requested while waiting.
     """
     if path.is_dir() or path.is_symlink():
-        _discard(path)
+        discard(path)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # do not block on a pipe
     with open(os.open(path, flags, 0o600), "w") as file:
         while True:
@@ -180,7 +180,7 @@ def _name(family: str, source: str | None, constants: Mapping[str, object], flag
     """Compute the part of a library's file name that does not depend on the compiler."""
     headers = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.h"))]
     parts = [*headers, source or _source_of(family), repr(sorted(constants.items())), repr(flags), _processor()]
-    return f"{family}-{_digest(chr(0).join(parts).encode())}"
+    return f"{family}-{digest(chr(0).join(parts).encode())}"
 
 
 def _find_cached(folder: Path, name: str) -> Path | None:
@@ -189,22 +189,22 @@ def _find_cached(folder: Path, name: str) -> Path | None:
         name = f"{name}-{_compiler_digest()}"
     for path in sorted(folder.glob(f"{name}-*.so")):
         with suppress(OSError):  # unreadable, or too large
-            if is_private_file(path) and _is_intact(path.name, read_regular(path, MAX_BYTES)):
+            if is_private_file(path) and is_intact(path.name, read_regular(path, MAX_BYTES)):
                 return path
-        _discard(path)
+        discard(path)
     return None
 
 
-def _discard(path: Path) -> None:
+def discard(path: Path) -> None:
     """Delete a file, or a folder in its place."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
 
 
-def _is_intact(file_name: str, content: bytes) -> bool:
+def is_intact(file_name: str, content: bytes) -> bool:
     """Return whether a library's content matches the checksum in its name."""
-    return Path(file_name).stem.rpartition("-")[2] == _digest(content)
+    return Path(file_name).stem.rpartition("-")[2] == digest(content)
 
 
 def _library_from_store(
@@ -222,7 +222,7 @@ def _library_from_store(
     while reason is None:
         try:
             for file_name, content in shared.iter_matching(f"{name}-"):
-                if _is_intact(file_name, content):
+                if is_intact(file_name, content):
                     with tempfile.TemporaryDirectory(dir=folder, prefix="taking-") as work:
                         copy = Path(work) / "library.so"
                         copy.write_bytes(content)
@@ -255,7 +255,7 @@ def _build(folder: Path, name: str, command: list[str], source: str, should_stop
                     f"building native steps failed with exit code {code}. Train with --engine eager. The "
                     f"compiler's output starts: {head}"
                 )
-        path = folder / f"{name}-{_compiler_digest()}-{_digest(library.read_bytes())}.so"
+        path = folder / f"{name}-{_compiler_digest()}-{digest(library.read_bytes())}.so"
         library.chmod(LIBRARY_MODE)
         os.replace(library, path)
         return path
@@ -264,8 +264,8 @@ def _build(folder: Path, name: str, command: list[str], source: str, should_stop
 def _compiler_digest() -> str:
     """Compute a short digest of the compiler's version and target."""
     done = subprocess.run([compiler(), "-v"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return _digest(done.stdout + done.stderr)[:8]
+    return digest(done.stdout + done.stderr)[:8]
 
 
-def _digest(content: bytes) -> str:
+def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:24]

@@ -60,6 +60,9 @@ class CallMismatchError(InputError):
 class Library:
     """The kernels of one family of networks and one set of constants."""
 
+    device = "cpu"
+    """Device whose memory calls point to."""
+
     def __init__(self, library: ctypes.CDLL, call: type[AnyCall] = Call):
         """Bind the functions of a library with this call structure.
 

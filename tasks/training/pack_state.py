@@ -304,8 +304,10 @@ class PackState(ABC):
     @property
     def kernels(self) -> Kernels:
         """Kernels of the trials' native steps."""
-        has_classes = self.labels_N.ndim == 1 and not self.labels_N.is_floating_point()
-        return self.network.native_kernels(has_classes and not self.plan.label_smoothing)
+        has_classes = (
+            self.labels_N.ndim == 1 and not self.labels_N.is_floating_point() and not self.plan.label_smoothing
+        )
+        return self.network.native_kernels(has_classes and self.device.type == "cpu")
 
     def parameters(self) -> dict[str, Tensor]:
         """Return views of the parameters by name, [T, *shape] each."""

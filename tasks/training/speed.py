@@ -35,7 +35,7 @@ def measure_speed(training: NetworkTraining, requested: Engine, seconds: float) 
             try:
                 trainer.use_native(training.native_library(lambda: False)[0])
             except EngineError as error:
-                if requested is Engine.NATIVE or not training.may_lack_kernels:
+                if requested is Engine.NATIVE or not training.may_lack_kernels("cpu"):
                     raise
                 logging.getLogger(__name__).warning("training runs eagerly, because %s", error)
                 engine = Engine.EAGER

@@ -16,7 +16,7 @@ from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engines.choice import select_engine
-from depthrate.tasks.training.engines.generated import generated_library
+from depthrate.tasks.training.engines.generated import generated_cuda_library, generated_library
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.layers import HeldOut, Measure, Rows, stored_features
 from depthrate.tasks.training.pack_state import Divergence
@@ -89,9 +89,14 @@ class Training(ABC):
 
     @abstractmethod
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, *, is_fresh: bool = False
+        self,
+        should_stop: Callable[[], bool],
+        shared: SharedLibraries | None = None,
+        device: str = "cpu",
+        *,
+        is_fresh: bool = False,
     ) -> tuple[Library, float]:
-        """Load the kernels of the steps. Also return the seconds spent building or waiting.
+        """Load the kernels of the steps on a device. Also return the seconds spent building or waiting.
 
         `is_fresh`: Whether generated kernels are generated again if they are cached.
 
@@ -100,8 +105,7 @@ class Training(ABC):
             Interrupted: As `load_library`.
         """
 
-    @property
-    def may_lack_kernels(self) -> bool:
+    def may_lack_kernels(self, device: str) -> bool:
         """Whether steps may turn out to be eager, because kernels are generated and compared with eager steps only now."""
         return False
 
@@ -168,15 +172,21 @@ class NetworkTraining(Training):
         return self.network.native_kernels(self._shape.has_classes).family != GENERATED
 
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, *, is_fresh: bool = False
+        self,
+        should_stop: Callable[[], bool],
+        shared: SharedLibraries | None = None,
+        device: str = "cpu",
+        *,
+        is_fresh: bool = False,
     ) -> tuple[Library, float]:
+        if device != "cpu":
+            return generated_cuda_library(self.network, self.plan, self.dataset, len(self.hyperparameters), should_stop)
         if self._has_handwritten_kernels:
             return native_library(self.network, self.plan, should_stop, shared)
         return generated_library(self.network, self.plan, self.dataset, should_stop, shared, is_fresh=is_fresh)
 
-    @property
-    def may_lack_kernels(self) -> bool:
-        return not self._has_handwritten_kernels
+    def may_lack_kernels(self, device: str) -> bool:
+        return device != "cpu" or not self._has_handwritten_kernels
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
         arrays = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))

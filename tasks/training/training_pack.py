@@ -52,10 +52,6 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     """
     pack = TrainingPack(training, context)
     resumed = pack.resume()
-    if resumed is not None and context.device != "cpu" and pack.needs_library(resumed):
-        log.warning("training restarts on the GPU, because the checkpoint's %s steps run on CPUs only", resumed)
-        resumed = None
-        pack.restart()
     engine = resumed or training.engine(context.engine, context.device)
     if resumed is not None and context.engine not in (resumed, Engine.AUTO):
         log.warning(
@@ -66,9 +62,12 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
         try:
             context.report_engine(engine, pack.use_native())
         except EngineError as error:
-            if resumed is not None or context.engine is not Engine.AUTO or not training.may_lack_kernels:
+            is_resumed_here = resumed is not None and context.device == "cpu"
+            if is_resumed_here or context.engine is not Engine.AUTO or not training.may_lack_kernels(context.device):
                 raise
-            log.warning("training runs eagerly, because %s", error)
+            if resumed is not None:  # on a GPU, after native steps on a CPU or on another GPU
+                pack.restart()
+            log.warning("training %s eagerly, because %s", "runs" if resumed is None else "restarts", error)
             engine = Engine.EAGER
             context.report_engine(engine)
     pack.engine = engine
@@ -125,11 +124,12 @@ class TrainingPack:
         compile_s, trainer, polish = 0.0, self.trainer, self.training.polish
         build = self.context.should_stop, self.context.libraries
         if not self.is_trained:
-            library, compile_s = self.training.native_library(*build)
+            device = self.context.device
+            library, compile_s = self.training.native_library(*build, device)
             try:
                 trainer.use_native(library)
             except EngineError:
-                if not self.training.may_lack_kernels:
+                if device != "cpu" or not self.training.may_lack_kernels(device):
                     raise
                 # code that the cached source does not depend on may have changed
                 library, again_s = self.training.native_library(*build, is_fresh=True)

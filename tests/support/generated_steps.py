@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,9 @@ from torch.func import functional_call
 
 from depthrate.tasks.native.build import FLAGS, NUMBERS, SOURCES
 from depthrate.tasks.native.compiler import compiler
-from depthrate.tasks.native.generated.generate import generate, tile_samples
+from depthrate.tasks.native.generated.cuda_emit import CudaSource
+from depthrate.tasks.native.generated.cuda_plan import Tuning
+from depthrate.tasks.native.generated.generate import generate, generate_cuda, tile_samples
 from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Call, Library
 from tests.support.surveyed_modules import CLASSES, SHAPES, VOCABULARY, Case
@@ -59,6 +62,15 @@ class Problem:
         Raises:
             CannotGenerateError: It cannot be generated.
         """
+        tile, groups, options = self._tile(tile_samples(self.batch, self.positions))
+        return generate(tile, groups, **options)
+
+    def cuda_source(self, tuning: Tuning) -> CudaSource:
+        """Generate the step for a GPU."""
+        tile, groups, options = self._tile(tile_samples(self.batch, self.positions, tuning.tile_rows))
+        return generate_cuda(tile, groups, tuning, **options)
+
+    def _tile(self, samples: int) -> tuple[Tile, dict[str, int], dict[str, Any]]:
         state = dict(self.module.named_buffers())
         tile = Tile(
             lambda parameters, state, x_NI: functional_call(
@@ -66,16 +78,13 @@ class Problem:
             ),
             dict(self.module.named_parameters()),
             state,
-            self.inputs(self.dtype)[torch.arange(tile_samples(self.batch, self.positions)) % len(self.x_NI)],
+            self.inputs(self.dtype)[torch.arange(samples) % len(self.x_NI)],
             self.loss,
         )
-        return generate(
-            tile,
-            {name: 0 if tensor.ndim > 1 else -1 for name, tensor in tile.parameters.items()},
-            has_targets=self.labels_N.is_floating_point(),
-            label_smoothing=self.smoothing,
-            fixed={name: tensor for name, tensor in state.items() if not tensor.is_floating_point()},
-        )
+        groups = {name: 0 if tensor.ndim > 1 else -1 for name, tensor in tile.parameters.items()}
+        fixed = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()}
+        is_regression = self.labels_N.is_floating_point()
+        return tile, groups, {"has_targets": is_regression, "label_smoothing": self.smoothing, "fixed": fixed}
 
     def inputs(self, dtype: torch.dtype) -> Tensor:
         """Return the samples in a type of numbers, tokens as they are."""

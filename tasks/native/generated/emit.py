@@ -60,7 +60,7 @@ def emit(plan: Plan, shape: Shape) -> str:
 class _Emitter:
     def __init__(self, plan: Plan, shape: Shape):
         self.plan, self.program, self.shape = plan, plan.program, shape
-        self.number = plan.program.number_bytes
+        self.layout = plan.program.layout
         self.functions: dict[tuple[str, str], str] = {}
         """Parameters and body -> name."""
         self.constants: dict[Value, str] = {}
@@ -100,21 +100,21 @@ class _Emitter:
             inputs=prod(program.x.shape[1:]),
             item="int64_t" if program.x.is_flat else "Number",
             x=self._address(program.x),
-            x_row=program.x.row_stride(self.number),
+            x_row=program.x.row_stride(self.layout),
             target=self._address(program.target),
             classes=program.target.columns,
-            target_row=program.target.row_stride(self.number),
+            target_row=program.target.row_stride(self.layout),
             has_targets=int(shape.has_targets),
             smoothing=repr(float(shape.label_smoothing)),
             weight=self._address(program.weight),
             loss=self._address(program.loss),
             output=self._address(output),
-            output_row=output.row_stride(self.number),
+            output_row=output.row_stride(self.layout),
         )
 
     def _piece(self, name: str, parameter: Value) -> str:
         """Return a statement that uses a parameter with its gradient, in one piece if its rows are not padded."""
-        row, group = padded_columns(parameter, self.number), self.shape.decay_groups[name]
+        row, group = padded_columns(parameter, self.layout), self.shape.decay_groups[name]
         gradient = f"(const Number*)(arena + {self.plan.gradients[parameter]})"
         rows, columns = parameter.rows, parameter.columns
         if row == columns:
@@ -126,7 +126,7 @@ class _Emitter:
 
     def _room(self, numbers: int) -> int:
         place = self.num_bytes
-        self.num_bytes += up(numbers * self.number, LINE_BYTES) + 2 * LINE_BYTES
+        self.num_bytes += up(numbers * self.layout.number_bytes, LINE_BYTES) + 2 * LINE_BYTES
         return place
 
     def _address(self, value: Value) -> str:
@@ -154,7 +154,7 @@ class _Emitter:
         return f"(Number*)(arena + {self.prepared[key]})"
 
     def _gradient_bytes(self, parameter: Value) -> int:
-        return parameter.rows * padded_columns(parameter, self.number) * self.number
+        return parameter.rows * padded_columns(parameter, self.layout) * self.layout.number_bytes
 
     def _constant(self, value: Value, name: str) -> str:
         assert value.data is not None
@@ -189,7 +189,7 @@ class _Emitter:
         return self._table(step)
 
     def _bytes(self, value: Value) -> int:
-        return value.rows * value.row_stride(self.number) * self.number
+        return value.rows * value.row_stride(self.layout) * self.layout.number_bytes
 
     def _started_by_products(self) -> dict[Value, Value]:
         """Return the product that is the first to add to each parameter's gradient, where a product is."""
@@ -209,7 +209,7 @@ class _Emitter:
             count, a_step, b_step = a.shape[0], a.stride(0), b.stride(0)
             a, b = a[0], b[0]
         (m, k), n = a.shape, b.shape[1]
-        row = value.row_stride(self.number)
+        row = value.row_stride(self.layout)
         addresses = [_offset(self._address(left.value), left.seen)]
         prepare, right_hand, right_address = self._right_hand(right, b, k, n)
         addresses += [right_address, self._address(value)]
@@ -242,7 +242,7 @@ class _Emitter:
             else f"transposed_to_panels({{0}}, {column}, {n}, {k}, {{1}});"
         )
         if is_straight and not (n == 1 and is_outside):
-            fits = n % ALIGNED == 0 and k * row * self.number <= CACHED_BYTES
+            fits = n % ALIGNED == 0 and k * row * self.layout.number_bytes <= CACHED_BYTES
             if not is_outside or fits:
                 return "", f"rows_of(p1, {row})", address
         if is_outside and right.seen.ndim == 2:
@@ -271,7 +271,7 @@ class _Emitter:
         assert isinstance(view, View)
         n, count = value.columns, prod(index.shape)
         entry = f"p2[{_position(_flat_axes(index.seen), 'r')}]"
-        row = value.row_stride(self.number)
+        row = value.row_stride(self.layout)
         index_address = _offset(self._address(index.value), index.seen)
         if value.kind is Kind.LOOK_UP:
             table = f"p1 + {entry} * {view.seen.stride(0)}"
@@ -297,7 +297,7 @@ class _Emitter:
         statements = []
         for name, group in self.program.gradients.items():
             parameter = self.program.parameters[name]
-            strides, run = [1], padded_columns(parameter, self.number)
+            strides, run = [1], padded_columns(parameter, self.layout)
             for size in reversed(parameter.shape[:-1]):
                 strides.insert(0, run)
                 run *= size
@@ -317,7 +317,7 @@ class _LoopText:
     """The text of a loop over rows, in phases between sums over a row, each one pass over the row's vectors."""
 
     def __init__(self, emitter: _Emitter, loop: Loop):
-        self.emitter, self.loop, self.number = emitter, loop, emitter.number
+        self.emitter, self.loop, self.layout = emitter, loop, emitter.layout
         self.addresses: list[str] = []
         self._pointers: dict[str, str] = {}
         self.names = {value: f"{index}" for index, value in enumerate(loop.computed)}
@@ -464,7 +464,7 @@ class _LoopText:
             if value in self.loop.stored:
                 stored = f"to_number(t{name})" if value.is_boolean else f"t{name}"
                 address = self._pointer_to(value)
-                body.append(f"at({address} + (i + r) * {value.row_stride(self.number)}, j) = {stored};")
+                body.append(f"at({address} + (i + r) * {value.row_stride(self.layout)}, j) = {stored};")
         starts: list[str] = []
         ends: list[str] = []
         for value in sums:
@@ -531,8 +531,8 @@ class _LoopText:
                 return text if masks else f"to_number({text})"
             return text
         pointer = self._pointer(item)
-        is_run = is_plain(item, self.number) or is_row_number(item, self.number)
-        if is_run and value.row_stride(self.number) == 1:
+        is_run = is_plain(item, self.layout) or is_row_number(item, self.layout)
+        if is_run and value.row_stride(self.layout) == 1:
             text = f"Four(*(const FourAnywhere*)({pointer} + i))"
         else:
             rows = merged_rows(item.seen)
@@ -558,7 +558,7 @@ class _LoopText:
         """Return the position of a row's sum."""
         view = value.operands[0]
         assert isinstance(view, View)
-        natural = value.natural(self.number)
+        natural = value.natural(self.layout)
         strides = [0 if size == 1 else stride for size, stride in zip(value.shape, natural.stride(), strict=True)]
         place = torch.empty_strided(view.shape, [*strides[:-1], 1], device="meta")
         return _position(merged_rows(place), f"({row})")

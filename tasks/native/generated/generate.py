@@ -7,20 +7,22 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from depthrate.tasks.native.generated.cuda_emit import CudaSource, emit_cuda
+from depthrate.tasks.native.generated.cuda_plan import Tuning, plan_cuda
 from depthrate.tasks.native.generated.emit import Shape, emit
 from depthrate.tasks.native.generated.errors import CannotGenerateError
 from depthrate.tasks.native.generated.lower import lower
 from depthrate.tasks.native.generated.plan import plan
 from depthrate.tasks.native.generated.trace import Tile, trace
-from depthrate.tasks.native.generated.values import ROWS, up
+from depthrate.tasks.native.generated.values import ROWS, Layout, up
 
 TILE_ROWS = 64
 """Rows of a tile, of samples or of their positions: they stay in cache. Fixed, because it affects how sums round."""
 
 
-def tile_samples(batch: int, positions: int) -> int:
+def tile_samples(batch: int, positions: int, tile_rows: int = TILE_ROWS) -> int:
     """Return the samples of a tile: a multiple of the rows that kernels compute at a time."""
-    return min(up(batch, ROWS), up(max(1, TILE_ROWS // positions), ROWS))
+    return min(up(batch, ROWS), up(max(1, tile_rows // positions), ROWS))
 
 
 def generate(
@@ -44,13 +46,36 @@ def generate(
         CannotGenerateError: An operation has no kernel, or samples depend on each other.
     """
     graph = trace(tile)
-    program = lower(graph, torch.finfo(_dtype(tile)).bits // 8, fixed or {})
+    program = lower(graph, Layout(_dtype(tile).itemsize), fixed or {})
     samples = len(tile.x)
     outputs, rest = divmod(program.target.shape[0], samples)
     if rest:
         raise CannotGenerateError("its outputs are not rows of samples")
     shape = Shape(samples, outputs, has_targets, label_smoothing, dict(decay_groups))
     return emit(plan(program), shape)
+
+
+def generate_cuda(
+    tile: Tile,
+    decay_groups: Mapping[str, int],
+    tuning: Tuning,
+    *,
+    has_targets: bool = False,
+    label_smoothing: float = 0.0,
+    fixed: Mapping[str, Tensor] | None = None,
+) -> CudaSource:
+    """Return the source of a step on a GPU, as `generate` does for a CPU.
+
+    Raises:
+        CannotGenerateError: As `generate`.
+    """
+    program = lower(trace(tile), Layout(_dtype(tile).itemsize, is_cuda=True), fixed or {})
+    samples = len(tile.x)
+    outputs, rest = divmod(program.target.shape[0], samples)
+    if rest:
+        raise CannotGenerateError("its outputs are not rows of samples")
+    shape = Shape(samples, outputs, has_targets, label_smoothing, dict(decay_groups))
+    return emit_cuda(plan_cuda(program, tuning), shape, tuning)
 
 
 def _dtype(tile: Tile) -> torch.dtype:

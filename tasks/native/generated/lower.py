@@ -20,6 +20,7 @@ from depthrate.tasks.native.generated.trace import StepGraph
 from depthrate.tasks.native.generated.values import (
     LOOP_KINDS,
     Kind,
+    Layout,
     Value,
     View,
     has_unit_columns,
@@ -72,7 +73,7 @@ Part = tuple[View, Tensor, bool]
 class Program:
     """A lowered step."""
 
-    number_bytes: int
+    layout: Layout
     values: list[Value]
     """In order of computation."""
     kernels: list[Value]
@@ -89,23 +90,23 @@ class Program:
     """Terms of each parameter's gradient in the parameter's shape."""
 
 
-def lower(step: StepGraph, number_bytes: int, fixed: Mapping[str, Tensor]) -> Program:
+def lower(step: StepGraph, layout: Layout, fixed: Mapping[str, Tensor]) -> Program:
     """Lower a traced step.
 
     Args:
         step: The graph.
-        number_bytes: Bytes of a number.
+        layout: Distances of rows in memory.
         fixed: Integer tensors of the state, whose numbers become part of the step.
 
     Raises:
         CannotGenerateError: An operation has no kernel.
     """
-    return _Lowering(step, number_bytes, fixed).run()
+    return _Lowering(step, layout, fixed).run()
 
 
 class _Lowering:
-    def __init__(self, step: StepGraph, number_bytes: int, fixed: Mapping[str, Tensor]):
-        self.step, self.number_bytes = step, number_bytes
+    def __init__(self, step: StepGraph, layout: Layout, fixed: Mapping[str, Tensor]):
+        self.step, self.layout = step, layout
         self.values: list[Value] = []
         self.kernels: list[Value] = []
         self.items: dict[Node, Item | list[Item]] = {}
@@ -126,14 +127,14 @@ class _Lowering:
     def _hold(self, name: str, node: Node, kind: Kind, address: int, held: dict[str, Value]) -> int:
         shape = _shape(node)
         value = Value(kind, shape or (1,), address=address)
-        held[name], natural = value, value.natural(self.number_bytes)
+        held[name], natural = value, value.natural(self.layout)
         self.items[node] = View(value, natural.view(shape))
         return prod(shape)
 
     def _input(self, node: Node) -> Value:
         value = Value(Kind.INPUT, _shape(node), is_flat=not node.meta["tensor_meta"].dtype.is_floating_point)
         self.values.append(value)
-        self.items[node] = View(value, value.natural(self.number_bytes))
+        self.items[node] = View(value, value.natural(self.layout))
         return value
 
     def run(self) -> Program:
@@ -144,16 +145,16 @@ class _Lowering:
             if node in wanted and node not in self.items:
                 self.items[node] = self._lower(node)
         loss, output = (self._stored(self._view(self.items[node])) for node in outputs)
-        if not is_plain(loss, self.number_bytes):
+        if not is_plain(loss, self.layout):
             loss = self._copied(loss)
-        if not is_plain(output, self.number_bytes):
+        if not is_plain(output, self.layout):
             output = self._copied(output)
         gradients = {
             name: self._gradient(self.parameters[name], [self.items[term] for term in group])
             for name, group in terms.items()
         }
         return Program(
-            self.number_bytes,
+            self.layout,
             self.values,
             self.kernels,
             {name: self.parameters[name] for name in gradients},
@@ -259,7 +260,7 @@ class _Lowering:
                 data=tensor,
                 is_boolean=tensor.dtype == torch.bool,
             )
-            self._constants[key] = item, View(value, value.natural(self.number_bytes).view(tensor.shape))
+            self._constants[key] = item, View(value, value.natural(self.layout).view(tensor.shape))
         return self._constants[key][1]
 
     def _seen(self, node: Node, arguments: Sequence[Any]) -> View:
@@ -302,7 +303,7 @@ class _Lowering:
         """Return a copy of a view with rows of its own."""
         shape = view.shape or (1,)
         value = Value(Kind.COPY, shape, is_flat=is_flat)
-        natural = value.natural(self.number_bytes)
+        natural = value.natural(self.layout)
         value.operation = [(self._readable(view), natural.view(view.shape), False)]
         value.operands = [value.operation[0][0]]
         self._add_kernel(value)
@@ -311,7 +312,7 @@ class _Lowering:
     def _cat(self, node: Node, arguments: Sequence[Any]) -> View:
         axis = (arguments[1] if len(arguments) > 1 else _options(node).get("dim", 0)) % len(_shape(node))
         value = Value(Kind.COPY, _shape(node))
-        natural, parts, begin = value.natural(self.number_bytes), [], 0
+        natural, parts, begin = value.natural(self.layout), [], 0
         for item, given in zip(arguments[0], _arguments(node)[0], strict=True):
             size = _shape(given)[axis] if len(_shape(given)) == natural.ndim else 0
             if size and not (isinstance(item, Constant) and item.uniform == 0):  # what no part covers is 0
@@ -324,7 +325,7 @@ class _Lowering:
     def _placed(self, node: Node, arguments: Sequence[Any]) -> View:
         """Put numbers into a slice of zeros."""
         value, view = Value(Kind.COPY, _shape(node)), self._readable(arguments[0])
-        natural = value.natural(self.number_bytes)
+        natural = value.natural(self.layout)
         value.operation, value.operands = [(view, aten.slice.Tensor(natural, *arguments[2:]), False)], [view]
         self._add_kernel(value)
         return View(value, natural)
@@ -332,7 +333,7 @@ class _Lowering:
     def _windows(self, node: Node, arguments: Sequence[Any]) -> View:
         view, window = self._readable(self._view(arguments[0])), Window(*arguments[-4:])
         value = Value(Kind.COPY, _shape(node))
-        target, is_split = value.natural(self.number_bytes), node.target is patches
+        target, is_split = value.natural(self.layout), node.target is patches
         maps, windows = (view.seen, target) if is_split else (target, view.seen)
         try:
             split = _split_windows(windows, window)
@@ -375,7 +376,7 @@ class _Lowering:
             Kind.PRODUCT, (*left.shape[:-1], right.shape[-1]), [left, right], start=start if is_bias else None
         )
         self._add_kernel(value)
-        view = View(value, value.natural(self.number_bytes).view(_shape(node)))
+        view = View(value, value.natural(self.layout).view(_shape(node)))
         return view if start is None or is_bias else self._point(aten.add.Tensor, [view, start], view.shape)
 
     def _look_up(self, node: Node, arguments: Sequence[Any]) -> View:
@@ -385,13 +386,13 @@ class _Lowering:
                 raise CannotGenerateError("indexing other than by constant rows cannot be generated")
             indices = indices[0]
         table = self._readable(self._view(table))
-        if table.value.kind is not Kind.PARAMETER or not is_plain(table, self.number_bytes) or table.seen.ndim != 2:
+        if table.value.kind is not Kind.PARAMETER or not is_plain(table, self.layout) or table.seen.ndim != 2:
             table = self._copied(table)
         if table.seen.ndim != 2:
             raise CannotGenerateError("indexing of tensors that are not matrices cannot be generated")
         value = Value(Kind.LOOK_UP, _shape(node), [table], operation=self._index(indices))
         self._add_kernel(value)
-        return View(value, value.natural(self.number_bytes))
+        return View(value, value.natural(self.layout))
 
     def _scatter(self, node: Node, arguments: Sequence[Any]) -> View:
         if node.target is aten.embedding_dense_backward.default:
@@ -411,7 +412,7 @@ class _Lowering:
             view = self._copied(view)
         value = Value(Kind.SCATTER, (size, view.shape[-1]), [view], operation=self._index(indices))
         self._add_kernel(value)
-        return View(value, value.natural(self.number_bytes))
+        return View(value, value.natural(self.layout))
 
     def _index(self, item: Any) -> View:
         if isinstance(item, Constant):
@@ -464,7 +465,7 @@ class _Lowering:
         ]
         value.stage = max([value.stage, *(o.value.stage for o in value.operands if isinstance(o, View))])
         self.values.append(value)
-        natural = value.natural(self.number_bytes)
+        natural = value.natural(self.layout)
         if result is not None:
             return View(value, natural)
         return View(value, natural.permute(inverse(order)) if shape else natural.view(()))
@@ -480,7 +481,7 @@ class _Lowering:
                 seen = view.seen
         operand = View(view.value, seen)
         if operand.value.kind in LOOP_KINDS and not (
-            is_plain(operand, self.number_bytes) or is_row_number(operand, self.number_bytes)
+            is_plain(operand, self.layout) or is_row_number(operand, self.layout)
         ):
             self._stored(operand)  # read from memory in another order, so behind its loop
             value.stage = max(value.stage, operand.value.stage + 1)
@@ -541,7 +542,7 @@ class _Lowering:
         value.operands = [operand]
         value.loop_stage = max(value.stage, operand.value.stage)
         self._add_kernel(value)
-        return View(value, value.natural(self.number_bytes))
+        return View(value, value.natural(self.layout))
 
 
 _TO_NUMBER = "to number"

@@ -12,6 +12,7 @@ from depthrate.tasks.native.generated.values import (
     LOOP_KINDS,
     ROWS,
     Kind,
+    Layout,
     Value,
     View,
     is_plain,
@@ -61,13 +62,13 @@ class Plan:
 
 def plan(program: Program) -> Plan:
     """Choose what is computed where."""
-    in_place = _gradients_in_place(program)
-    steps = _ordered(program)
+    in_place = gradients_in_place(program)
+    steps = ordered(program)
     places, gradients, num_bytes = _placed(program, steps, in_place)
     return Plan(program, steps, places, num_bytes, in_place, gradients)
 
 
-def _gradients_in_place(program: Program) -> dict[Value, Value]:
+def gradients_in_place(program: Program) -> dict[Value, Value]:
     """Return the kernels that can add to a parameter's gradient themselves: nothing else reads their results."""
     uses: dict[Value, int] = {}
     read = [operand for value in program.values for operand in value.operands if isinstance(operand, View)]
@@ -80,18 +81,18 @@ def _gradients_in_place(program: Program) -> dict[Value, Value]:
         for term in group:
             value = term.value
             if uses[value] == 1:
-                _transpose_product(term, program.number_bytes)
+                _transpose_product(term, program.layout)
             adds = value.kind in (Kind.ROW_SUM, Kind.SCATTER) or (
                 value.kind is Kind.PRODUCT and value.start is None and len(value.shape) == 2
             )
             has_rows = (value.rows, value.columns) == (parameter.rows, parameter.columns)
-            has_rows &= value.row_stride(program.number_bytes) == padded_columns(parameter, program.number_bytes)
-            if adds and has_rows and uses[value] == 1 and is_plain(term, program.number_bytes):
+            has_rows &= value.row_stride(program.layout) == padded_columns(parameter, program.layout)
+            if adds and has_rows and uses[value] == 1 and is_plain(term, program.layout):
                 found[value] = parameter
     return found
 
 
-def _transpose_product(term: View, number_bytes: int) -> None:
+def _transpose_product(term: View, layout: Layout) -> None:
     """Let a product that a gradient reads transposed give the transposed matrix itself, B^T A^T in place of A B."""
     value = term.value
     if value.kind is not Kind.PRODUCT or value.start is not None or len(value.shape) != 2 or term.seen.ndim != 2:
@@ -99,16 +100,23 @@ def _transpose_product(term: View, number_bytes: int) -> None:
     left, right = value.operands
     assert isinstance(left, View) and isinstance(right, View)
     is_readable = right.value.kind not in EXTERNAL_KINDS and 1 in left.seen.stride()
-    if not is_plain(View(value, term.seen.t()), number_bytes) or not is_readable:
+    if not is_plain(View(value, term.seen.t()), layout) or not is_readable:
         return
     value.shape = (value.shape[1], value.shape[0])
     value.operands = [View(right.value, right.seen.t()), View(left.value, left.seen.t())]
-    term.seen = value.natural(number_bytes)
+    term.seen = value.natural(layout)
 
 
-def _ordered(program: Program) -> list[Step]:
-    """Return kernels and loops in order, with what each loop computes."""
+def ordered(program: Program, *, splits_row_sums: bool = False) -> list[Step]:
+    """Return kernels and loops in order, with what each loop computes.
+
+    `splits_row_sums`: Row sums are kernels that read what loops have stored, instead of parts of loops.
+    """
     loops: dict[tuple[int, int], Loop] = {}
+    if splits_row_sums:
+        for value in program.values:
+            if value.kind is Kind.ROW_SUM:
+                _stored_operand(value)
 
     def loop_of(stage: int, rows: int) -> Loop:
         return loops.setdefault((stage, rows), Loop(stage, rows))
@@ -117,7 +125,7 @@ def _ordered(program: Program) -> list[Step]:
     for value in program.values:
         if value.kind in LOOP_KINDS and value.is_stored:
             loop_of(value.stage, _rows(value)).stored.append(value)
-        if value.kind is Kind.ROW_SUM:
+        if value.kind is Kind.ROW_SUM and not splits_row_sums:
             operand = value.operands[0]
             assert isinstance(operand, View)
             loop_of(value.loop_stage, _view_rows(operand)).row_sums.append(value)
@@ -161,10 +169,17 @@ def _ordered(program: Program) -> list[Step]:
         loop.computed = sorted(wanted, key=position.__getitem__)
     steps: list[Step] = []
     for stage in range(-1, len(program.kernels)):
-        if stage >= 0 and program.kernels[stage].kind not in (Kind.FENCE, Kind.ROW_SUM):
-            steps.append(program.kernels[stage])
+        if stage >= 0 and program.kernels[stage].kind is not Kind.FENCE:
+            if splits_row_sums or program.kernels[stage].kind is not Kind.ROW_SUM:
+                steps.append(program.kernels[stage])
         steps += [loops[key] for key in sorted(loops) if key[0] == stage]
     return steps
+
+
+def _stored_operand(value: Value) -> None:
+    operand = value.operands[0]
+    assert isinstance(operand, View)
+    operand.value.is_stored = True
 
 
 def _rows(value: Value) -> int:
@@ -201,14 +216,41 @@ def _placed(
     program: Program, steps: list[Step], in_place: dict[Value, Value]
 ) -> tuple[dict[Value, int], dict[Value, int], int]:
     """Place values in memory, each from its first to its last use, at the first gap that fits."""
-    number = program.number_bytes
-    first: dict[Value, int] = {}
-    last: dict[Value, int] = {}
+    layout = program.layout
+    times = uses(program, steps, in_place)
+    first = {value: used[0] for value, used in times.items()}
+    last = {value: used[-1] for value, used in times.items()}
+    gradients: dict[Value, int] = {}
+    top = 0
+    for parameter in program.parameters.values():
+        gradients[parameter] = top
+        columns = padded_columns(parameter, layout)
+        top += up((up(parameter.rows, ROWS)) * columns * layout.number_bytes, LINE_BYTES)
+    taken: list[tuple[int, int, int, int]] = []
+    places: dict[Value, int] = {value: gradients[parameter] for value, parameter in in_place.items()}
+    base, peak = top, top
+    for value in sorted(first, key=lambda value: (first[value], -size_of(value, layout))):
+        size, at = size_of(value, layout), base
+        for begin, end, start, stop in sorted(taken):
+            if stop < first[value] or last[value] < start or end <= at:
+                continue
+            if at + size <= begin:
+                break
+            at = end
+        places[value] = at
+        taken.append((at, at + size, first[value], last[value]))
+        peak = max(peak, at + size)
+    widest = max((value.row_stride(layout) for value in first), default=ALIGNED_SLACK)
+    return places, gradients, peak + up(ROWS * widest * layout.number_bytes + ALIGNED_SLACK, LINE_BYTES)
+
+
+def uses(program: Program, steps: list[Step], in_place: dict[Value, Value]) -> dict[Value, list[int]]:
+    """Return the numbers of the steps that write and read each value in a tile's memory, in order."""
+    times: dict[Value, list[int]] = {}
 
     def use(value: Value, time: int) -> None:
         if value.kind not in EXTERNAL_KINDS and value not in in_place:
-            first.setdefault(value, time)
-            last[value] = time
+            times.setdefault(value, []).append(time)
 
     for value in (program.x, program.target, program.weight):
         use(value, 0)
@@ -228,44 +270,23 @@ def _placed(
     for group in program.gradients.values():
         for term in group:
             use(term.value, len(steps))
-    gradients: dict[Value, int] = {}
-    top = 0
-    for parameter in program.parameters.values():
-        gradients[parameter] = top
-        columns = padded_columns(parameter, number)
-        top += up((up(parameter.rows, ROWS)) * columns * number, LINE_BYTES)
-    taken: list[tuple[int, int, int, int]] = []
-    places: dict[Value, int] = {value: gradients[parameter] for value, parameter in in_place.items()}
-    base, peak = top, top
-    for value in sorted(first, key=lambda value: (first[value], -size_of(value, number))):
-        size, at = size_of(value, number), base
-        for begin, end, start, stop in sorted(taken):
-            if stop < first[value] or last[value] < start or end <= at:
-                continue
-            if at + size <= begin:
-                break
-            at = end
-        places[value] = at
-        taken.append((at, at + size, first[value], last[value]))
-        peak = max(peak, at + size)
-    widest = max((value.row_stride(number) for value in first), default=ALIGNED_SLACK)
-    return places, gradients, peak + up(ROWS * widest * number + ALIGNED_SLACK, LINE_BYTES)
+    return times
 
 
 ALIGNED_SLACK = 4096
 """Bytes behind the last value, which kernels read but do not use."""
 
 
-def padded_columns(value: Value, number_bytes: int) -> int:
+def padded_columns(value: Value, layout: Layout) -> int:
     """Return the row stride of a gradient: that of a value in the tile's memory."""
-    return Value(Kind.PRODUCT, (value.rows, value.columns)).row_stride(number_bytes)
+    return Value(Kind.PRODUCT, (value.rows, value.columns)).row_stride(layout)
 
 
-def size_of(value: Value, number_bytes: int) -> int:
+def size_of(value: Value, layout: Layout) -> int:
     """Return the bytes of a value with the rows that kernels write behind it."""
     rows = value.rows
     if value.kind is Kind.PRODUCT and len(value.shape) == 3:
         rows = value.rows + ROWS
     return up(
-        up(rows, ROWS) * value.row_stride(number_bytes) * max(number_bytes, 8 if value.is_flat else 0), LINE_BYTES
+        up(rows, ROWS) * value.row_stride(layout) * max(layout.number_bytes, 8 if value.is_flat else 0), LINE_BYTES
     )

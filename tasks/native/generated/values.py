@@ -26,6 +26,27 @@ def up(n: int, step: int) -> int:
     return (n + step - 1) // step * step
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Distances of rows in memory."""
+
+    number_bytes: int
+    is_cuda: bool = False
+
+    def row_stride(self, columns: int) -> int:
+        """Return the numbers from one row to the next.
+
+        On a CPU wide rows avoid powers of two, which map to few cache lines. On a GPU eight rows beside each other begin in
+        different banks of shared memory, of four numbers each.
+        """
+        if self.is_cuda:
+            whole = up(columns, 4)
+            return whole if whole // 4 % 2 else whole + 4
+        whole = up(columns, ALIGNED)
+        num_bytes = whole * self.number_bytes
+        return whole + ALIGNED if num_bytes >= 512 and num_bytes % 512 == 0 else whole
+
+
 class Kind(enum.Enum):
     """How a value is computed."""
 
@@ -91,17 +112,15 @@ class Value:
     def is_in_memory(self) -> bool:
         return self.kind not in LOOP_KINDS or self.is_stored
 
-    def row_stride(self, number_bytes: int) -> int:
-        """Return the numbers from one row to the next. Wide rows avoid powers of two, which map to few cache lines."""
+    def row_stride(self, layout: Layout) -> int:
+        """Return the numbers from one row to the next."""
         if self.is_flat or self.kind in EXTERNAL_KINDS or (self.columns == 1 and self.kind is not Kind.PRODUCT):
             return self.columns
-        whole = up(self.columns, ALIGNED)
-        num_bytes = whole * number_bytes
-        return whole + ALIGNED if num_bytes >= 512 and num_bytes % 512 == 0 else whole
+        return layout.row_stride(self.columns)
 
-    def natural(self, number_bytes: int) -> Tensor:
+    def natural(self, layout: Layout) -> Tensor:
         """Return the view of the whole value in its own shape."""
-        strides, run = [1], self.row_stride(number_bytes)
+        strides, run = [1], self.row_stride(layout)
         for size in reversed(self.shape[:-1]):
             strides.insert(0, run)
             run *= size
@@ -134,7 +153,7 @@ def merged_rows(seen: Tensor) -> list[tuple[int, int]]:
     return merged
 
 
-def is_plain(view: View, number_bytes: int) -> bool:
+def is_plain(view: View, layout: Layout) -> bool:
     """Return whether a view has the rows of its value, in their order and with all their columns."""
     value, seen = view.value, view.seen
     if seen.storage_offset() or seen.shape[-1] != value.columns or seen.numel() != prod(value.shape):
@@ -142,10 +161,10 @@ def is_plain(view: View, number_bytes: int) -> bool:
     if seen.shape[-1] > 1 and seen.stride(-1) != 1:
         return False
     rows = merged_rows(seen)
-    return not rows or rows == [(value.rows, value.row_stride(number_bytes))]
+    return not rows or rows == [(value.rows, value.row_stride(layout))]
 
 
-def is_row_number(view: View, number_bytes: int) -> bool:
+def is_row_number(view: View, layout: Layout) -> bool:
     """Return whether a view repeats, in each row, the number of a value with one number per row, in the same order."""
     value, seen = view.value, view.seen
     if value.columns != 1 or seen.storage_offset() or prod(seen.shape[:-1]) != value.rows:
@@ -153,7 +172,7 @@ def is_row_number(view: View, number_bytes: int) -> bool:
     if seen.shape[-1] > 1 and seen.stride(-1) != 0:
         return False
     rows = merged_rows(seen)
-    return not rows or rows == [(value.rows, value.row_stride(number_bytes))]
+    return not rows or rows == [(value.rows, value.row_stride(layout))]
 
 
 def has_unit_columns(seen: Tensor) -> bool:

@@ -64,7 +64,12 @@ class WordsTraining(Training):
         return select_engine_on(device, requested)
 
     def native_library(
-        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None, *, is_fresh: bool = False
+        self,
+        should_stop: Callable[[], bool],
+        shared: SharedLibraries | None = None,
+        device: str = "cpu",
+        *,
+        is_fresh: bool = False,
     ) -> tuple[Library, float]:
         return words_library(self.trials[0], should_stop, shared)
 

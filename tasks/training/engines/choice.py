@@ -66,18 +66,18 @@ def available_engine(requested: Engine) -> tuple[Engine, str | None]:
 def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
     """Return the reason why native steps do not support these trials, or None if they do."""
     network = shape.network
-    if device != "cpu":
-        return _device_reason(device)
+    if device not in ("cpu", "cuda"):
+        return f"kernels run on CPUs and CUDA GPUs only, and the device is {device}"
     if shape.matmul_precision != "full":
         return f"matmul_precision is {shape.matmul_precision}, and kernels compute products in full precision"
     if shape.optimizer not in ENGINE_OPTIMIZERS:
         return f"optimizer is {shape.optimizer}, and kernels support only {' and '.join(ENGINE_OPTIMIZERS)}"
     if shape.data.stream is not None:
         return "samples are streamed, and kernels read samples in memory"
-    if network.kernels() is not None and shape.has_classes:
+    if network.kernels() is not None and shape.has_classes and device == "cpu":
         return None
     if network.has_generated_steps is False:
-        return f"there are no kernels for {type(network).__name__}"
+        return f"there are no kernels for {type(network).__name__} on this device ({device})"
     if network.has_generated_steps:
         return None
     from depthrate.tasks.training.engines.generated import generation_fault  # imports torch

@@ -6,6 +6,7 @@ Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parame
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +15,12 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.interface import SharedLibraries
 from depthrate.tasks.native.build import NUMBERS, cached_source, load_library
 from depthrate.tasks.native.compiler import EngineError
+from depthrate.tasks.native.cuda import load_cuda_library, tuning_of
 from depthrate.tasks.native.generated import trace
+from depthrate.tasks.native.generated.cuda_emit import CudaSource
+from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.native.generated.generate import generate, tile_samples
+from depthrate.tasks.native.generated.generate import generate, generate_cuda, tile_samples
 from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks import operations
@@ -81,7 +85,8 @@ def _source(
     """
 
     def make() -> str:
-        return _generate(network, dtype, loss, samples, data, label_smoothing)
+        tile, groups, options = _tile(network, dtype, loss, samples, data, label_smoothing)
+        return generate(tile, groups, **options)
 
     read = (data.num_inputs, data.vocabulary_size, data.has_targets)
     parts = (dtype, loss, samples, *read, label_smoothing, torch.__version__)
@@ -95,22 +100,59 @@ def _code() -> list[str]:
     return [path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.py"))]
 
 
-def _generate(
+def generated_cuda_library(
+    network: Network,
+    plan: TrainingPlan,
+    dataset: Dataset,
+    num_trials: int,
+    should_stop: Callable[[], bool],
+) -> tuple[Library, float]:
+    """Load the kernels generated for a network on torch's current GPU. Also return the seconds spent compiling or waiting.
+
+    The number of trials affects the speed only.
+
+    Raises:
+        EngineError: As `load_cuda_library`, or kernels cannot be generated.
+        Interrupted: As `load_cuda_library`.
+    """
+    try:
+        source = cuda_source(network, plan, dataset.shape, tuning_of(num_trials))
+    except CannotGenerateError as error:
+        raise EngineError(f"no kernels can be generated for the network: {error}") from error
+    return load_cuda_library(source, NUMBERS[plan.dtype_name], should_stop)
+
+
+def cuda_source(network: Network, plan: TrainingPlan, data: DataShape, tuning: Tuning) -> CudaSource:
+    """Return the source of a network's kernels on a GPU.
+
+    Raises:
+        CannotGenerateError: They cannot be generated.
+    """
+    samples = tile_samples(plan.batch_size or data.num_samples, network.rows_per_sample, tuning.tile_rows)
+    tile, groups, options = _tile(network, plan.dtype, plan.loss, samples, data, plan.label_smoothing)
+    return generate_cuda(tile, groups, tuning, **options)
+
+
+def _tile(
     network: Network, dtype: torch.dtype, loss: str, samples: int, data: DataShape, label_smoothing: float
-) -> str:
+) -> tuple[Tile, dict[str, int], dict[str, Any]]:
+    """Return a network's function with examples, the parameters' groups of weight decay, and options of `generate`.
+
+    Raises:
+        CannotGenerateError: Kernels cannot be generated.
+    """
     specs = network.parameter_specs()
     theta_1P, carried = start_trials(network, "normal", [torch.Generator().manual_seed(0)], dtype)
     parameters = {name: tensor[0] for name, tensor in split_parameters(theta_1P, specs).items()}
     state = {name: tensor[0] for name, tensor in carried.items()}
-    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss, network.fixed_parameters)
     groups = {group: number for number, group in enumerate(network.native_kernels(has_classes=False).decay_groups)}
-    return generate(
-        tile,
-        {spec.name: -1 if spec.decay is None else groups[spec.decay] for spec in specs},
-        has_targets=data.has_targets,
-        label_smoothing=label_smoothing if loss == "ce" else 0.0,
-        fixed={name: tensor for name, tensor in state.items() if not tensor.is_floating_point()},
-    )
+    options = {
+        "has_targets": data.has_targets,
+        "label_smoothing": label_smoothing if loss == "ce" else 0.0,
+        "fixed": {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()},
+    }
+    tile = Tile(network.step_logits, parameters, state, _example(data, samples, dtype), loss, network.fixed_parameters)
+    return tile, {spec.name: -1 if spec.decay is None else groups[spec.decay] for spec in specs}, options
 
 
 def _example(data: DataShape, samples: int, dtype: torch.dtype) -> Tensor:

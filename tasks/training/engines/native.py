@@ -151,7 +151,9 @@ class NativeEvaluation:
             torch.zeros_like(theta_TP),
             theta_TP.new_empty(len(theta_TP)),
         )  # untrained parameters keep 0
-        correct_T = torch.zeros(len(theta_TP), dtype=torch.int64) if self._has_classes else None
+        correct_T = None
+        if self._has_classes:
+            correct_T = torch.zeros(len(theta_TP), dtype=torch.int64, device=theta_TP.device)
         self._call.set_fields(state_TS=state_TS, num_state=state_TS.shape[1])
         self._run(theta_TP, gradient_TP=gradient_TP, loss_T=loss_T, correct_T=correct_T)
         counts_T = torch.full_like(loss_T, torch.nan).double() if correct_T is None else correct_T / self._outputs

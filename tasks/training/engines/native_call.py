@@ -24,7 +24,7 @@ class BoundCall:
         self._library, self.fields = library, fields
         self._tensors: dict[str, Tensor] = {}
         self.set_fields(**values)
-        self.set_fields(scratch=torch.zeros(library.scratch_bytes(fields), dtype=torch.uint8))
+        self.set_fields(scratch=torch.zeros(library.scratch_bytes(fields), dtype=torch.uint8, device=library.device))
 
     def set_fields(self, **values: Field) -> None:
         """Set fields. A tensor is passed as its address and kept alive until its field is set again."""

@@ -137,7 +137,7 @@ def test_changed_calls_rebuild(empty_cache):
         source.write_text(text)
         subprocess.run(["g++", "-shared", "-fPIC", source, "-o", empty_cache / "other"], check=True)
         other = (empty_cache / "other").read_bytes()
-        planted = made.with_name(f"{made.stem.rpartition('-')[0]}-{build._digest(other)}.so")
+        planted = made.with_name(f"{made.stem.rpartition('-')[0]}-{build.digest(other)}.so")
         planted.write_bytes(other)
         planted.chmod(0o700)
         made.unlink()

@@ -102,11 +102,16 @@ def test_trials_without_native_steps_are_rejected():
     def choice(device="cpu", **given):
         return COLLAPSE.engine(params_of(**given), Engine.NATIVE, device)
 
-    assert COLLAPSE.engine(params_of(), Engine.AUTO, "cuda") is Engine.EAGER
+    assert (
+        choice("cuda")
+        is choice("cuda", label_smoothing=0.1)
+        is choice("cuda", arch="t11", patch_size=4)
+        is Engine.NATIVE
+    )
     assert choice() is choice(arch="t11", patch_size=4) is Engine.NATIVE
     assert choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64") is Engine.NATIVE
     refusals = {"no kernels for DenseResNet": {"arch": "resnet_dense"}}
-    refusals |= {"the device is cuda": {"device": "cuda"}, "matmul_precision is bf16": {"matmul_precision": "bf16"}}
+    refusals |= {"the device is mps": {"device": "mps"}, "matmul_precision is bf16": {"matmul_precision": "bf16"}}
     for why, given in refusals.items():
         with pytest.raises(EngineError, match=f"native steps do not support these trials: .*{why}.*--engine auto"):
             choice(**given)

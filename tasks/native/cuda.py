@@ -1,0 +1,277 @@
+"""Kernel libraries of a GPU: CUDA C++ compiled by NVRTC, which comes with torch's CUDA wheels, and launched by the driver.
+
+Compiled kernels are in the cache of `build.py`, in files whose names contain hashes of their dependencies and content.
+"""
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from depthrate.tasks.code.private_cache import is_private_file, private_cache
+from depthrate.tasks.native.build import MAX_BYTES, SOURCES, digest, discard, hold_lock, is_intact
+from depthrate.tasks.native.compiler import EngineError
+from depthrate.tasks.native.generated.cuda_emit import CudaSource
+from depthrate.tasks.native.generated.cuda_plan import Tuning
+from depthrate.tasks.native.library import AnyCall, Library
+from depthrate.tasks.regular_file import read_regular
+
+HEADERS = ("cuda.h", "call.h")
+OPTIONS = ("--std=c++17", "-default-device", "--disable-warnings")
+_MAX_DYNAMIC_SHARED_BYTES, _SHARED_CARVEOUT = 8, 9
+"""Numbers of function attributes in the driver's interface."""
+_ATTRIBUTES = {"shared_bytes": 1, "local_bytes": 3, "registers": 4}
+"""Name -> number of the function attributes that `resources` reads."""
+
+
+class NvrtcMissingError(EngineError):
+    """Raised when no NVRTC library is found."""
+
+
+def compile_cubin(source: CudaSource, number: str, architecture: str, *more_options: str) -> bytes:
+    """Compile a source for an architecture like sm_90. No GPU is needed.
+
+    Raises:
+        EngineError: The compiler rejects it, or is missing.
+    """
+    library, program = _nvrtc(), ctypes.c_void_p()
+
+    def check(code: int) -> None:
+        if code:
+            raise EngineError(f"NVRTC failed with code {code}: {_log(library, program)[:2000]}")
+
+    headers = [(SOURCES / name).read_bytes() for name in HEADERS]
+    names = [name.encode() for name in HEADERS]
+    text, count = source.text.encode(), len(HEADERS)
+    arrays = (ctypes.c_char_p * count)(*headers), (ctypes.c_char_p * count)(*names)
+    check(library.nvrtcCreateProgram(ctypes.byref(program), text, b"steps.cu", count, *arrays))
+    try:
+        options = [option.encode() for option in (*_options(source, number, architecture), *more_options)]
+        check(library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)))
+        size = ctypes.c_size_t()
+        check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        cubin = ctypes.create_string_buffer(size.value)
+        check(library.nvrtcGetCUBIN(program, cubin))
+        return cubin.raw
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _options(source: CudaSource, number: str, architecture: str) -> list[str]:
+    constants = {"NUMBER": number, "THREADS": source.threads, "BLOCKS": source.blocks}
+    return [f"--gpu-architecture={architecture}", *OPTIONS, *(f"-D{name}={value}" for name, value in constants.items())]
+
+
+def _log(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    return log.value.decode(errors="replace")
+
+
+def _nvrtc() -> ctypes.CDLL:
+    """Load NVRTC from the wheels beside torch, else from the system."""
+    for folder in sys.path:
+        for path in sorted(Path(folder or ".").glob("nvidia/*/lib/libnvrtc.so.*")):
+            if "alt" in path.name:
+                continue
+            for part in path.parent.glob("libnvrtc-builtins.so.*"):
+                ctypes.CDLL(str(part))  # found by name only once it is loaded
+            return ctypes.CDLL(str(path))
+    try:
+        return ctypes.CDLL("libnvrtc.so")
+    except OSError as error:
+        raise NvrtcMissingError("NVRTC is missing, which torch's CUDA wheels contain") from error
+
+
+def nvrtc_version() -> str:
+    """Return the version of NVRTC.
+
+    Raises:
+        NvrtcMissingError: There is none.
+    """
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
+
+
+def load_cuda_library(
+    source: CudaSource, number: str, should_stop: Callable[[], bool] = lambda: False
+) -> tuple["CudaLibrary", float]:
+    """Load kernels for torch's current GPU, compiling them if they are not in the cache.
+
+    Returns:
+        The library, and the seconds spent compiling or waiting.
+
+    Raises:
+        EngineError: They cannot be compiled or loaded.
+        Interrupted: A stop was requested while another process compiled them.
+    """
+    started = time.monotonic()
+    major, minor = torch.cuda.get_device_capability()
+    cubin = cached_cubin(source, number, f"sm_{major}{minor}", should_stop)
+    return CudaLibrary(source, cubin), time.monotonic() - started
+
+
+RESERVED_BYTES = 1024
+"""Bytes of shared memory that each block takes in addition."""
+
+
+def tuning_of(num_trials: int) -> Tuning:
+    """Choose how torch's current GPU divides steps: one block per multiprocessor if there are no more trials, else two.
+
+    Both give equal bits, because a block has as many threads in both.
+
+    Raises:
+        EngineError: There is no GPU with enough shared memory.
+    """
+    _driver()
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    blocks = 1 if num_trials <= gpu.multi_processor_count else 2
+    own = gpu.shared_memory_per_multiprocessor // blocks - RESERVED_BYTES
+    return Tuning(blocks=blocks, shared_bytes=min(gpu.shared_memory_per_block_optin, own))
+
+
+def cached_cubin(
+    source: CudaSource, number: str, architecture: str, should_stop: Callable[[], bool] = lambda: False
+) -> bytes:
+    """Return compiled kernels from the cache, which they are added to if necessary.
+
+    Raises:
+        EngineError: They cannot be compiled, or the cache cannot be used.
+        Interrupted: A stop was requested while another process compiled them.
+    """
+    parts = [source.text, *((SOURCES / name).read_text(encoding="utf-8") for name in HEADERS), nvrtc_version()]
+    parts += _options(source, number, architecture)  # machine code does not depend on the driver
+    name = f"cuda-{digest(chr(0).join(parts).encode())}"
+    try:
+        folder = private_cache("native")
+        if (cubin := _find(folder, name)) is not None:
+            return cubin
+        with hold_lock(folder / f"{name}.lock", should_stop):
+            return _find(folder, name) or _store(folder, name, compile_cubin(source, number, architecture))
+    except OSError as error:
+        raise EngineError(f"cannot use the cache of native steps: {error}") from error
+
+
+def _find(folder: Path, name: str) -> bytes | None:
+    for path in sorted(folder.glob(f"{name}-*.cubin")):
+        if is_private_file(path) and is_intact(path.name, content := read_regular(path, MAX_BYTES)):
+            return content
+        discard(path)
+    return None
+
+
+def _store(folder: Path, name: str, cubin: bytes) -> bytes:
+    part = folder / f"{name}-{os.getpid()}.part"
+    part.write_bytes(cubin)
+    part.chmod(0o600)
+    part.replace(folder / f"{name}-{digest(cubin)}.cubin")
+    return cubin
+
+
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise EngineError("the CUDA driver is missing") from error
+
+
+class CudaLibrary(Library):
+    """The kernels of one network's steps on torch's current GPU."""
+
+    device = "cuda"
+
+    def __init__(self, source: CudaSource, cubin: bytes):
+        """Load compiled kernels.
+
+        Raises:
+            EngineError: The driver rejects them.
+        """
+        self.source, self._driver = source, _driver()
+        torch.cuda.current_stream()
+        torch.zeros(1, device="cuda")  # creates the context in which the module is loaded
+        module = self._module = ctypes.c_void_p()
+        self._check(self._driver.cuModuleLoadData(ctypes.byref(module), cubin))
+        self._functions = {}
+        for name in ("run", "evaluate"):
+            function = ctypes.c_void_p()
+            self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
+            self._check(
+                self._driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_BYTES, ctypes.c_int(source.shared_bytes))
+            )
+            self._check(self._driver.cuFuncSetAttribute(function, _SHARED_CARVEOUT, ctypes.c_int(100)))
+            self._functions[name] = function
+        processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        self.max_blocks = processors * max(self.resources("run")["blocks"], 1)
+        """Blocks that run at the same time."""
+        self._scratch = torch.empty(0, dtype=torch.uint8, device="cuda")
+
+    def resources(self, name: str) -> dict[str, int]:
+        """Return registers and bytes per thread and block of a kernel, and the blocks that fit on a multiprocessor."""
+        found, value = {}, ctypes.c_int()
+        for attribute, number in _ATTRIBUTES.items():
+            self._check(self._driver.cuFuncGetAttribute(ctypes.byref(value), number, self._functions[name]))
+            found[attribute] = value.value
+        self._check(
+            self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                ctypes.byref(value),
+                self._functions[name],
+                self.source.threads,
+                ctypes.c_size_t(self.source.shared_bytes),
+            )
+        )
+        return {**found, "blocks": value.value, "dynamic_shared_bytes": self.source.shared_bytes}
+
+    def statement_cycles(self) -> list[int]:
+        """Return the cycles that the first block has spent in each statement, of kernels compiled with -DTIMED_STEPS."""
+        address, size = ctypes.c_uint64(), ctypes.c_size_t()
+        symbol = b"statement_cycles"
+        self._check(self._driver.cuModuleGetGlobal_v2(ctypes.byref(address), ctypes.byref(size), self._module, symbol))
+        cycles = (ctypes.c_longlong * (size.value // 8))()
+        self._check(self._driver.cuMemcpyDtoH_v2(cycles, address, size))
+        return list(cycles)
+
+    def scratch_bytes(self, call: AnyCall) -> int:
+        """Return 0: all calls share memory of the library, which grows with the blocks of a launch."""
+        return 0
+
+    def run(self, call: AnyCall) -> None:
+        """Take `num_steps` steps of every trial in place, and wait for them."""
+        self._launch("run", call)
+
+    def evaluate(self, call: AnyCall) -> None:
+        self._launch("evaluate", call)
+
+    def _launch(self, name: str, call: Any) -> None:
+        blocks = min(int(call.num_trials), self.max_blocks)
+        if len(self._scratch) < blocks * self.source.arena_bytes:
+            self._scratch = torch.zeros(blocks * self.source.arena_bytes, dtype=torch.uint8, device="cuda")
+        call.scratch = self._scratch.data_ptr()
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
+        stream = torch.cuda.current_stream()
+        grid, block = (blocks, 1, 1), (self.source.threads, 1, 1)
+        self._check(
+            self._driver.cuLaunchKernel(
+                self._functions[name],
+                *grid,
+                *block,
+                self.source.shared_bytes,
+                ctypes.c_void_p(stream.cuda_stream),
+                arguments,
+                None,
+            )
+        )
+        stream.synchronize()
+
+    def _check(self, code: int) -> None:
+        if code:
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorString(code, ctypes.byref(text))
+            raise EngineError(f"the CUDA driver reports: {(text.value or b'').decode()} ({code})")
