@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _FIRST = ("trial_id", "sweep", "task", "status")
 _LAST = ("wall_s", "device", "host", "committed_at", "tags")
+JUDGEMENT = "judgement"
+_JUDGEMENTS = pa.schema([("trial_id", pa.string()), (JUDGEMENT, pa.string())])
 _MEASURED = (
     "select * from metrics where is_last qualify row_number() over "
     "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
@@ -50,6 +52,8 @@ class Views:
     in_memory: Mapping[str, pa.Table] = field(default_factory=dict)
     """Tables queried instead of files."""
     has_tags: bool = True
+    judge: Callable[[], Mapping[str, str]] = dict
+    """Returns trial -> judgement. Called only for queries that read it, since it reads all training curves."""
 
     def create(self, connection: duckdb.DuckDBPyConnection, query: str) -> None:
         """Create the views that a query names and the views they depend on. Opening all views would take longer."""
@@ -73,6 +77,9 @@ class Views:
                 records = read_records(self.store, self.snapshot)
                 connection.register("attempts", pa.Table.from_pylist(records, ATTEMPTS))
         if "results" in named:
+            from depthrate.storage.query.scan import ComputedDataset  # imports pandas, unless a command prevents it
+
+            connection.register("all_judgements", ComputedDataset.of(_JUDGEMENTS, lambda: self._judgements))
             connection.execute(self._results())
 
     @lazy
@@ -91,6 +98,11 @@ class Views:
     def parameter_names(self) -> list[str]:
         """Return the columns of the view `trials` that are parameters."""
         return list(self.trials.parameters.values())
+
+    @lazy
+    def _judgements(self) -> pa.Table:
+        judged = self.judge()
+        return pa.table([pa.array(list(judged), pa.string()), pa.array(list(judged.values()), pa.string())], _JUDGEMENTS)
 
     @lazy
     def _tags(self) -> Mapping[str, list[str]]:
@@ -274,6 +286,8 @@ def results_view(
     for name, column in zip(curves, logged, strict=True):
         measured = f"coalesce(e.{column}, m.{column})" if column in also_measured else f"e.{column}"
         columns.append(f"{measured} as {_named(name, 'last', hidden)}")
+    if not _is_in(JUDGEMENT, (*parameters, *metrics, *curves)):  # a user's column may have this name
+        columns.append(f"j.{JUDGEMENT}")
     columns += [f"t.{name}" for name in _LAST]
 
     def listed(term: str) -> str:
@@ -285,7 +299,7 @@ def results_view(
     last = f"select trial_id, {listed('arg_max({}, step)')} from curves semi join ({_splits_to_fill(complete)}) using "
     return (
         f"create temp view results as select {', '.join(columns)} from trials t "
-        f"left join ({_MEASURED}) m on m.trial_id = t.trial_id "
+        f"left join ({_MEASURED}) m on m.trial_id = t.trial_id left join all_judgements j on j.trial_id = t.trial_id "
         f"left join (select trial_id, {listed('max(coalesce(c.{0}, l.{0}))')} from ({measured_at} group by trial_id) c "
         f"full join ({last} (trial_id, split) group by trial_id) l using (trial_id) group by trial_id) e "
         "on e.trial_id = t.trial_id"
