@@ -5,7 +5,7 @@ Pages are read through Arrow because it verifies their checksums: a flipped bit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -37,25 +37,6 @@ class BatchScanner:
 
     def to_reader(self) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(self.schema, self.batches)
-
-
-class ComputedDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """A table of a key and one value, for left joins. It is computed only for queries that read the value."""
-
-    _compute: Callable[[], pa.Table]
-
-    @classmethod
-    def of(cls, schema: pa.Schema, compute: Callable[[], pa.Table]) -> ComputedDataset:
-        """Return the table with this schema that a function computes."""
-        dataset = cls([], schema, _FORMAT, LocalFileSystem())
-        dataset._compute = compute
-        return dataset
-
-    def scanner(self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: Any) -> ds.Scanner:
-        """Return a scan of some columns of the rows that pass a filter, without rows if these are columns of the key alone."""
-        is_read = columns is None or self.schema.names[-1] in columns
-        table = self._compute() if is_read else self.schema.empty_table()
-        return ds.dataset(table).scanner(columns=columns, filter=filter)
 
 
 def _parts(fragments: Iterable[tuple[ds.Fragment, int]]) -> Iterator[list[ds.Fragment]]:

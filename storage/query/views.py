@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from depthrate.storage.query.trials_table import TrialsTable
 
 _FIRST = ("trial_id", "sweep", "task", "status")
-_LAST = ("wall_s", "device", "host", "committed_at", "tags")
-JUDGEMENT = "judgement"
-_JUDGEMENTS = pa.schema([("trial_id", pa.string()), (JUDGEMENT, pa.string())])
+_LAST = ("judgement", "wall_s", "device", "host", "committed_at", "tags")
 _MEASURED = (
     "select * from metrics where is_last qualify row_number() over "
     "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
@@ -77,9 +75,6 @@ class Views:
                 records = read_records(self.store, self.snapshot)
                 connection.register("attempts", pa.Table.from_pylist(records, ATTEMPTS))
         if "results" in named:
-            from depthrate.storage.query.scan import ComputedDataset  # imports pandas, unless a command prevents it
-
-            connection.register("all_judgements", ComputedDataset.of(_JUDGEMENTS, lambda: self._judgements))
             connection.execute(self._results())
 
     @lazy
@@ -93,16 +88,11 @@ class Views:
         from depthrate.storage.query.trials_table import TrialsTable  # imports pandas, unless a command prevents it
 
         of_scope = None if self.scope is None else self.scope[1]
-        return TrialsTable.of_sources(self.store, self.snapshot.sources, self.added, of_scope)
+        return TrialsTable.of_sources(self.store, self.snapshot.sources, self.added, of_scope, self.judge)
 
     def parameter_names(self) -> list[str]:
         """Return the columns of the view `trials` that are parameters."""
         return list(self.trials.parameters.values())
-
-    @lazy
-    def _judgements(self) -> pa.Table:
-        judged = self.judge()
-        return pa.table([pa.array(list(judged), pa.string()), pa.array(list(judged.values()), pa.string())], _JUDGEMENTS)
 
     @lazy
     def _tags(self) -> Mapping[str, list[str]]:
@@ -129,7 +119,8 @@ class Views:
                 grouped = "select trial_id, first(tags) as tags from all_tags group by trial_id"
                 rows += f" left join ({grouped}) using (trial_id)"
         changed = f" replace ({', '.join(replaced)})" if replaced else ""
-        connection.execute(f"create temp view trials as select *{changed}{tags} from {rows}")
+        connection.execute(f"create temp view judged_trials as select *{changed}{tags} from {rows}")
+        connection.execute("create temp view trials as select * exclude (judgement) from judged_trials")
 
     def _values_used(self) -> dict[str, str]:
         """Return column -> SQL of the parameters with a value that is used in place of null."""
@@ -286,8 +277,6 @@ def results_view(
     for name, column in zip(curves, logged, strict=True):
         measured = f"coalesce(e.{column}, m.{column})" if column in also_measured else f"e.{column}"
         columns.append(f"{measured} as {_named(name, 'last', hidden)}")
-    if not _is_in(JUDGEMENT, (*parameters, *metrics, *curves)):  # a user's column may have this name
-        columns.append(f"j.{JUDGEMENT}")
     columns += [f"t.{name}" for name in _LAST]
 
     def listed(term: str) -> str:
@@ -298,8 +287,8 @@ def results_view(
     )
     last = f"select trial_id, {listed('arg_max({}, step)')} from curves semi join ({_splits_to_fill(complete)}) using "
     return (
-        f"create temp view results as select {', '.join(columns)} from trials t "
-        f"left join ({_MEASURED}) m on m.trial_id = t.trial_id left join all_judgements j on j.trial_id = t.trial_id "
+        f"create temp view results as select {', '.join(columns)} from judged_trials t "
+        f"left join ({_MEASURED}) m on m.trial_id = t.trial_id "
         f"left join (select trial_id, {listed('max(coalesce(c.{0}, l.{0}))')} from ({measured_at} group by trial_id) c "
         f"full join ({last} (trial_id, split) group by trial_id) l using (trial_id) group by trial_id) e "
         "on e.trial_id = t.trial_id"
