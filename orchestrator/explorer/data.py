@@ -77,15 +77,17 @@ class SweepData:
     def _axes(self, trials: Sequence[Column]) -> dict[str, Any]:
         """Return what the page shows first: the sweep's first fit, or a metric against depth."""
         request = next(iter(self.checked.sweep.fit), None)
-        params = [column for column in trials if column.facts.get("role") == "param"]
+        parameters = {column.name: column for column in trials if column.facts.get("role") == "param"}
         metrics = [column.name for column in trials if column.facts.get("role") == "metric"]
-        numeric = [column.name for column in params if _is_numeric(column)]
+        numeric = [column.name for column in parameters.values() if _is_numeric(column)]
         x = request.x_names[0] if request is not None and request.x_names else "depth"
-        if x not in numeric:
-            x = next((name for name in numeric if name != FitRequest.SEED), "")
-        by = [name for name in (() if request is None else request.by) if name in {column.name for column in params}]
-        wanted = [] if request is None else [request.metric, f"last_{request.metric}"]
-        first = [*wanted, *(f"last_{name}" for name in _FIRST), *_FIRST, *metrics]
+        if x not in numeric or (request is None and len(parameters[x].facts.get("values", ())) == 2):
+            rest = [name for name in numeric if name != FitRequest.SEED]
+            x = max(rest, key=lambda name: len(set(parameters[name].array.tolist())), default="")
+        by = [name for name in (() if request is None else request.by) if name in parameters]
+        search = self.checked.sweep.search
+        wanted = [request.metric] if request is not None else [] if search is None else list(search.objective)
+        first = [name for metric in (*wanted, *_FIRST) for name in (metric, f"last_{metric}")] + metrics
         fitted = [fit.metric for fit in self.checked.sweep.fit]
         return {
             "planned": len(self.checked.trials),

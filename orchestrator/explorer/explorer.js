@@ -477,8 +477,8 @@ function frame(host, height, label, margin) {           // canvas for marks, SVG
 }
 
 const empty = (svg, text) => svg.append(s("text", { x: 0, y: 40, class: "name" }, text));
-const swatch = (x, y, groups, code) => [s("circle", { class: "mean", style: `--c:${groups.colour(code)}`, cx: x, cy: y, r: 3.1 }),
-  s("text", { x: x + 7, y: y + 4 }, shortLabel(groups.labels[code], 11))];
+const swatch = (x, y, groups, code, most) => [s("circle", { class: "mean", style: `--c:${groups.colour(code)}`, cx: x, cy: y, r: 3.1 }),
+  s("text", { x: x + 7, y: y + 4 }, shortLabel(groups.labels[code], most))];
 const shortLabel = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function spread(items, gap, lo, hi) {                   // pushes labels at the ends of lines apart, so that none overlaps
@@ -630,7 +630,7 @@ function fitPower(seeds, points) {
 }
 
 function serverFit(row) {
-  const why = row.why.replace("R^2", "R²").replace(/ of .*, at least.*/, " values");
+  const why = row.why.replace("R^2", "R²").replace(/ of .*, at least.*/, "");
   if (row.exponent == null) return { why, row };
   return { a: row.exponent, lo: row.ci_low, hi: row.ci_high, intercept: Math.log(row.prefactor), r2: row.r2, why, row };
 }
@@ -833,7 +833,11 @@ function drawExponents() {
   const host = $("#exponents .figure"), { colour, facet, cells } = rateState, width = host.clientWidth, height = 300;
   const svg = svgIn(host, width, height, "exponent against parameter"), isFacet = Boolean(facet.name) && (view.against === "facet" || !colour.name);
   const [main, lines] = isFacet ? [facet, colour] : [colour, facet];
-  for (const option of $("#exponents select").options) option.text = { facet, colour }[option.value].label || "–";
+  for (const option of $("#exponents select").options) {
+    option.text = { facet, colour }[option.value].label;
+    option.hidden = !option.text;
+  }
+  $("#exponents select").value = isFacet ? "facet" : "colour";
   fitWidth($("#exponents select"));
   const fitted = cells.filter((cell) => cell.fit.a != null), mainCode = (cell) => (isFacet ? cell.f : cell.c), lineCode = (cell) => (isFacet ? cell.c : cell.f);
   $("#exponents").hidden = !main.name || fitted.length < 2;
@@ -1011,7 +1015,7 @@ function linePanel(host, label, choose) {
     spread(labels, 14, part.top, Math.max(sy.from, part.top + 14 * labels.length));
     const top = Math.min(...labels.map((item) => item.at)) - 14;
     part.svg.append(s("text", { x: part.width, y: top, "text-anchor": "end", class: "small" }, shortLabel(groups.label, 14)));
-    for (const item of labels) part.svg.append(...swatch(part.right + 13, item.at, groups, item.code));
+    for (const item of labels) part.svg.append(...swatch(part.right + 13, item.at, groups, item.code, 8));
   }
   function overlay() {
     if (!host.plot || !choice || !drawn.length) return;
@@ -1136,7 +1140,7 @@ function drawScatter() {
   const ticks = (c, scale, spacing) => (c.values?.length < 9 ? c.values : ticksOf(scale, spacing));
   axes(part.svg, sx, sy, { xTicks: ticks(cx, sx, 64), yTicks: ticks(cy, sy, 40), xLabel: cx.label, yLabel: cy.label });
   if (!isDense && groups.name) {
-    groups.labels.forEach((_, k) => part.svg.append(...swatch(part.right + 13, part.top + 6 + k * 16, groups, k)));
+    groups.labels.forEach((_, k) => part.svg.append(...swatch(part.right + 13, part.top + 6 + k * 16, groups, k, longest)));
     part.svg.append(s("text", { x: part.width, y: part.top - 10, "text-anchor": "end", class: "small" }, shortLabel(groups.label, 14)));
   }
   const density = isDense ? `Density of ${counted(selectedCount)} trials; below ${counted(DENSE)} they are dots with colour. ` : "";
