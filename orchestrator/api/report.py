@@ -25,6 +25,7 @@ from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials, with_search
+from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
@@ -147,17 +148,21 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     return read_report(checked, state, results, curves, command, view)
 
 
-def explore(checked: CheckedSweep, store: Store, results: Results) -> SweepData:
-    """Read the content of a sweep's explorer. Of a search, these are the trials of all proposals."""
+def explore(checked: CheckedSweep, store: Store, results: Results, reader: RecordReader | None = None) -> SweepData:
+    """Read the content of a sweep's explorer. Of a search, these are the trials of all proposals.
+
+    Args:
+        reader: Cache of the attempts' records, for repeated calls.
+    """
     checked, view = with_search(checked, store)
     members = results.only(checked.trials.ids, checked.sweep.name)
-    return SweepData(checked, *_state_and_fits(checked, store, results, view), members)
+    return SweepData(checked, *_state_and_fits(checked, store, results, view, reader), members)
 
 
 def _state_and_fits(
-    checked: CheckedSweep, store: Store, results: Results, view: SearchView | None
+    checked: CheckedSweep, store: Store, results: Results, view: SearchView | None, reader: RecordReader | None = None
 ) -> tuple[SweepStatus, list[FittedCurve]]:
     sweep = checked.sweep
-    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
+    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store, reader=reader)
     numbers = in_memory(results, sweep.fit, checked.trials.ids)
     return state, fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)

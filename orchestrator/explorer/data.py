@@ -59,7 +59,9 @@ class SweepData:
 
     def rows(self, trial_ids: Sequence[str]) -> bytes:
         """Return the curves and layers of some trials, which are numbered as in `trial_ids`."""
-        return pack({}, read_rows(self.results, self._names(), trial_ids, np.arange(len(trial_ids), dtype=np.int32)))
+        numbers = np.arange(len(trial_ids), dtype=np.int32)
+        is_running = any(self.status.states.get(trial_id) == "running" for trial_id in trial_ids)
+        return pack({}, read_rows(self.results, self._names(), trial_ids, numbers, with_live=is_running))
 
     def _header(self, trials: Sequence[Column]) -> dict[str, Any]:
         ids, planned = self.checked.trials.ids, self.checked.trials
@@ -159,7 +161,7 @@ def fit_row(curve: FittedCurve) -> dict[str, Any]:
 
 
 def read_rows(
-    results: Results, names: Sequence[str], trial_ids: Sequence[str], numbers: np.ndarray
+    results: Results, names: Sequence[str], trial_ids: Sequence[str], numbers: np.ndarray, *, with_live: bool = False
 ) -> dict[str, list[Column]]:
     """Return the tables of the training split of some trials.
 
@@ -169,25 +171,33 @@ def read_rows(
     Args:
         names: Metrics in the order of their interest. Of more than `MAX_CURVES`, the first ones are read.
         numbers: Number of each trial on the page.
+        with_live: Whether `curves` has what running trials have logged.
     """
     if not trial_ids:
         return {}
     train = "split = 'train'"
     last = f"metrics where {train} and is_last"
-    deep = f"(select *, max(step) over (partition by trial_id) as last_step from metrics where {train}) where step = last_step"
+    deep = f"(select *, max(step) over (partition by trial_id) as top from metrics where {train}) where step = top"
     tables = {}
-    for table, source, order in (
-        ("curves", f"curves where {train}", "step"),
-        ("measured", last, "step"),
-        ("layers", deep, "layer"),
+    for table, view, source, order in (
+        ("curves", "curves", f"curves where {train}", "step"),
+        ("measured", "metrics", last, "step"),
+        ("layers", "metrics", deep, "layer"),
     ):
-        view = "curves" if table == "curves" else "metrics"
-        columns = _ordered(names, _numbers(results, view), MAX_CURVES)
+        live = _numbers(results, "live") if with_live and view == "curves" else []
+        columns = _ordered(names, list(dict.fromkeys([*_numbers(results, view), *live])), MAX_CURVES)
         if not columns:
             continue
-        query = f"select trial_id, {order}, {', '.join(map(quoted, columns))} from {source} and {order} is not null"
+        query = f"select {_listed('trial_id', order, *columns)} from {source} and {order} is not null"
+        if logged := [name for name in columns if name in live]:
+            running = f"select {_listed('trial_id', order, *logged)} from live where {train} and {order} is not null"
+            query += f" union all by name {running}"
         tables[table] = _row_columns(results.numbered_rows(query, trial_ids, (order,)), order, columns, numbers)
     return tables
+
+
+def _listed(*names: str) -> str:
+    return ", ".join(map(quoted, names))
 
 
 def _row_columns(rows: pa.Table, order: str, names: Sequence[str], numbers: np.ndarray) -> list[Column]:

@@ -12,7 +12,7 @@ function element(namespace, tag, attributes, children) {
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value != null) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child != null && child !== false));
+  node.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
   return node;
 }
 const h = (tag, attributes, ...children) => element(null, tag, attributes, children);
@@ -96,7 +96,8 @@ function adopt(next) {                                  // makes these the page'
   isOk = state.values.map((value) => value === "ok" || value === "unconverged");
   indexOf = new Map(data.trial_ids.map((id, i) => [id, i]));
   for (const c of trials.columns) if (c.isNumber) measure(c);
-  if (data.tables.curves || data.tables.layers || data.tables.measured) adoptRows(data.tables);
+  const kept = Object.fromEntries(Object.entries(rows).map(([name, { table }]) => [name, table]));
+  adoptRows(server ? kept : data.tables);
   groupCache.clear();
   layoutCache.clear();
   positionCache.clear();
@@ -143,8 +144,8 @@ const view = {};
 let defaults = {};
 const filters = new Map();                              // column name -> {set: Set} or {lo, hi}
 
-function setDefaults() {
-  const { sweep } = data, other = (...names) => grouping.find((c) => !names.includes(c.name))?.name ?? "";
+function setDefaults() {                                // what nobody has changed follows, as the first rows arrive
+  const { sweep } = data, former = defaults, other = (...names) => grouping.find((c) => !names.includes(c.name))?.name ?? "";
   const has = (name) => (name && column(name) ? name : "");
   const y = has(sweep.y), x = has(sweep.x) || grouping.find((c) => c.isNumber)?.name || "";
   const colour = has(sweep.colour) || other(x), facet = has(sweep.facet) || (sweep.colour ? "" : other(x, colour));
@@ -157,7 +158,7 @@ function setDefaults() {
     layerY: valueColumns(rows.layers)[0]?.name ?? "", layerX: "layer", layerColour: x || colour,
     sx, sy: y || numbers[0] || "", sc: x || "state", pc: colour || "state",
   };
-  for (const key in defaults) view[key] ??= defaults[key];
+  for (const key in defaults) if (view[key] === undefined || view[key] === former[key]) view[key] = defaults[key];
 }
 
 // A filter of a column that is named like a part of the view has an underscore before its name.
@@ -729,6 +730,7 @@ function drawAnswer() {                                 // the figure in one sen
   const { cells } = rateState, good = cells.filter((cell) => isLaw(cell.fit)).sort((a, b) => b.fit.a - a.fit.a), [best] = good;
   const words = best ? [` Steepest: ${cellName(rateState, best)}, exponent `, h("b", {}, fixed(best.fit.a)), ` ${interval(best.fit)}.`] : [];
   const groups = cells.length === 1 ? "group follows" : "groups follow";
+  $("#rates .answer").hidden = !cells.length;
   $("#rates .answer").replaceChildren(h("b", {}, `${good.length} of ${cells.length}`), ` ${groups} a power law.`, ...words);
 }
 
@@ -1078,7 +1080,7 @@ function average(items, log) {                          // mean and range (from 
   return { xs, ys: middle, lo, hi, code: items[0].code };
 }
 
-const trialsText = (shown, all) => `${shown < all ? `${counted(shown)} of ${counted(all)} trials, evenly chosen` : `${counted(all)} trials`}`;
+const trialsText = (shown, all) => (shown < all ? `${counted(shown)} of ${counted(all)} trials, evenly chosen` : `${counted(all)} trial${all === 1 ? "" : "s"}`);
 
 linePanel($("#curves .figure"), "curves over steps", () => {
   const source = curveSource(view.curve);
@@ -1483,6 +1485,7 @@ const BINS = 28, MAX_CHIPS = 200, sideHost = $("#filters");
 let blocks = [];
 
 function buildSide() {
+  const focusable = () => [...sideHost.querySelectorAll("button, input, summary")], focused = focusable().indexOf(document.activeElement);
   const isOpen = $("#filters details")?.open ?? false, first = [view.y, ...data.sweep.axes.slice(0, 2)];
   const usable = metrics.filter((c) => c.hi > c.lo), rest = usable.filter((c) => !first.includes(c.name));
   const chipped = [...params, state].filter(varies).map((c) => (c.isNumber && !(c.values?.length <= MAX_GROUPS) ? sliderBlock(c) : chipBlock(c)));
@@ -1493,6 +1496,7 @@ function buildSide() {
   more.append(...hidden.map((block) => block.node));
   blocks.push(...hidden);
   more.addEventListener("toggle", () => schedule(side));
+  if (focused >= 0) focusable()[focused]?.focus({ preventScroll: true });
 }
 
 function chipBlock(c) {
@@ -1706,7 +1710,117 @@ function buildSaving() {
 
 // ------------------------------------------------------------------------------------------------- hosts
 
-let server = null;                                      // of `depthrate serve`; a file has none
+// In `depthrate serve` the data are polled, and curves, layers and fits are fetched for the view. A file has no server.
+
+const POLL_MS = 3000, SELECT_MS = 250;
+let server = null, isPressed = false;                   // no new data arrive in the middle of a brush
+
+function connect() {
+  const root = document.body.dataset.trial ? "../" : "", fits = new Map();
+  let tag = "", wanted = "", timer = 0;
+  async function get(path, headers = {}) {
+    const answer = await fetch(root + path, { headers, cache: "no-store" });
+    if (!answer.ok && answer.status !== 304) throw new Error(await answer.text());
+    return answer;
+  }
+  async function attempt(act) {                         // what fails is said, and tried again with the next poll
+    try {
+      await act();
+      showProblem("");
+    } catch (error) {
+      showProblem(error instanceof TypeError ? "The server does not answer. Retrying." : error.message);
+    }
+  }
+  async function poll() {
+    const answer = await get("data.bin", tag ? { "If-None-Match": tag } : {});
+    if (answer.status === 304) return false;
+    tag = answer.headers.get("ETag");
+    adopt(await unpack(await answer.arrayBuffer()));
+    fits.clear();
+    wanted = "";
+    return true;
+  }
+  async function load(chosen) {                         // curves and layers of these trials
+    const head = await unpack(await (await get(`rows.bin?of=${chosen.map(idOf).join()}`)).arrayBuffer());
+    for (const { by } of Object.values(head.tables)) by.get("trial").data = Int32Array.from(by.get("trial").data, (k) => chosen[k]);
+    adoptRows(head.tables);
+    server.isLoading = false;
+    setDefaults();
+    buildControls();
+    refreshControls();
+    schedule();
+  }
+  return {
+    isLoading: true,
+    first: poll,
+    watch() {
+      setInterval(() => {
+        if (document.hidden || isPressed) return;
+        attempt(async () => {
+          if (await poll()) rebuild();
+          else if (state.values.includes("running")) {
+            wanted = "";
+            server.select();
+          }
+        });
+      }, POLL_MS);
+    },
+    select() {                                          // after each change of the selection, and once it rests
+      const done = selected.subarray(0, selectedCount).filter((i) => state.get(i) !== "pending");
+      const chosen = pick(done.length, MAX_CURVES).map((k) => done[k]), key = chosen.join();
+      if (key === wanted) return;
+      wanted = key;
+      clearTimeout(timer);
+      timer = setTimeout(() => chosen.length && attempt(() => load(chosen)), SELECT_MS);
+    },
+    fits(query) {                                       // the fits of a view, or null until they arrive
+      if (!query.keep || !query.metric) return null;
+      const text = JSON.stringify(query);
+      if (!fits.has(text)) {
+        fits.set(text, null);
+        attempt(async () => {
+          fits.set(text, await (await get(`fits.json?of=${encodeURIComponent(text)}`)).json());
+          schedule(rates);
+        });
+      }
+      return fits.get(text);
+    },
+  };
+}
+
+function showProblem(text) {
+  $("#problem").textContent = clean(text, 500);
+  $("#problem").hidden = !text;
+}
+
+// The page of one trial: its curves and layers as in the explorer, its neighbours, values, log and code.
+async function showTrial(id) {
+  const i = indexOf.get(id) ?? -1, link = (to, text) => h("a", { href: idOf(to) }, text);
+  document.body.classList.add("single");
+  $("#name").textContent = i < 0 ? id : title(i);
+  document.title = `${$("#name").textContent} · depthrate`;
+  setExpression(id);
+  const near = h("section", { id: "near" }), place = h("section", { id: "trial" }), log = h("pre", { tabindex: 0 }, "…");
+  $("main").prepend(near);
+  $("main").append(place);
+  if (i >= 0) {
+    const others = params.map((c) => [c, neighbours(i, c)]).filter(([, list]) => list.length);
+    const facts = [...Object.entries(data.constants), ...trials.columns.map((c) => [c.name, c.get(i)])];
+    near.append(h("p", {}, h("i", { class: `state ${state.get(i)}` }), `${state.get(i)}${data.errors[i] ? `: ${clean(data.errors[i], 300)}` : ""}`),
+      h("dl", {}, others.map(([c, list]) => [h("dt", {}, `other ${c.label}`), h("dd", {}, list.map((j) => link(j, format(c.get(j), 6))))])),
+      h("p", {}, i > 0 && link(i - 1, "← previous trial"), i < n - 1 && link(i + 1, "next trial →")));
+    place.append(h("h2", {}, "Values"), h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, clean(name)), h("dd", {}, format(value, 6))))));
+  }
+  place.append(h("h2", {}, "Log"), log);
+  const answer = await (await fetch(`${id}.log`)).json();
+  log.textContent = answer.log;
+  for (const [path, text] of Object.entries(answer.code)) place.append(h("details", {}, h("summary", {}, clean(path, 100)), h("pre", { tabindex: 0 }, text)));
+}
+
+function neighbours(i, c) {                             // the trials that differ from this one in one parameter
+  const same = (j) => params.every((other) => other === c || other.data[j] === other.data[i] || Object.is(other.data[j], other.data[i]));
+  return [...Array(n).keys()].filter((j) => j !== i && same(j)).slice(0, 40);
+}
 
 function drawProgress() {
   const { sweep } = data, states = new Map(state.values.map((value) => [value, 0]));
@@ -1774,6 +1888,7 @@ function listen() {
   });
   addEventListener("hashchange", applyAddress);
   addEventListener("keydown", onKey);
+  for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) addEventListener(name, () => (isPressed = pressed), true);
 }
 
 function onKey(event) {
@@ -1798,8 +1913,11 @@ function onKey(event) {
 
 async function start() {
   const base64 = $("#data")?.textContent.trim();
-  if (!base64) server = (await import("./live.js")).connect({ unpack, adopt, rebuild, schedule, rates, page: () => ({ data, selected, selectedCount, pick, MAX_CURVES }) });
-  adopt(base64 ? await unpack(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))) : await server.first());
+  if (base64) adopt(await unpack(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))));
+  else {
+    server = connect();
+    await server.first();
+  }
   setDefaults();
   readAddress();
   readPalette();
@@ -1807,8 +1925,13 @@ async function start() {
   listen();
   rebuild();
   applyAddress();
+  server?.watch();
+  if (document.body.dataset.trial) await showTrial(document.body.dataset.trial);
   performance.mark("ready");
 }
 
-await start();
+await start().catch((error) => {
+  showProblem(error.message);
+  throw error;
+});
 window.explorer = { filterBy, setView, setPin, clean, panels, get data() { return data; }, get count() { return selectedCount; }, get rates() { return rateState; } };  // for tests
