@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
@@ -18,6 +17,9 @@ from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 STATES = ("ok", "unconverged", "untrained", "failed", "diverged", "running", "pending")
 MAX_TRIALS = 1000
@@ -247,7 +249,7 @@ def _numbers(results: Results, view: str) -> list[str]:
 
 
 def _float64(column: pa.ChunkedArray) -> np.ndarray:
-    array: np.ndarray = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    array: np.ndarray = column.cast("float64").to_numpy(zero_copy_only=False)
     return array
 
 

@@ -302,10 +302,7 @@ function ticksOf({ log, lo, hi, from, to }, spacing = 60) {
     const within = decades < room / 3 ? [1, 2, 5] : decades < room / 1.6 ? [1, 3] : [1];
     for (let e = Math.floor(Math.log10(lo)); e <= Math.ceil(Math.log10(hi)); e++) {
       if (every > 1 && e % every) continue;
-      for (const m of within) {
-        const v = m * 10 ** e;
-        if (v >= lo * 0.999 && v <= hi * 1.001) ticks.push(v);
-      }
+      for (const m of within) { const v = m * 10 ** e; if (v >= lo * 0.999 && v <= hi * 1.001) ticks.push(v); }
     }
     return ticks;
   }
@@ -375,10 +372,7 @@ const studentT = (df) => T975[df] ?? 1.96 + 2.372 / df + 2.82 / df ** 2;
 function line(xs, ys) {                                 // least squares
   const mx = mean(xs), my = mean(ys);
   let xy = 0, xx = 0;
-  for (let k = 0; k < xs.length; k++) {
-    xy += (xs[k] - mx) * (ys[k] - my);
-    xx += (xs[k] - mx) ** 2;
-  }
+  for (let k = 0; k < xs.length; k++) { xy += (xs[k] - mx) * (ys[k] - my); xx += (xs[k] - mx) ** 2; }
   return { slope: xy / xx, intercept: my - (xy / xx) * mx };
 }
 
@@ -394,10 +388,7 @@ let pending = false;
 
 function schedule(only) {                               // one redraw per frame, of the panels in sight
   for (const panel of panels) if (!only || panel === only) panel.dirty = true;
-  if (!pending) {
-    pending = true;
-    requestAnimationFrame(redraw);
-  }
+  if (!pending) { pending = true; requestAnimationFrame(redraw); }
 }
 
 function redraw() {
@@ -488,10 +479,7 @@ function spread(items, gap, lo, hi) {                   // pushes labels at the 
   for (let pass = 0; pass < 40; pass++) {
     for (let k = 1; k < items.length; k++) {
       const overlap = gap - (items[k].at - items[k - 1].at);
-      if (overlap > 0) {
-        items[k].at += overlap / 2;
-        items[k - 1].at -= overlap / 2;
-      }
+      if (overlap > 0) { items[k].at += overlap / 2; items[k - 1].at -= overlap / 2; }
     }
     for (const item of items) item.at = Math.min(Math.max(item.at, lo), hi);
   }
@@ -499,10 +487,7 @@ function spread(items, gap, lo, hi) {                   // pushes labels at the 
 
 const tip = $("#tip");
 function showTip(event, lines) {
-  if (!lines) {
-    tip.hidden = true;
-    return;
-  }
+  if (!lines) { tip.hidden = true; return; }
   tip.replaceChildren(h("b", {}, lines[0]), ...lines.slice(1).filter(Boolean).map((text) => h("span", {}, text)));
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
@@ -539,10 +524,7 @@ function nearest(items, px, py, within) {
   let best = null, distance = within ** 2;
   for (const item of items) {
     const d = (item.px - px) ** 2 + (item.py - py) ** 2;
-    if (d < distance) {
-      distance = d;
-      best = item;
-    }
+    if (d < distance) { distance = d; best = item; }
   }
   return best;
 }
@@ -653,10 +635,7 @@ function referenceFits(layout) {                        // fits by the rules of 
 
 function parameterFilters() {                           // column -> values, or null if something else is filtered
   const keep = {};
-  for (const [name, f] of filters) {
-    if (!f.set || column(name).role !== "param") return null;
-    keep[name] = [...f.set];
-  }
+  for (const [name, f] of filters) { if (!f.set || column(name).role !== "param") return null; keep[name] = [...f.set]; }
   return view.expression ? null : keep;
 }
 
@@ -700,10 +679,7 @@ function drawRates() {
   drawExponents();
   drawRateNote(cells.length - shown.length);
   drawAnswer();
-  if (!shown.length) {
-    empty(svg, "No trial of the selection has a positive value here.");
-    return;
-  }
+  if (!shown.length) { empty(svg, "No trial of the selection has a positive value here."); return; }
   const logs = shown.flatMap((cell) => cell.points.flatMap((p) => [p.lo, p.hi])), out = dropped();
   for (const { fit, points } of shown) if (isLaw(fit)) for (const p of points) logs.push(Math.log(onLine(fit, p.x)));
   const yRange = [Math.exp(Math.min(...logs)), Math.exp(Math.max(...logs))];
@@ -743,19 +719,12 @@ function depthTicks(g, x, sx, bottom, out) {            // one tick per value; a
       if (isOut) next.delete(v); else next.add(v);
       setView({ drop: [...next].sort((a, b) => a - b).join() });
     };
-    const onkeydown = (event) => {
-      if (event.key !== "Enter" && event.key !== " ") return;
-      event.preventDefault();
-      toggle();
-    };
+    const onkeydown = (event) => { if (event.key !== "Enter" && event.key !== " ") return; event.preventDefault(); toggle(); };
     const attributes = { class: isOut ? "tick out" : "tick", role: "button", tabindex: 0, "data-x": v, "aria-pressed": String(isOut) };
     const button = s("g", { ...attributes, "aria-label": `leave out ${x.label} ${v}`, onclick: toggle, onkeydown },
       s("title", {}, isOut ? `use ${x.label} ${v} again` : `leave out ${x.label} ${v} and refit`),
       s("rect", { x: sx(v) - 9, y: bottom + 8, width: 18, height: 24 }), s("path", { d: `M${sx(v)},${bottom + 6}v4` }));
-    if (!near) {
-      button.append(s("text", { x: sx(v), y: bottom + 23, "text-anchor": "middle" }, format(v)));
-      last = sx(v);
-    }
+    if (!near) { button.append(s("text", { x: sx(v), y: bottom + 23, "text-anchor": "middle" }, format(v))); last = sx(v); }
     g.append(button);
   }
 }
@@ -785,14 +754,8 @@ function drawCell(cell, colour, sx, sy) {
 }
 
 const onCell = (cell) => ({                             // a line's label or dot: its whole story, the other colours dimmed
-  onpointermove: (event) => {
-    showTip(event, describe(rateState, cell));
-    setHover(-1, cell.c);
-  },
-  onpointerleave: () => {
-    showTip();
-    setHover(-1);
-  },
+  onpointermove: (event) => { showTip(event, describe(rateState, cell)); setHover(-1, cell.c); },
+  onpointerleave: () => { showTip(); setHover(-1); },
 });
 
 function drawRateLabel({ cell, at, y }, colour, x0) {
@@ -902,13 +865,8 @@ rates.host.addEventListener("pointermove", (event) => {
   setHover(near ? near.i : -1);
   showTip(event, near && [title(near.i), `${column(view.y).label} ${format(column(view.y).get(near.i))}`, stateText(near.i)]);
 });
-rates.host.addEventListener("pointerleave", () => {
-  setHover(-1);
-  showTip();
-});
-rates.host.addEventListener("click", (event) => {
-  if (!event.target.closest(".tick")) setPin(hover);
-});
+rates.host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
+rates.host.addEventListener("click", (event) => { if (!event.target.closest(".tick")) setPin(hover); });
 
 // ------------------------------------------------------------------------------------- curves and layers
 // Both are lines over the rows of a trial. `choose()` says which columns, axes, groups, panels and lines to draw.
@@ -970,11 +928,7 @@ function linePanel(host, label, choose) {
   function linesOf(items) {                             // the lines to stroke: means with their bands, or single trials
     if (choice.mode !== "mean") return items;
     const bundles = new Map();
-    for (const item of items) {
-      const key = choice.key(item.i);
-      if (!bundles.has(key)) bundles.set(key, []);
-      bundles.get(key).push(item);
-    }
+    for (const item of items) { const key = choice.key(item.i); if (!bundles.has(key)) bundles.set(key, []); bundles.get(key).push(item); }
     return [...bundles.values()].map((bundle) => average(bundle, choice.logY)).filter((item) => item.xs.length);
   }
   function drawLines(part, strokes, sx, sy, isFirst) {
@@ -1008,10 +962,7 @@ function linePanel(host, label, choose) {
   }
   function drawEnds(part, strokes) {                    // the legend, each label near the ends of its lines
     const { groups } = choice, sy = drawn[0].sy, ends = new Map();
-    for (const { code, ys } of strokes) {
-      if (!ends.has(code)) ends.set(code, []);
-      ends.get(code).push(ys.at(-1));
-    }
+    for (const { code, ys } of strokes) { if (!ends.has(code)) ends.set(code, []); ends.get(code).push(ys.at(-1)); }
     if (!groups.name) return;
     const labels = [...ends].map(([code, ys]) => ({ code, y: sy(choice.logY ? Math.exp(mean(ys.map(Math.log))) : mean(ys)) }));
     spread(labels, 14, part.top, Math.max(sy.from, part.top + 14 * labels.length));
@@ -1045,31 +996,20 @@ function linePanel(host, label, choose) {
       while (k < xs.length - 1 && sx(xs[k + 1]) <= px) k++;
       const next = Math.min(k + 1, xs.length - 1), [a, b] = [sx(xs[k]), sx(xs[next])];
       const share = b > a ? Math.min(Math.max((px - a) / (b - a), 0), 1) : 0, off = Math.abs(sy(ys[k]) + share * (sy(ys[next]) - sy(ys[k])) - py);
-      if (off < distance) {
-        distance = off;
-        best = { item, k: share > 0.5 ? next : k };
-      }
+      if (off < distance) { distance = off; best = { item, k: share > 0.5 ? next : k }; }
     }
     setHover(best ? best.item.i : -1);
     const value = best && `${choice.xName} ${format(best.item.xs[best.k], 4)}: ${choice.y.label} ${format(best.item.ys[best.k])}`;
     showTip(event, best && [title(best.item.i), value, stateText(best.item.i)]);
   });
-  host.addEventListener("pointerleave", () => {
-    setHover(-1);
-    showTip();
-  });
+  host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
   host.addEventListener("click", () => setPin(hover));
   return panel;
 }
 
 function average(items, log) {                          // mean and range (from 20 lines on: 10 to 90 %) at each common x
   const at = new Map();
-  for (const { xs, ys } of items) {
-    xs.forEach((x, k) => {
-      if (!at.has(x)) at.set(x, []);
-      at.get(x).push(ys[k]);
-    });
-  }
+  for (const { xs, ys } of items) { xs.forEach((x, k) => { if (!at.has(x)) at.set(x, []); at.get(x).push(ys[k]); }); }
   const xs = [...at.keys()].sort((a, b) => a - b).filter((x) => at.get(x).length >= items.length / 2), middle = [], lo = [], hi = [];
   for (const x of xs) {
     const ys = at.get(x).sort((a, b) => a - b), cut = ys.length >= 20 ? Math.floor(ys.length / 10) : 0;
@@ -1159,11 +1099,7 @@ function drawDots(marks, groups, at) {
       if (!Number.isFinite(px + py)) continue;
       if (!isOk[state.data[i]]) marks.stroke(new Path2D(`M${px - 3},${py - 3}l6,6m0,-6l-6,6`));
       else if (radius < 2) marks.fillRect(px - radius, py - radius, 2 * radius, 2 * radius);
-      else {
-        marks.beginPath();
-        marks.arc(px, py, radius, 0, 6.3);
-        marks.fill();
-      }
+      else { marks.beginPath(); marks.arc(px, py, radius, 0, 6.3); marks.fill(); }
     }
   });
 }
@@ -1233,10 +1169,7 @@ scatter.host.addEventListener("pointermove", (event) => {
   const [fx, fy] = [positions(column(view.sx), sx), positions(column(view.sy), sy)];
   for (let k = 0; k < selectedCount; k++) {
     const i = selected[k], d = (fx[i] - px) ** 2 + (fy[i] - py) ** 2;
-    if (d < distance) {
-      distance = d;
-      near = i;
-    }
+    if (d < distance) { distance = d; near = i; }
   }
   setHover(near);
   const values = (name) => `${column(name).label} ${format(column(name).get(near))}`;
@@ -1248,19 +1181,9 @@ scatter.host.addEventListener("pointerup", (event) => {
   overlayScatter();
   writeAddress();
 });
-scatter.host.addEventListener("pointercancel", () => {
-  brush = null;
-  overlayScatter();
-});
-scatter.host.addEventListener("dblclick", () => {
-  filterBy(view.sx, null);
-  filterBy(view.sy, null);
-});
-scatter.host.addEventListener("pointerleave", () => {
-  if (brush) return;
-  setHover(-1);
-  showTip();
-});
+scatter.host.addEventListener("pointercancel", () => { brush = null; overlayScatter(); });
+scatter.host.addEventListener("dblclick", () => { filterBy(view.sx, null); filterBy(view.sy, null); });
+scatter.host.addEventListener("pointerleave", () => { if (brush) return; setHover(-1); showTip(); });
 
 // ---------------------------------------------------------------------------------- parallel coordinates
 
@@ -1346,10 +1269,7 @@ const axisAt = (px) => parallelScales.find(({ x }) => Math.abs(x - px) < 22);
 parallel.host.addEventListener("pointerdown", (event) => {
   const [px, py] = local(parallel.host, event), axis = axisAt(px);
   if (event.pointerType === "touch") return;
-  if (!axis) {
-    setPin(hover);
-    return;
-  }
+  if (!axis) { setPin(hover); return; }
   axisBrush = { ...axis, start: py, moved: false };
   parallel.host.setPointerCapture(event.pointerId);
 });
@@ -1364,20 +1284,13 @@ parallel.host.addEventListener("pointermove", (event) => {
   }
   parallel.host.style.cursor = axisAt(px) ? "ns-resize" : "default";
   const k = parallelScales.findIndex(({ x }) => x >= px);
-  if (k < 1) {
-    setHover(-1);
-    showTip();
-    return;
-  }
+  if (k < 1) { setHover(-1); showTip(); return; }
   const [a, b] = [parallelScales[k - 1], parallelScales[k]], share = (px - a.x) / (b.x - a.x), ease = share * share * (3 - 2 * share);
   const [ya, yb] = [a, b].map(({ c, scale }) => positions({ name: c.name, get: axisValue(c) }, scale));
   let near = -1, distance = 8;
   for (let j = 0; j < selectedCount; j++) {
     const i = selected[j], off = Math.abs(ya[i] + (yb[i] - ya[i]) * ease - py);
-    if (off < distance) {
-      distance = off;
-      near = i;
-    }
+    if (off < distance) { distance = off; near = i; }
   }
   setHover(near);
   showTip(event, near >= 0 && [title(near), `${b.c.label} ${format(b.c.get(near))}`, stateText(near)]);
@@ -1386,13 +1299,8 @@ parallel.host.addEventListener("pointerup", () => {
   if (axisBrush && !axisBrush.moved) filterBy(axisBrush.c.name, null);
   axisBrush = null;
 });
-parallel.host.addEventListener("pointercancel", () => {
-  axisBrush = null;
-});
-parallel.host.addEventListener("pointerleave", () => {
-  setHover(-1);
-  showTip();
-});
+parallel.host.addEventListener("pointercancel", () => { axisBrush = null; });
+parallel.host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
 
 // ------------------------------------------------------------------------------------------------- table
 
@@ -1465,9 +1373,7 @@ tableHost.addEventListener("scroll", () => schedule(table));
 const rowOf = (event) => Number(event.target.closest("[data-i]")?.dataset.i ?? -1);
 tableHost.addEventListener("pointermove", (event) => setHover(rowOf(event)));
 tableHost.addEventListener("pointerleave", () => setHover(-1));
-tableHost.addEventListener("click", (event) => {
-  if (!event.target.closest("th")) setPin(rowOf(event));
-});
+tableHost.addEventListener("click", (event) => { if (!event.target.closest("th")) setPin(rowOf(event)); });
 tableHost.addEventListener("keydown", (event) => {
   if (event.target !== tableHost || !tableRows.length) return;
   const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -1700,10 +1606,7 @@ function buildSaving() {
   for (const tools of document.querySelectorAll(".tools")) {
     const section = tools.closest("section"), kinds = ["svg", "png", "csv"].map((kind) => h("option", { value: kind }, kind.toUpperCase()));
     const select = h("select", { class: "save", "aria-label": `save ${section.id} as` }, h("option", { value: "" }, "save"), kinds);
-    select.addEventListener("change", () => {
-      if (select.value) savePanel(section, select.value);
-      select.value = "";
-    });
+    select.addEventListener("change", () => { if (select.value) savePanel(section, select.value); select.value = ""; });
     tools.append(select);
   }
 }
@@ -1727,9 +1630,7 @@ function connect() {
     try {
       await act();
       showProblem("");
-    } catch (error) {
-      showProblem(error instanceof TypeError ? "The server does not answer. Retrying." : error.message);
-    }
+    } catch (error) { showProblem(error instanceof TypeError ? "The server does not answer. Retrying." : error.message); }
   }
   async function poll() {
     const answer = await get("data.bin", tag ? { "If-None-Match": tag } : {});
@@ -1758,10 +1659,7 @@ function connect() {
         if (document.hidden || isPressed) return;
         attempt(async () => {
           if (await poll()) rebuild();
-          else if (state.values.includes("running")) {
-            wanted = "";
-            server.select();
-          }
+          else if (state.values.includes("running")) { wanted = ""; server.select(); }
         });
       }, POLL_MS);
     },
@@ -1778,10 +1676,7 @@ function connect() {
       const text = JSON.stringify(query);
       if (!fits.has(text)) {
         fits.set(text, null);
-        attempt(async () => {
-          fits.set(text, await (await get(`fits.json?of=${encodeURIComponent(text)}`)).json());
-          schedule(rates);
-        });
+        attempt(async () => { fits.set(text, await (await get(`fits.json?of=${encodeURIComponent(text)}`)).json()); schedule(rates); });
       }
       return fits.get(text);
     },
@@ -1882,10 +1777,7 @@ function listen() {
   $("#share").addEventListener("click", copyLink);
   $("#help-button").addEventListener("click", () => $("#help").showModal());
   $("#side").open = innerWidth > 860;
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    readPalette();
-    schedule();
-  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readPalette(); schedule(); });
   addEventListener("hashchange", applyAddress);
   addEventListener("keydown", onKey);
   for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) addEventListener(name, () => (isPressed = pressed), true);
@@ -1893,17 +1785,9 @@ function listen() {
 
 function onKey(event) {
   const isTyping = event.target.closest?.("input:not([type=range]):not([type=checkbox]), select, textarea");
-  if (event.key === "Escape") {
-    event.target.blur?.();
-    setPin(-1);
-    showTip();
-  }
+  if (event.key === "Escape") { event.target.blur?.(); setPin(-1); showTip(); }
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || $("#help").open) return;
-  if (event.key === "/") {
-    event.preventDefault();
-    $("#side").open = true;
-    $("#expression").focus();
-  }
+  if (event.key === "/") { event.preventDefault(); $("#side").open = true; $("#expression").focus(); }
   if (event.key === "?") $("#help").showModal();
   if (event.key === "t") toggleTheme();
   if (event.key === "c") clearFilters();
@@ -1914,10 +1798,7 @@ function onKey(event) {
 async function start() {
   const base64 = $("#data")?.textContent.trim();
   if (base64) adopt(await unpack(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))));
-  else {
-    server = connect();
-    await server.first();
-  }
+  else { server = connect(); await server.first(); }
   setDefaults();
   readAddress();
   readPalette();
@@ -1930,8 +1811,5 @@ async function start() {
   performance.mark("ready");
 }
 
-await start().catch((error) => {
-  showProblem(error.message);
-  throw error;
-});
+await start().catch((error) => { showProblem(error.message); throw error; });
 window.explorer = { filterBy, setView, setPin, clean, panels, get data() { return data; }, get count() { return selectedCount; }, get rates() { return rateState; } };  // for tests

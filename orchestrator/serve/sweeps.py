@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from depthrate.errors import InputError
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_launch
@@ -28,7 +29,7 @@ READ_INTERVAL_FACTOR = 2.0
 """Pause between two reads of a sweep that changes, as a multiple of the time that the last read took."""
 
 
-class BadRequestError(ValueError):
+class BadRequestError(InputError):
     """A request names something that the sweep does not have."""
 
 
