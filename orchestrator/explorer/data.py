@@ -113,11 +113,12 @@ class SweepData:
         """Return a row per planned trial: parameters that vary, the state, and metrics at the last step."""
         planned, place = self.checked.trials, {trial_id: n for n, trial_id in enumerate(self.checked.trials.ids)}
         columns = []
+        all_params = [trial.params for trial in planned]  # trials are made anew by each iteration
         for name in planned[0].params:
-            values = [trial.params[name] for trial in planned]
+            values = [params[name] for params in all_params]
             if any(value is not values[0] and value != values[0] for value in values):
                 columns.append(parameter_column(name, values))
-        names = _ordered(self._names(), [*_numbers(self.results, "results"), "wall_s"], MAX_METRICS)
+        names = _ordered(self._names(), [*_numbers(self.results, "results"), "wall_s"])
         hidden = {*self.results.parameter_names(), *planned[0].params} - {"wall_s"}
         names = [name for name in names if name not in hidden]
         selected = ", ".join(["trial_id", "judgement", *map(quoted, names)])
@@ -128,11 +129,11 @@ class SweepData:
             if row >= 0 and judgement in STATES:
                 states[row] = judgement
         columns.append(dictionary_column("state", states, STATES, role="state"))
-        taken = {column.name for column in columns}
+        taken, most = {column.name for column in columns}, len(columns) + MAX_METRICS
         for name in names:
             numbers = np.full(len(planned), np.nan)
             numbers[rows[rows >= 0]] = _float64(table[name])[rows >= 0]
-            if not np.isnan(numbers).all() and name not in taken:
+            if not np.isnan(numbers).all() and name not in taken and len(columns) < most:
                 columns.append(metric_column(name, numbers, role="metric", **self._scale(name)))
         return columns
 
@@ -171,7 +172,7 @@ def read_rows(
     all layers at the last step. All are sorted by trial, whose number is the first column.
 
     Args:
-        names: Metrics in the order of their interest. Of more than `MAX_CURVES`, the first ones are read.
+        names: Metrics in the order of their interest. Of more than `MAX_CURVES` with values, the first ones are taken.
         numbers: Number of each trial on the page.
         with_live: Whether `curves` has what running trials have logged.
     """
@@ -187,7 +188,7 @@ def read_rows(
         ("layers", "metrics", deep, "layer"),
     ):
         live = _numbers(results, "live") if with_live and view == "curves" else []
-        columns = _ordered(names, list(dict.fromkeys([*_numbers(results, view), *live])), MAX_CURVES)
+        columns = _ordered(names, list(dict.fromkeys([*_numbers(results, view), *live])))
         if not columns:
             continue
         query = f"select {_listed('trial_id', order, *columns)} from {source} and {order} is not null"
@@ -206,7 +207,8 @@ def _row_columns(rows: pa.Table, order: str, names: Sequence[str], numbers: np.n
     """Return rows as columns. Of too many rows, evenly chosen steps of each trial, or of evenly chosen trials, are left."""
     trial = rows["trial_id"].to_numpy().astype(np.int64)
     values = {name: _float64(rows[name]) for name in names}
-    values = {name: array for name, array in values.items() if np.isfinite(array).any()}
+    filled = [name for name, array in values.items() if np.isfinite(array).any()][:MAX_CURVES]
+    values = {name: values[name] for name in filled}
     if not values:
         return []
     kept = np.ones(len(trial), bool)
@@ -232,20 +234,16 @@ def _evenly(count: int, most: int) -> list[int]:
     return list(range(count)) if count <= most else sorted({int(place) for place in np.linspace(0, count - 1, most)})
 
 
-def _ordered(first: Iterable[str], columns: Sequence[str], most: int) -> list[str]:
+def _ordered(first: Iterable[str], columns: Sequence[str]) -> list[str]:
     """Return columns, the named ones first. The view `results` calls a logged loss or rate last_<name>."""
     wanted = [name for metric in first for name in (metric, f"last_{metric}")]
-    return [name for name in dict.fromkeys([*wanted, *columns]) if name in columns][:most]
+    return [name for name in dict.fromkeys([*wanted, *columns]) if name in columns]
 
 
 def _numbers(results: Results, view: str) -> list[str]:
-    """Return the columns of numbers in a view that have values."""
+    """Return the columns of numbers in a view."""
     relation = results.sql(f"select * from {view} limit 0")
-    names = [name for name, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
-    if not names:
-        return []
-    counts = results.sql(f"select {', '.join(f'count({quoted(name)})' for name in names)} from {view}").fetchall()[0]
-    return [name for name, count in zip(names, counts, strict=True) if count]
+    return [name for name, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
 
 
 def _float64(column: pa.ChunkedArray) -> np.ndarray:

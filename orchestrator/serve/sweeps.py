@@ -25,7 +25,7 @@ MAX_TRIALS_READ = 300
 MAX_FITS = 50
 """Maximum number of views whose fits are cached. Trials of more than `MAX_TRIALS_FITTED` are fitted by the page alone."""
 MAX_TRIALS_FITTED = 20_000
-READ_INTERVAL_FACTOR = 2.0
+READ_INTERVAL_FACTOR = 0.5
 """Pause between two reads of a sweep that changes, as a multiple of the time that the last read took."""
 
 
@@ -50,7 +50,8 @@ class SweepPages:
 
     def __init__(self, store: Store, sweep: str):
         self._store, self._sweep = store, sweep
-        self._lock, self._loaded = threading.Lock(), None  # type: threading.Lock, _Loaded | None
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
         self._launched: LaunchedSpec | None = None
         self._checked: CheckedSweep | None = None
         self._records = RecordReader(store)
@@ -93,7 +94,8 @@ class SweepPages:
             return loaded.fits[key]
 
     def _fit(self, data: SweepData, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        trials, names = data.checked.trials, set(data.checked.trials[0].params)
+        trials = list(data.checked.trials)
+        names = set(trials[0].params)
         try:
             metric, x, by = str(query["metric"]).removeprefix("last_"), str(query["x"]), tuple(map(str, query["by"]))
             dropped, keep = list(query["drop"]), {str(name): list(values) for name, values in query["keep"].items()}
