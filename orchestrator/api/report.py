@@ -27,8 +27,11 @@ from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials, with_search
 from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.commits.visible_commits import Problem
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
+from depthrate.sweeps.spec import SweepSpec
+from depthrate.sweeps.trial import Trial, Trials
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,24 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
     """
     checked, view = with_search(checked, store)
     members = results.only(checked.trials.ids, checked.sweep.name)
-    return SweepData(checked, *_state_and_fits(checked, store, results, view, reader), members)
+    state, curves = _state_and_fits(checked, store, results, view, reader)
+    return SweepData(checked.sweep, checked.trials, checked.task, state, curves, members)
+
+
+def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -> SweepData:
+    """Read the content of the explorer of a sweep whose task cannot be loaded: its committed trials.
+
+    Raises:
+        QueryError: It has none.
+    """
+    members = results.for_sweep(sweep.name)
+    rows = members.sql("select trial_id, task, task_version, params from trials order by all").fetchall()
+    trials = [Trial(trial_id, task, version, parse_object(params)) for trial_id, task, version, params in rows]
+    names = dict.fromkeys(name for trial in trials for name in trial.params)
+    trials = [replace(trial, params={name: trial.params.get(name) for name in names}) for trial in trials]
+    requests = [fit for fit in sweep.fit if {*fit.by, *fit.x_names} <= names.keys()]
+    curves = fit_curves(members, requests, trials)
+    return SweepData(sweep, Trials(trials), None, status, curves, members)
 
 
 def _state_and_fits(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,13 @@ from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
 from depthrate.orchestrator.explorer.columns import Column, dictionary_column, metric_column, pack, parameter_column
-from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
-from depthrate.sweeps.spec import FitRequest
+from depthrate.sweeps.spec import FitRequest, SweepSpec
+from depthrate.sweeps.trial import Trials
+from depthrate.tasks.interface import Task
+from depthrate.tasks.metric import Metric
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +38,10 @@ _FIRST = ("objective", "loss", "accuracy")
 class SweepData:
     """A sweep with its results and fits."""
 
-    checked: CheckedSweep
+    sweep: SweepSpec
+    trials: Trials
+    task: Task | None
+    """Its task, or None if it cannot be loaded: all metrics are then shown alike."""
     status: SweepStatus
     fits: Sequence[FittedCurve]
     results: Results
@@ -51,7 +56,7 @@ class SweepData:
         trials = self._trials()
         tables = {"trials": trials}
         if with_rows:
-            ids = self.checked.trials.ids
+            ids = self.trials.ids
             done = [number for number, trial_id in enumerate(ids) if trial_id in self.results.snapshot.commit_index]
             chosen = [done[place] for place in _evenly(len(done), MAX_TRIALS)]
             tables |= read_rows(
@@ -66,11 +71,11 @@ class SweepData:
         return pack({}, read_rows(self.results, self._names(), trial_ids, numbers, with_live=is_running))
 
     def _header(self, trials: Sequence[Column]) -> dict[str, Any]:
-        ids, planned = self.checked.trials.ids, self.checked.trials
+        ids, planned = self.trials.ids, self.trials
         varying = {column.name for column in trials}
         failed = [number for number, trial_id in enumerate(ids) if self.status.states[trial_id] == "failed"]
         return {
-            "sweep": {"name": self.checked.sweep.name, "task": self.checked.task.name, **self._axes(trials)},
+            "sweep": {"name": self.sweep.name, "task": self.sweep.task, **self._axes(trials)},
             "trial_ids": ids,
             "constants": {name: value for name, value in planned[0].params.items() if name not in varying},
             "errors": {n: str(self.status.error_of(ids[n]))[:MAX_ERROR_LENGTH] for n in failed[:MAX_ERRORS]},
@@ -80,7 +85,7 @@ class SweepData:
 
     def _axes(self, trials: Sequence[Column]) -> dict[str, Any]:
         """Return what the page shows first: the sweep's first fit, or a metric against depth."""
-        request = next(iter(self.checked.sweep.fit), None)
+        request = next(iter(self.sweep.fit), None)
         parameters = {column.name: column for column in trials if column.facts.get("role") == "param"}
         metrics = [column.name for column in trials if column.facts.get("role") == "metric"]
         numeric = [column.name for column in parameters.values() if _is_numeric(column)]
@@ -89,12 +94,12 @@ class SweepData:
             rest = [name for name in numeric if name != FitRequest.SEED]
             x = max(rest, key=lambda name: len(set(parameters[name].array.tolist())), default="")
         by = [name for name in (() if request is None else request.by) if name in parameters]
-        search = self.checked.sweep.search
+        search = self.sweep.search
         wanted = [request.metric] if request is not None else [] if search is None else list(search.objective)
         first = [name for metric in (*wanted, *_FIRST) for name in (metric, f"last_{metric}")] + metrics
-        fitted = [fit.metric for fit in self.checked.sweep.fit]
+        fitted = [fit.metric for fit in self.sweep.fit]
         return {
-            "planned": len(self.checked.trials),
+            "planned": len(self.trials),
             "x": x,
             "y": next((name for name in first if name in metrics), ""),
             "replicate": FitRequest.SEED if request is None else request.over,
@@ -103,15 +108,19 @@ class SweepData:
             **({"facet": by[-2]} if len(by) > 1 else {}),
         }
 
+    @property
+    def _metrics(self) -> Mapping[str, Metric]:
+        return {} if self.task is None else known_measurements(self.task)
+
     def _names(self) -> list[str]:
         """Return metrics in the order of their interest: fitted ones, those of every trial's training, declared ones."""
-        declared = known_measurements(self.checked.task).values()
+        declared = self._metrics.values()
         always = [metric.name for metric in declared if metric.panel == "always" and metric.kind == "scalar"]
-        return list(dict.fromkeys([*(fit.metric for fit in self.checked.sweep.fit), *_FIRST, *always]))
+        return list(dict.fromkeys([*(fit.metric for fit in self.sweep.fit), *_FIRST, *always]))
 
     def _trials(self) -> list[Column]:
         """Return a row per planned trial: parameters that vary, the state, and metrics at the last step."""
-        planned, place = self.checked.trials, {trial_id: n for n, trial_id in enumerate(self.checked.trials.ids)}
+        planned, place = self.trials, {trial_id: n for n, trial_id in enumerate(self.trials.ids)}
         columns = []
         all_params = [trial.params for trial in planned]  # trials are made anew by each iteration
         for name in planned[0].params:
@@ -138,7 +147,7 @@ class SweepData:
         return columns
 
     def _scale(self, name: str) -> dict[str, bool]:
-        metric = known_measurements(self.checked.task).get(name.removeprefix("last_"))
+        metric = self._metrics.get(name.removeprefix("last_"))
         return {"log": False} if metric is not None and metric.axis == "linear" else {}
 
 

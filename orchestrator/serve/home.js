@@ -2,7 +2,8 @@
 
 const $ = (selector) => document.querySelector(selector);
 const POLL_MS = 3000;
-let sweeps = [], tag = "";
+let sweeps = [], tag = "", queue = Promise.resolve();
+const sparks = new Map();
 
 function h(name, attributes, ...children) {
   const node = document.createElement(name);
@@ -33,12 +34,31 @@ function rate({ rate: of, notes }) {
   return [h("span", {}, `${short(of.metric, 40)} ∝ ${short(of.x, 40)}`, h("sup", {}, fixed(-of.exponent)), ` ${interval}`), h("small", {}, details), ...note];
 }
 
+// The means of the first fit on log axes, fetched when the number of finished trials changes.
+function spark({ name, counts }) {
+  const known = sparks.get(name), cell = h("span", { class: "spark" });
+  if (known?.count !== counts.ok) {
+    sparks.set(name, { count: counts.ok, lines: known?.lines ?? [] });
+    queue = queue.then(() => fetch(`sweep/${encodeURIComponent(name)}/spark.json`)).then((answer) => answer.json())
+      .then(({ lines }) => { sparks.get(name).lines = lines; draw(); }).catch(() => {});
+  }
+  const lines = known?.lines ?? [], points = lines.flat();
+  if (points.length < 2) return cell;
+  const range = (k) => { const values = points.map((point) => point[k]), lo = Math.min(...values); return [lo, Math.max(...values) - lo || 1]; };
+  const [[x, across], [y, down]] = [range(0), range(1)], at = ([a, b]) => `${3 + (94 * (a - x)) / across},${3 + 24 * (1 - (b - y) / down)}`;
+  const svg = (tag, attributes) => { const node = document.createElementNS("http://www.w3.org/2000/svg", tag); for (const key in attributes) node.setAttribute(key, attributes[key]); return node; };
+  const figure = svg("svg", { width: 100, height: 30, "aria-hidden": "true" });
+  lines.forEach((line, k) => figure.append(svg("path", { class: `line${k}`, d: `M${line.map(at).join("L")}` })));
+  cell.append(figure);
+  return cell;
+}
+
 function row(sweep) {
   const { counts, failures, hours, changed } = sweep, when = changed ? new Date(changed * 1000) : null;
   const bad = [counts.failed && `${counts.failed} failed`, counts.diverged && `${counts.diverged} diverged`, !counts.failed && failures && `${failures} attempts`];
   const link = h("a", { href: `sweep/${encodeURIComponent(sweep.name)}/` }, short(sweep.name, 60));
   const time = when ? [when.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }), h("small", {}, when.toLocaleDateString("en-GB", { day: "numeric", month: "short" }))] : ["–"];
-  return h("tr", {}, h("td", {}, link, h("small", {}, short(sweep.task, 60))), h("td", {}, progress(sweep)), h("td", {}, rate(sweep)),
+  return h("tr", {}, h("td", {}, link, h("small", {}, short(sweep.task, 60))), h("td", {}, progress(sweep)), h("td", {}, spark(sweep)), h("td", {}, rate(sweep)),
     h("td", { class: "alarm" }, bad.filter(Boolean).join(", ")), h("td", { "data-name": "core-hours" }, number(hours)), h("td", { "data-name": "changed" }, time));
 }
 

@@ -12,8 +12,10 @@ from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.serve.poller import StoreView
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
+from depthrate.storage.tables.custom_columns import quoted
 
-MAX_NOTES = 3
+MAX_NOTES, MAX_LINES = 3, 3
 _FITS = (
     'select sweep, metric, x, "by", exponent, ci_low, ci_high, preferred, n_unconverged, layer, filter, x_min '
     "from fits where model = 'power'"
@@ -53,6 +55,29 @@ class Overview:
                 self._rates = {sweep: _first_rate(of) for sweep, of in _grouped(rows).items()}
                 self._stamps = stamps
             return self._rates
+
+
+def spark_lines(results: Results, fits: Any) -> list[list[tuple[float, float]]]:
+    """Return the means of a sweep's first fit in logarithms, one line per group, for a small figure.
+
+    Args:
+        fits: The value of `fit` in the sweep's file.
+    """
+    first = next((fit for fit in fits if isinstance(fit, dict)), {}) if isinstance(fits, list) else {}
+    metric, x, by = first.get("metric"), first.get("x", "depth"), first.get("by") or []
+    names = [metric, x, *by] if isinstance(by, list) else []
+    columns = results.sql("select * from results limit 0").columns
+    if not names or not all(name in columns for name in names):  # x may also be arithmetic
+        return []
+    y, at, groups = quoted(metric), quoted(x), "".join(f", {quoted(name)}" for name in by)
+    rows = results.sql(
+        f"select ln({at}), avg(ln({y})){groups} from results where status = 'ok' and {y} > 0 and {at} > 0 "
+        f"group by {at}{groups} order by {at}"
+    ).fetchall()
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for log_x, log_y, *group in rows:
+        lines.setdefault(repr(group), []).append((log_x, log_y))
+    return list(lines.values())[:MAX_LINES]
 
 
 def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:

@@ -10,14 +10,17 @@ from depthrate.errors import InputError
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_launch
-from depthrate.orchestrator.api.report import explore
+from depthrate.orchestrator.api.report import explore, explore_committed
 from depthrate.orchestrator.explorer.data import SweepData, fit_row
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.orchestrator.serve.poller import StoreView
 from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.catalog.specs import LaunchedSpec
+from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.sql_checks import QueryError
+from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import FitRequest
 
 MAX_TRIALS_READ = 300
@@ -60,7 +63,7 @@ class SweepPages:
         """Return the data of the explorer: trials and fits.
 
         Raises:
-            ValueError: The sweep's task is unknown or its code is not trusted.
+            ValueError: The sweep's task cannot be loaded, and no trial is committed.
         """
         with self._lock:
             return self._load(view, state).packed
@@ -94,7 +97,7 @@ class SweepPages:
             return loaded.fits[key]
 
     def _fit(self, data: SweepData, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        trials = list(data.checked.trials)
+        trials = list(data.trials)
         names = set(trials[0].params)
         try:
             metric, x, by = str(query["metric"]).removeprefix("last_"), str(query["x"]), tuple(map(str, query["by"]))
@@ -113,7 +116,7 @@ class SweepPages:
         # all trials are judged, as they are compared with one another, and the chosen ones are fitted
         where = f"trial_id in ({', '.join(repr(trial_id) for trial_id in chosen)})" if chosen else "false"
         request = FitRequest(metric, x, by, where=where)
-        return [fit_row(curve) for curve in fit_curves(data.results, [request], trials, data.checked.task)]
+        return [fit_row(curve) for curve in fit_curves(data.results, [request], trials, data.task)]
 
     def _load(self, view: StoreView, state: SweepStatus) -> _Loaded:
         """Return the sweep, read again if a trial changed its state and the last read is long enough ago."""
@@ -124,11 +127,21 @@ class SweepPages:
                 return loaded
         assert view.status is not None
         began = time.monotonic()
-        checked = self._find(view.specs[self._sweep])
-        results = results_of(self._store, checked.task, view.status.snapshot)
-        data = explore(checked, self._store, results, self._records)
+        data = self._read(view.specs[self._sweep], state, view.status.snapshot)
         self._loaded = _Loaded(dict(state.states), data, data.packed(with_rows=False), time.monotonic() - began)
         return self._loaded
+
+    def _read(self, launched: LaunchedSpec, state: SweepStatus, snapshot: Snapshot) -> SweepData:
+        try:
+            checked = self._find(launched)
+        except ValueError as error:  # of its task: it is not installed here, or its code is not trusted
+            try:
+                return explore_committed(
+                    sweep_of_spec(launched.spec), state, results_of(self._store, snapshot=snapshot)
+                )
+            except QueryError:
+                raise error from None
+        return explore(checked, self._store, results_of(self._store, checked.task, snapshot), self._records)
 
     def _find(self, launched: LaunchedSpec) -> CheckedSweep:
         """Expand the sweep, again only after a launch. A search proposes more trials while it runs."""

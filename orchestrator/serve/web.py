@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.logs import attempts_text
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S
 from depthrate.orchestrator.console.errors import UsageError
@@ -26,7 +27,7 @@ from depthrate.orchestrator.console.tables import json_text, printable
 from depthrate.orchestrator.explorer.page import SCRIPT, STYLE
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.serve.access import Access
-from depthrate.orchestrator.serve.overview import Overview
+from depthrate.orchestrator.serve.overview import Overview, spark_lines
 from depthrate.orchestrator.serve.pages import HOME_SCRIPT, home_page, missing_page, sweep_page, trial_page
 from depthrate.orchestrator.serve.poller import Poller, StoreView, state_of
 from depthrate.orchestrator.serve.sweeps import BadRequestError, SweepPages
@@ -34,6 +35,7 @@ from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.catalog.code import read_code
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.query.sql_checks import QueryError
 
 MAX_CACHED_RESPONSES = 8
 """Maximum number of sweeps with cached data. The most recently used sweeps stay cached."""
@@ -63,6 +65,7 @@ class Pages:
             Route("/sweep/{sweep}/data.bin", self._data),
             Route("/sweep/{sweep}/rows.bin", self._rows),
             Route("/sweep/{sweep}/fits.json", self._fits),
+            Route("/sweep/{sweep}/spark.json", self._spark),
             Route("/sweep/{sweep}/trial/{trial}.log", self._log),
             Route("/sweep/{sweep}/trial/{trial}", self._trial),
             Route("/explorer.js", _file(SCRIPT.encode(), "text/javascript")),
@@ -112,6 +115,20 @@ class Pages:
         except ValueError as error:
             raise HTTPException(409, f"the sweep cannot be shown: {error}") from None
         return _tagged(request, body, "application/octet-stream")
+
+    def _spark(self, request: Request) -> Response:
+        name, state, _ = self._known(request)
+
+        def make(view: StoreView) -> dict[str, Any]:
+            if view.status is None or not state.counts()["ok"]:
+                return {"lines": []}
+            results = results_of(self._store, snapshot=view.status.snapshot)
+            try:
+                return {"lines": spark_lines(results.for_sweep(name), view.specs[name].spec.get("fit"))}
+            except QueryError:  # a parameter that is no number
+                return {"lines": []}
+
+        return self._answer(request, make)
 
     def _log(self, request: Request) -> Response:
         _, _, known = self._known(request)

@@ -62,9 +62,8 @@ def commit(store: Store, checked: CheckedSweep, trials: list[Trial], values: dic
 def read(store: Store, checked: CheckedSweep) -> SweepData:
     results = results_of(store, checked.task)
     state = sweep_status("s", checked.trials.ids, results.snapshot, store)
-    return SweepData(
-        checked, state, fit_curves(results, checked.sweep.fit, list(checked.trials), checked.task), results
-    )
+    fits = fit_curves(results, checked.sweep.fit, list(checked.trials), checked.task)
+    return SweepData(checked.sweep, checked.trials, checked.task, state, fits, results)
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -192,12 +192,25 @@ def test_fits_of_a_view_are_those_of_fit(folder: Store) -> None:
             results_of(folder), [FitRequest("nc1", where="depth > 2")], trials, find_task("collapse")
         )[0].power
         assert expected is not None and dropped["exponent"] == expected.exponent and dropped["n_trials"] == 9
+        (line,) = server.ask("/sweep/a/spark.json").json()["lines"]
+        assert line == [[pytest.approx(math.log(d)), pytest.approx(math.log(1 / d + 5.2))] for d in (2, 3, 5, 8)]
         assert fit(keep={"seed": [0]}).json()[0]["n_trials"] == 4 and fit(by=["seed"]).json()[2]["by"] == {"seed": 2}
         assert fit(drop=[2, 3, 5, 8]).json() == [] and "exponent" not in fit(metric="x') or 1=1 --").json()[0]
         for wrong in ({"x": "nothing"}, {"by": "seed"}, {"keep": []}, {"by": [[]]}, {"drop": None}):
             assert fit(**wrong).status == 400, wrong
         assert server.ask("/sweep/a/fits.json?of=%5B%5D").status == 400
         assert server.ask(f"/sweep/a/fits.json?of={'[' * 30_000}").status == 400
+
+
+def test_a_sweep_without_its_task_shows_what_is_committed(folder: Store) -> None:
+    write_spec(folder, "gone", "g1", {"name": "gone", "task": "away:train", "grid": {"depth": [2]}}, ["t1", "t2", "t3"])
+    with served(folder) as server:
+        assert (answer := server.ask("/sweep/gone/data.bin")).status == 409 and "away" in answer.text
+    commit(folder, f"20260101T000000_{'d' * 12}", ["t1", "t2"], sweep="gone", task="away:train")
+    with served(folder) as server:
+        found = trials_of(server, "gone")
+        assert [row[:2] for row in found.values()] == [("ok", 2), ("ok", 3)] and set(found) == {"t1", "t2"}
+        assert unpack(server.ask("/sweep/gone/rows.bin?of=t2").body)[1]["curves"]["step"] == [0, 5]
 
 
 def test_what_is_not_there_is_said(server: Server) -> None:
