@@ -546,46 +546,55 @@ function rateLayout() {                                 // where each trial goes
     if (!numbers.has(id)) numbers.set(id, numbers.size);
     return numbers.get(id);
   });
-  const isContinuous = !x?.values || x.values.length > MAX_LEVELS;
+  const isContinuous = !x?.values || x.values.length > MAX_LEVELS, across = colour.labels.length;
   const mixed = isContinuous ? [] : rest.filter((c) => c.name !== data.sweep.replicate && varies(c)).map((c) => c.label);
-  const layout = { x, colour, facet, replicate, isContinuous, mixed };
+  const cellOf = Int32Array.from({ length: n }, (_, i) => facet.code(i) * across + colour.code(i));
+  const levels = x ? new Map([...new Set(x.values ?? x.data)].map((v, k) => [v, k])) : null;
+  const levelOf = !x || x.values ? x?.data : Int32Array.from(x.data, (v) => levels.get(v));
+  const layout = { x, colour, facet, replicate, replicates: numbers.size, isContinuous, mixed, cellOf, levelOf };
   layoutCache.set(key, layout);
   return layout;
 }
 
 function rateCells() {
-  const layout = rateLayout(), { x, colour, facet, replicate } = layout, y = column(view.y);
-  const out = dropped(), left = new Map(), cells = new Map(), across = colour.labels.length;
+  const layout = rateLayout(), { x, colour, cellOf, levelOf } = layout, y = column(view.y);
+  const out = dropped(), left = new Map(), cells = [], across = colour.labels.length;
   const count = (reason) => left.set(reason, (left.get(reason) ?? 0) + 1);
   for (let k = 0; x && y && k < selectedCount; k++) {
     const i = selected[k], v = y.get(i), at = x.get(i);
     if (!isOk[state.data[i]]) count(state.get(i));
     else if (!(v > 0 && at > 0 && v < Infinity && at < Infinity)) count("without a positive value");
     else {
-      const code = facet.code(i) * across + colour.code(i);
-      let cell = cells.get(code);
-      if (!cell) cells.set(code, (cell = { f: facet.code(i), c: colour.code(i), at: new Map(), seeds: new Map(), trials: [] }));
-      let point = cell.at.get(at);
-      if (!point) cell.at.set(at, (point = { x: at, out: out.has(at), logs: [], trial: [] }));
+      const code = cellOf[i], cell = (cells[code] ??= { f: Math.floor(code / across), c: code % across, at: [], trials: [] });
+      const point = (cell.at[levelOf[i]] ??= { x: at, out: out.has(at), logs: [], trial: [] });
       point.logs.push(Math.log(v));
       point.trial.push(i);
       cell.trials.push(i);
-      if (point.out) continue;
-      let seed = cell.seeds.get(replicate[i]);
-      if (!seed) cell.seeds.set(replicate[i], (seed = { xs: [], ys: [] }));
-      seed.xs.push(Math.log(at));
-      seed.ys.push(Math.log(v));
     }
   }
   const reference = referenceFits(layout), unconverged = state.values.indexOf("unconverged");
-  const made = [...cells.values()].sort((a, b) => a.f - b.f || a.c - b.c).map((cell) => {
-    const points = [...cell.at.values()].sort((a, b) => a.x - b.x);
+  const made = cells.filter(Boolean).map((cell) => {
+    const points = cell.at.filter(Boolean).sort((a, b) => a.x - b.x);
     for (const point of points) Object.assign(point, { mean: mean(point.logs), lo: Math.min(...point.logs), hi: Math.max(...point.logs) });
     const used = points.filter((p) => !p.out), server = reference?.find((row) => isOfCell(row, layout, cell));
-    const fit = server ? serverFit(server) : fitPower([...cell.seeds.values()], used);
+    const fit = server ? serverFit(server) : fitPower(seedsOf(used, layout), used);
     return { ...cell, points, fit, unconverged: cell.trials.filter((i) => state.data[i] === unconverged).length };
   });
   return { ...layout, cells: made, left, isServer: Boolean(reference) };
+}
+
+function seedsOf(points, { replicate, replicates }) {   // the values of each replicate, over ascending x
+  const place = new Int32Array(replicates), seeds = [];
+  for (const { x, logs, trial } of points) {
+    const at = Math.log(x);
+    for (let k = 0; k < logs.length; k++) {
+      const id = replicate[trial[k]], seed = place[id] ? seeds[place[id] - 1] : { xs: [], ys: [] };
+      if (!place[id]) place[id] = seeds.push(seed);
+      seed.xs.push(at);
+      seed.ys.push(logs[k]);
+    }
+  }
+  return seeds;
 }
 
 // The rules of docs/explanation/fits.md: the mean of the slopes of whole seeds, with a t interval over them. A power law
@@ -1192,7 +1201,7 @@ const parallel = addPanel($("#parallel .figure"), drawParallel, overlayParallel,
 let parallelScales = [], axisBrush = null;
 
 function parallelAxes(width) {                          // the parameters, the metrics of the sweep's fits, and y
-  const metrics = [...data.sweep.axes, view.y].filter((name, k, all) => column(name) && all.lastIndexOf(name) === k).map(column);
+  const metrics = [...data.sweep.axes, view.y].filter((name, k, all) => column(name)?.hi > column(name)?.lo && all.lastIndexOf(name) === k).map(column);
   const few = width > 520 ? metrics : metrics.slice(-2);
   return [...grouping.slice(0, MAX_AXES - few.length), ...few];
 }

@@ -71,8 +71,8 @@ def spark_lines(results: Results, fits: Any) -> list[list[tuple[float, float]]]:
         return []
     y, at, groups = quoted(metric), quoted(x), "".join(f", {quoted(name)}" for name in by)
     rows = results.sql(
-        f"select ln({at}), avg(ln({y})){groups} from results where status = 'ok' and {y} > 0 and {at} > 0 "
-        f"group by {at}{groups} order by {at}"
+        f"select ln({at}), avg(ln({y})){groups} from results where judgement in ('ok', 'unconverged') and {y} > 0 and {at} > 0 "
+        f"group by {at}{groups} order by {at}{groups}"
     ).fetchall()
     lines: dict[str, list[tuple[float, float]]] = {}
     for log_x, log_y, *group in rows:
