@@ -67,7 +67,7 @@ def spark_lines(results: Results, fits: Any) -> list[list[tuple[float, float]]]:
     metric, x, by = first.get("metric"), first.get("x", "depth"), first.get("by") or []
     names = [metric, x, *by] if isinstance(by, list) else []
     columns = results.sql("select * from results limit 0").columns
-    if not names or not all(name in columns for name in names):  # x may also be arithmetic
+    if not names or metric is None or not all(name in columns for name in names):  # x may also be arithmetic
         return []
     y, at, groups = quoted(metric), quoted(x), "".join(f", {quoted(name)}" for name in by)
     rows = results.sql(
