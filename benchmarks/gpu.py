@@ -423,7 +423,8 @@ def timed(device: str, report: Report) -> None:
         ("512x1 4x4", 132),
     ):
         try:
-            network, plan, samples = residual(8), plan_of(None), 128
+            network: Network = residual(8)
+            plan, samples = plan_of(None), 128
             if name == "encoder":
                 network, plan, samples = module(Encoder, 1437, depth=2, width=32), plan_of(32), 1437
             source = source_of(network, plan, samples, TUNINGS.get(name, Tuning()))
@@ -593,8 +594,8 @@ def raced(device: str, report: Report) -> None:
 def jax(device: str, report: Report) -> None:
     """Trial-steps per second of L-RN1 in JAX: jit of vmap of a scan over steps, in full float32."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    import jax
-    import jax.numpy as jnp
+    import jax  # type: ignore[import-not-found]
+    import jax.numpy as jnp  # type: ignore[import-not-found]
 
     jax.config.update("jax_default_matmul_precision", "highest")
 

@@ -183,13 +183,20 @@ def tables_page() -> str:
     notes = {
         "trials": "Every parameter of a task is a further column.",
         "metrics": "Metrics that other tasks declare or return are further columns once one of their trials is committed.",
+        "results": "The parameters and other columns of `trials`, the metrics of `metrics` at the trial's last step and last "
+        "layer, the last value of each of `curves`, and `judgement`: `ok`, `unconverged`, `untrained`, `failed` or `diverged`, "
+        "by the rules of [Fits](../../explanation/fits.md). A trial is compared with the other trials of its sweep.",
         "attempts": "Times are seconds since 1970: `select state, to_timestamp(started_at) from attempts`.",
     }
     sections = [
         f"## {view}\n\n{notes.get(view, '')}\n\n"
-        + _table(["column", "type"], [[f"`{field.name}`", _type(field.type)] for field in fields[view]])
+        + (
+            _table(["column", "type"], [[f"`{field.name}`", _type(field.type)] for field in fields[view]])
+            if view in fields
+            else ""
+        )
         for view in VIEWS
-        if view in fields
+        if view in fields or view in notes
     ]
     return "\n".join([f"# Tables and columns\n\nThe views of `depthrate query`.\n\n{head}", *sections])
 

@@ -14,8 +14,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy. Only this server's scripts and data are allowed. Inline styles are allowed for plotly.
-"""
+"""Content security policy. Only this server's scripts and data are allowed. Inline styles are allowed for the figures."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -24,7 +23,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-ALLOWED_METHODS = ("GET", "HEAD", "POST")
+ALLOWED_METHODS = ("GET", "HEAD")
 
 
 class Access:
@@ -65,10 +64,6 @@ class Access:
             return _refused("a page of another site may not load this. Open this server's own page.")
         if method not in ALLOWED_METHODS:
             return _refused(f"{method} is refused: this server is read-only", 405)
-        if method == "POST" and origin is None:
-            return _refused(
-                f"SQL queries are accepted from this server's own page, or with the header Origin: http://{host}"
-            )
         return None
 
     def _token_response(self, scope: Scope) -> Response | None:

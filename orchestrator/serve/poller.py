@@ -9,6 +9,7 @@ from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S, StatusPoller, StatusSnapshot
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import print_warnings
+from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.protocol import Stamp
@@ -135,3 +136,15 @@ class Poller:
         except UsageError:  # no sweep has been launched yet
             self._status_poller.planned = {}
         self._stamps, self._planned_at = stamps, time.monotonic()
+
+
+def state_of(view: StoreView, sweep: str) -> SweepStatus:
+    """Return the states of a sweep's trials.
+
+    Raises:
+        KeyError: The sweep was never launched.
+    """
+    for state in view.status.states if view.status else ():
+        if state.name == sweep:
+            return state
+    raise KeyError(sweep)

@@ -31,7 +31,7 @@ class Listening:
         self.server.run(sockets=[self.socket])
 
 
-def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: float, memory_gb: float) -> Listening:
+def listen(store: Store, host: str, port: int, *, with_token: bool) -> Listening:
     """Prepare a server of a store.
 
     Raises:
@@ -42,7 +42,6 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
 
         from depthrate.orchestrator.serve.access import is_loopback, own_names
         from depthrate.orchestrator.serve.connections import BoundedConnection
-        from depthrate.orchestrator.serve.sql import Limits
         from depthrate.orchestrator.serve.web import make_app
     except ImportError as error:
         raise UsageError(
@@ -51,9 +50,8 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
     listening = _listen(host, port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24) if with_token or not is_loopback(host) else None
-    limits = Limits(timeout_s, memory_gb)
     # a browser sends a cookie to all ports of a host, so each server uses its own cookie
-    app = make_app(store, limits=limits, names=own_names(host), token=token, cookie=f"depthrate_{port}")
+    app = make_app(store, names=own_names(host), token=token, cookie=f"depthrate_{port}")
     settings = uvicorn.Config(
         app,
         http=BoundedConnection,

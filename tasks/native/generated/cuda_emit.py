@@ -229,7 +229,7 @@ class _Emitter:
 
     def at(self, view: View) -> Address:
         """Return the place of a view's first number, as it is read."""
-        return self._read(view.value).behind(view.seen.storage_offset(), self.layout.number_bytes)
+        return self._read(view.value).behind(int(view.seen.storage_offset()), self.layout.number_bytes)
 
     # ---- Functions ----
 
@@ -357,7 +357,7 @@ class _Emitter:
         number = self.layout.number_bytes
         for view, place, adds in parts:
             body = _moved(view.seen, place, "+=" if adds else "=")
-            statements.append(self.call(body, [self.at(view), target.behind(place.storage_offset(), number)]))
+            statements.append(self.call(body, [self.at(view), target.behind(int(place.storage_offset()), number)]))
         return statements
 
     def _gradient_terms(self) -> list[str]:
