@@ -438,7 +438,9 @@ def test_notebook_continues_while_serving(folder: Store, monkeypatch: pytest.Mon
         assert f'href="{page.url}"' in page._repr_html_()
     assert "stopped" in repr(page)
     until = time.monotonic() + 10
-    while (ours := {thread.name for thread in threading.enumerate()} & {"serve", "poller"}) and time.monotonic() < until:
+    while (
+        ours := {thread.name for thread in threading.enumerate()} & {"serve", "poller"}
+    ) and time.monotonic() < until:
         time.sleep(0.05)
     assert not ours
     with pytest.raises(OSError):
