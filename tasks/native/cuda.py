@@ -135,7 +135,7 @@ def tuning_of(num_trials: int) -> Tuning:
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
     blocks = 1 if num_trials <= gpu.multi_processor_count else 2
     own = gpu.shared_memory_per_multiprocessor // blocks - RESERVED_BYTES
-    most = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    most: int = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]  # missing in torch's stub only
     return Tuning(blocks=blocks, shared_bytes=min(most, own))
 
 
