@@ -1,10 +1,10 @@
-"""Steps on a GPU: correctness, speed beside other ways, and where the time goes. One run takes at most four minutes.
+"""Steps on a GPU: correctness, speed compared with other implementations, time per statement. A run takes at most 4 minutes.
 
-    python -m benchmarks.gpu                  # on the GPU; results as they come in $OUT/gpu.jsonl, a table at the end
+    python -m benchmarks.gpu                  # on the GPU; results in $OUT/gpu.jsonl, a table at the end
     python -m benchmarks.gpu --quick          # on a CPU: the same sources by g++, in tiny sizes, without rivals
     python -m benchmarks.gpu --parts steps    # one part; finished parts are not repeated otherwise
 
-Every part runs in a process of its own with a time limit and writes each result when it has it, so a fault costs one part.
+Every part runs in a separate process with a time limit and writes each result immediately, so a fault costs one part.
 Networks of the table: L-RN1 of width 64 with 64 inputs and 10 classes, cross-entropy, SGD with momentum.
 """
 

@@ -104,7 +104,7 @@ class Pages:
     def _of_sweep(self, request: Request, make: Callable[[SweepPages, StoreView, SweepStatus], bytes]) -> Response:
         """Return what a sweep's data give, or 304 if the browser has it."""
         name, state, view = self._known(request)
-        if view.error:  # the page shows it beside what it has
+        if view.error:  # the page shows it with the data of the last poll
             raise HTTPException(503, view.error)
         try:
             body = make(self._sweeps(name), view, state)

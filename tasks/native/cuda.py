@@ -74,7 +74,7 @@ def _log(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
 
 
 def _nvrtc() -> ctypes.CDLL:
-    """Load NVRTC from the wheels beside torch, else from the system."""
+    """Load NVRTC from the wheels installed with torch, else from the system."""
     for folder in sys.path:
         for path in sorted(Path(folder or ".").glob("nvidia/*/lib/libnvrtc.so.*")):
             if "alt" in path.name:
