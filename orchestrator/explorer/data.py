@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
 from depthrate.orchestrator.explorer.columns import Column, dictionary_column, metric_column, pack, parameter_column
 from depthrate.orchestrator.monitor.status import SweepStatus
+from depthrate.storage.catalog.tags import Annotations, Marks, read_annotations
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest, SweepSpec
@@ -81,6 +82,7 @@ class SweepData:
             "errors": {n: str(self.status.error_of(ids[n]))[:MAX_ERROR_LENGTH] for n in failed[:MAX_ERRORS]},
             "fits": [fit_row(curve) for curve in self.fits],
             "rows": len(self.results.snapshot.commit_index),
+            "marks": marks_of(read_annotations(self.results.store), self.sweep.name, self.status.states),
         }
 
     def _axes(self, trials: Sequence[Column]) -> dict[str, Any]:
@@ -149,6 +151,15 @@ class SweepData:
     def _scale(self, name: str) -> dict[str, bool]:
         metric = self._metrics.get(name.removeprefix("last_"))
         return {"log": False} if metric is not None and metric.axis == "linear" else {}
+
+
+def marks_of(annotations: Annotations, sweep: str, trial_ids: Iterable[str]) -> dict[str, Any]:
+    """Return the tags and notes of a sweep and of its trials, for the page."""
+    of_trials = annotations.trials
+    return {
+        "sweep": asdict(annotations.sweeps.get(sweep, Marks())),
+        "trials": {trial_id: asdict(of_trials[trial_id]) for trial_id in trial_ids if trial_id in of_trials},
+    }
 
 
 def fit_row(curve: FittedCurve) -> dict[str, Any]:

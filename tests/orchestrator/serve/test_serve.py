@@ -308,9 +308,67 @@ def test_hosts_are_addresses_and_own_names() -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "POST"])
-@pytest.mark.parametrize("path", ["/", "/state.json", "/sweep/a/", "/sweep/a/data.bin", "/home.js"])
+@pytest.mark.parametrize(
+    "path", ["/", "/state.json", "/sweep/a/", "/sweep/a/data.bin", "/sweep/a/marks.json", "/home.js"]
+)
 def test_writes_are_refused(server: Server, method: str, path: str) -> None:
     assert server.ask(path, method, "x", Origin=f"http://localhost:{server.port}").status == 405
+
+
+@pytest.fixture(scope="module")
+def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(fill(Store(str(tmp_path_factory.mktemp("written") / "store"))), writes=True) as found:
+        yield found
+
+
+def change(server: Server, body: str, sweep: str = "a", **headers: str) -> Answer:
+    given = {"Origin": f"http://localhost:{server.port}", "Content_Type": "application/json"} | headers
+    return server.ask(f"/sweep/{sweep}/marks.json", "POST", body, **given)
+
+
+def test_pages_change_tags_and_notes(writable: Server) -> None:
+    first = change(writable, json.dumps({"trial": A1.trial_id, "add": ["odd", "seen"], "note": HOSTILE}))
+    assert first.status == 200 and first.json()["trials"] == {A1.trial_id: {"tags": ["odd", "seen"], "note": HOSTILE}}
+    second = change(writable, json.dumps({"trial": A1.trial_id, "remove": ["seen"]}))
+    assert second.json()["trials"][A1.trial_id]["tags"] == ["odd"], "at once, without a wait for the next poll"
+    assert change(writable, json.dumps({"add": ["paper"], "note": "of all"})).status == 200
+    found = writable.ask("/sweep/a/marks.json").json()
+    assert found["sweep"] == {"tags": ["paper"], "note": "of all"} and found["writable"]
+    assert writable.ask("/sweep/b/marks.json").json()["trials"] == {}
+    marks = {item["name"]: item["marks"] for item in writable.ask("/state.json").json()["sweeps"]}
+    assert marks == {"a": {"tags": ["paper"], "note": "of all"}, "b": {"tags": [], "note": ""}}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        ("{}", {"Origin": "http://evil.example"}, 403),
+        ("{}", {"Origin": "null"}, 403),
+        ("{}", {"Content_Type": "text/plain"}, 403),
+        ("{}", {"Content_Type": "application/x-www-form-urlencoded"}, 403),
+        ("{}", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 403),
+        ("{}", {"Host": "evil.example"}, 421),
+        ("{", {}, 400),
+        ("[]", {}, 400),
+        ('{"add": "odd"}', {}, 400),
+        ('{"add": ["two words"]}', {}, 400),
+        ('{"path": "../x"}', {}, 400),
+        (json.dumps({"note": "x" * 10_001}), {}, 400),
+        (json.dumps({"note": "x" * 200_000}), {}, 413),
+        ('{"trial": "../../x", "note": "x"}', {}, 404),
+    ],
+)
+def test_wrong_changes_are_refused(writable: Server, body: str, headers: dict[str, str], status: int) -> None:
+    before = writable.ask("/sweep/b/marks.json").json()
+    assert change(writable, body, "b", **headers).status == status
+    assert writable.ask("/sweep/b/marks.json").json() == before
+
+
+def test_a_writing_server_refuses_other_writes(writable: Server) -> None:
+    origin = {"Origin": f"http://localhost:{writable.port}", "Content_Type": "application/json"}
+    assert writable.ask("/sweep/a/data.bin", "POST", "{}", **origin).status == 405
+    assert writable.ask("/sweep/a/marks.json", "DELETE", "{}", **origin).status == 405
+    assert writable.ask("/sweep/a/marks.json", "POST", "{}", Content_Type="application/json").status == 403
 
 
 def test_every_answer_is_closed(server: Server) -> None:
