@@ -244,9 +244,8 @@ class _Change:
             change = _Change(**json.loads(body))
         except (ValueError, RecursionError, TypeError):
             raise StoreError("expected a JSON object of trial, add, remove and note") from None
-        if not isinstance(change.trial, str | None) or any(
-            isinstance(of, str) or not isinstance(of, Sequence) for of in (change.add, change.remove)
-        ):
+        is_listed = all(isinstance(tags, list | tuple) for tags in (change.add, change.remove))
+        if not isinstance(change.trial, str | None) or not is_listed:
             raise StoreError("expected a trial's ID, and lists of tags")
         for tag in (*change.add, *change.remove):
             require_tag(tag)
