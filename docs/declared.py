@@ -173,9 +173,10 @@ def metrics_page() -> str:
         sections.append(f"## Metrics of {task.name}\n\n{table}")
     intro = (
         "Every layer is measured in float64. Layer 0 is the network's input, in a transformer its embedding, and layer = depth "
-        "the last feature. In formulas, $h_{ki}$ is the feature of sample $i$ of class $k$, $\\mu_k$ a class mean, $\\mu_G$ the "
-        "mean of the class means, $\\Sigma_W$ the mean covariance within classes, $\\Sigma_B$ the covariance of the class means, "
-        "$W$ the last layer's weight with rows $w_k$, $\\sigma_j$ a singular value, $K$ the number of classes and $N$ of samples."
+        "the last feature. In formulas, $h_{ki}$ is the feature of sample $i$ of class $k$, $\\mu_k$ a class mean, $\\mu_G$ "
+        "the mean of the class means, $\\Sigma_W$ the mean covariance within classes, $\\Sigma_B$ the covariance of the "
+        "class means, $W$ the last layer's weight with rows $w_k$, $\\sigma_j$ a singular value, $K$ the number of classes "
+        "and $N$ of samples."
     )
     return "\n".join([f"# Metrics\n\n{intro}\n\n{_cited()}", *sections])
 
@@ -251,7 +252,8 @@ def security_page() -> str:
     """Each attack with its defence and the test that checks it, from docs/security.toml."""
     rows = tomllib.loads((ROOT / "docs" / "security.toml").read_text())["check"]
     table = _table(["attack", "defence", "test"], [[row["attack"], row["defence"], f"`{row['test']}`"] for row in rows])
-    return f"{FOR_DEVELOPERS}# Security tests\n\n[Trusted code](../../explanation/store.md#trusted-code) has the trust model.\n\n{table}"
+    trust = "[Trusted code](../../explanation/store.md#trusted-code) has the trust model."
+    return f"{FOR_DEVELOPERS}# Security tests\n\n{trust}\n\n{table}"
 
 
 def modules_page() -> str:
