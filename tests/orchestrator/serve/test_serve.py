@@ -27,6 +27,7 @@ import depthrate
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import check_sweep
+from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
@@ -420,6 +421,23 @@ def test_looks_of_browsers_cost_the_store_nothing(tmp_path: Path) -> None:
         for _ in range(20):
             assert [server.ask(path).status for path in paths] == [200] * len(paths)
         assert files.count(CountedFileSystem.DRIVER) == before
+
+
+def test_running_trials_have_curves(folder: Store) -> None:
+    fill(folder)
+    now, attempt = time.time(), f"20260101T000000_{'d' * 12}"
+    record = {"attempt_id": attempt, "sweep": "a", "trial_ids": [A3.trial_id], "state": "running", "host": "h"}
+    record |= {"started_at": now, "heartbeat_at": now, "progress_at": now}
+    folder.write(attempt_path("a", attempt), json.dumps(record).encode())
+    write_live(folder, "a", "p", attempt, {A3.trial_id: dict(A3.params)}, [(A3.trial_id, {"step": 3, "loss": 0.5})])
+    with served(folder) as server:
+        assert trials_of(server, "a")[A3.trial_id][0] == "running"
+        found = server.ask(f"/sweep/a/rows.bin?of={A1.trial_id},{A3.trial_id}")
+    assert found.status == 200, found.text
+    curves = unpack(found.body)[1]["curves"]
+    rows = list(zip(curves["trial"], curves["step"], curves["loss"], strict=True))
+    assert (1, 3, 0.5) in rows and {trial for trial, *_ in rows} == {0, 1}
+    assert not {"depth", "width", "weight_decay"} & set(curves)
 
 
 def test_commits_arrive(folder: Store) -> None:
