@@ -276,7 +276,8 @@ def _numbers(results: Results, view: str) -> list[str]:
 def _logged(results: Results, parameters: Collection[str]) -> list[str]:
     """Return the columns of numbers that running trials have logged. A parameter with the same name is param_<name>."""
     columns = results.sql("select * from live limit 0").columns
-    return [name for name in _numbers(results, "live") if name not in parameters or f"param_{name}" in columns]
+    hidden = {name if f"param_{name}" not in columns else f"param_{name}" for name in parameters}
+    return [name for name in _numbers(results, "live") if name not in hidden]
 
 
 def _float64(column: pa.ChunkedArray) -> np.ndarray:
