@@ -1,4 +1,4 @@
-"""Steps on a GPU: correctness, speed beside other ways, and where the time goes. One run takes at most four minutes.
+"""Steps on a GPU: correctness, speed compared with other implementations, time per statement. A run takes at most 4 minutes.
 
     python -m benchmarks.gpu                      # on the GPU, all parts
     python -m benchmarks.gpu --parts check,steps  # some parts

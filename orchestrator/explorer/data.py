@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
 from depthrate.orchestrator.explorer.columns import Column, dictionary_column, metric_column, pack, parameter_column
 from depthrate.orchestrator.monitor.status import SweepStatus
+from depthrate.storage.catalog.tags import Annotations, Marks, read_annotations
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest, SweepSpec
@@ -68,7 +69,8 @@ class SweepData:
         """Return the curves and layers of some trials, which are numbered as in `trial_ids`."""
         numbers = np.arange(len(trial_ids), dtype=np.int32)
         is_running = any(self.status.states.get(trial_id) == "running" for trial_id in trial_ids)
-        return pack({}, read_rows(self.results, self._names(), trial_ids, numbers, with_live=is_running))
+        parameters = list(self.trials[0].params) if is_running else None
+        return pack({}, read_rows(self.results, self._names(), trial_ids, numbers, parameters))
 
     def _header(self, trials: Sequence[Column]) -> dict[str, Any]:
         ids, planned = self.trials.ids, self.trials
@@ -81,6 +83,7 @@ class SweepData:
             "errors": {n: str(self.status.error_of(ids[n]))[:MAX_ERROR_LENGTH] for n in failed[:MAX_ERRORS]},
             "fits": [fit_row(curve) for curve in self.fits],
             "rows": len(self.results.snapshot.commit_index),
+            "marks": marks_of(read_annotations(self.results.store), self.sweep.name, self.status.states),
         }
 
     def _axes(self, trials: Sequence[Column]) -> dict[str, Any]:
@@ -151,6 +154,15 @@ class SweepData:
         return {"log": False} if metric is not None and metric.axis == "linear" else {}
 
 
+def marks_of(annotations: Annotations, sweep: str, trial_ids: Iterable[str]) -> dict[str, Any]:
+    """Return the tags and notes of a sweep and of its trials, for the page."""
+    of_trials = annotations.trials
+    return {
+        "sweep": asdict(annotations.sweeps.get(sweep, Marks())),
+        "trials": {trial_id: asdict(of_trials[trial_id]) for trial_id in trial_ids if trial_id in of_trials},
+    }
+
+
 def fit_row(curve: FittedCurve) -> dict[str, Any]:
     """Return a fit of the power law as the page shows it, with the words of the report."""
     power, request = curve.power, curve.asked
@@ -173,7 +185,11 @@ def fit_row(curve: FittedCurve) -> dict[str, Any]:
 
 
 def read_rows(
-    results: Results, names: Sequence[str], trial_ids: Sequence[str], numbers: np.ndarray, *, with_live: bool = False
+    results: Results,
+    names: Sequence[str],
+    trial_ids: Sequence[str],
+    numbers: np.ndarray,
+    running: Collection[str] | None = None,
 ) -> dict[str, list[Column]]:
     """Return the tables of the training split of some trials.
 
@@ -183,7 +199,7 @@ def read_rows(
     Args:
         names: Metrics in the order of their interest. Of more than `MAX_CURVES` with values, the first ones are taken.
         numbers: Number of each trial on the page.
-        with_live: Whether `curves` has what running trials have logged.
+        running: Names of the parameters, if `curves` has what running trials have logged.
     """
     if not trial_ids:
         return {}
@@ -196,14 +212,16 @@ def read_rows(
         ("measured", "metrics", last, "step"),
         ("layers", "metrics", deep, "layer"),
     ):
-        live = _numbers(results, "live") if with_live and view == "curves" else []
-        columns = _ordered(names, list(dict.fromkeys([*_numbers(results, view), *live])))
+        committed, live = _numbers(results, view), []
+        if running is not None and view == "curves":
+            live = _logged(results, running)
+        columns = _ordered(names, list(dict.fromkeys([*committed, *live])))
         if not columns:
             continue
-        query = f"select {_listed('trial_id', order, *columns)} from {source} and {order} is not null"
-        if logged := [name for name in columns if name in live]:
-            running = f"select {_listed('trial_id', order, *logged)} from live where {train} and {order} is not null"
-            query += f" union all by name {running}"
+        query = f"select {_listed('trial_id', order, *committed)} from {source} and {order} is not null"
+        if live:
+            logged = f"select {_listed('trial_id', order, *live)} from live where {train} and {order} is not null"
+            query += f" union all by name {logged}"
         tables[table] = _row_columns(results.numbered_rows(query, trial_ids, (order,)), order, columns, numbers)
     return tables
 
@@ -253,6 +271,13 @@ def _numbers(results: Results, view: str) -> list[str]:
     """Return the columns of numbers in a view."""
     relation = results.sql(f"select * from {view} limit 0")
     return [name for name, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
+
+
+def _logged(results: Results, parameters: Collection[str]) -> list[str]:
+    """Return the columns of numbers that running trials have logged. A parameter with the same name is param_<name>."""
+    columns = results.sql("select * from live limit 0").columns
+    hidden = {name if f"param_{name}" not in columns else f"param_{name}" for name in parameters}
+    return [name for name in _numbers(results, "live") if name not in hidden]
 
 
 def _float64(column: pa.ChunkedArray) -> np.ndarray:

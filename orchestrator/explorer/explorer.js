@@ -1576,7 +1576,7 @@ function selectedRows() {
 const csvOf = (list) => new Blob([list.map((row) => `${row.map(csvCell).join(",")}\n`).join("")], { type: "text/csv" });
 const SAVED_STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "paint-order", "opacity", "font-size", "font-weight", "font-family"];
 
-function figureSvg(section) {                           // the panel's figures beside one another, with computed colours; canvases become images
+function figureSvg(section) {                           // the panel's figures side by side, with computed colours; canvases become images
   const whole = s("svg", { xmlns: "http://www.w3.org/2000/svg" });
   let width = 0, height = 0;
   for (const host of section.querySelectorAll(".figure")) {

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import asdict
 from typing import Any
 
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -10,6 +11,7 @@ from depthrate.orchestrator.attempts.record import stalled_text
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.serve.poller import StoreView
+from depthrate.storage.catalog.tags import Marks
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
@@ -41,6 +43,7 @@ class Overview:
                 "task": str(view.specs[state.name].spec.get("task", "")) if state.name in view.specs else "",
                 "rate": rates.get(state.name),
                 "changed": changed.get(state.name),
+                "marks": asdict(view.annotations.sweeps.get(state.name, Marks())),
             }
             for state in view.status.states
         ]

@@ -25,13 +25,15 @@ class Listening:
     server: uvicorn.Server
     socket: socket.socket
     address: str
+    tunnel: str = ""
+    """Command that makes the address work on another machine, if only this one reaches it."""
 
     def run(self) -> None:
         """Serve until stopped."""
         self.server.run(sockets=[self.socket])
 
 
-def listen(store: Store, host: str, port: int, *, with_token: bool) -> Listening:
+def listen(store: Store, host: str, port: int, *, with_token: bool, writes: bool = False) -> Listening:
     """Prepare a server of a store.
 
     Raises:
@@ -51,7 +53,7 @@ def listen(store: Store, host: str, port: int, *, with_token: bool) -> Listening
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24) if with_token or not is_loopback(host) else None
     # a browser sends a cookie to all ports of a host, so each server uses its own cookie
-    app = make_app(store, names=own_names(host), token=token, cookie=f"depthrate_{port}")
+    app = make_app(store, names=own_names(host), token=token, cookie=f"depthrate_{port}", writes=writes)
     settings = uvicorn.Config(
         app,
         http=BoundedConnection,
@@ -62,7 +64,8 @@ def listen(store: Store, host: str, port: int, *, with_token: bool) -> Listening
         timeout_graceful_shutdown=STOPPED_AFTER_S,
     )
     address = f"http://{_shown(host)}:{port}/" + (f"?token={token}" if token else "")
-    return Listening(uvicorn.Server(settings), listening, address)
+    tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}" if is_loopback(host) else ""
+    return Listening(uvicorn.Server(settings), listening, address, tunnel)
 
 
 def _listen(host: str, port: int) -> socket.socket:

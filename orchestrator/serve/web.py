@@ -5,13 +5,14 @@ import gzip
 import hashlib
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -24,6 +25,7 @@ from depthrate.orchestrator.api.logs import attempts_text
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import json_text, printable
+from depthrate.orchestrator.explorer.data import marks_of
 from depthrate.orchestrator.explorer.page import SCRIPT, STYLE
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.serve.access import Access
@@ -31,8 +33,10 @@ from depthrate.orchestrator.serve.overview import Overview, spark_lines
 from depthrate.orchestrator.serve.pages import HOME_SCRIPT, home_page, missing_page, sweep_page, trial_page
 from depthrate.orchestrator.serve.poller import Poller, StoreView, state_of
 from depthrate.orchestrator.serve.sweeps import BadRequestError, SweepPages
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.catalog.code import read_code
+from depthrate.storage.catalog.tags import annotate, require_note, require_tag
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.query.sql_checks import QueryError
@@ -42,6 +46,7 @@ MAX_CACHED_RESPONSES = 8
 MAX_CACHED_ADDRESSES = 40
 """Maximum number of addresses with a cached response."""
 MAX_QUERY_CHARACTERS = 20_000
+MAX_CHANGE_BYTES = 100_000
 MAX_LOG_CHARACTERS = 200_000
 """Maximum number of characters of a trial's logs, and of its code. The last characters are sent."""
 Make = Callable[[StoreView], dict[str, Any]]
@@ -50,8 +55,8 @@ Make = Callable[[StoreView], dict[str, Any]]
 class Pages:
     """Responses per route."""
 
-    def __init__(self, store: Store, poller: Poller):
-        self._store, self._poller, self._overview = store, poller, Overview(store)
+    def __init__(self, store: Store, poller: Poller, *, writes: bool = False):
+        self._store, self._poller, self._overview, self._writes = store, poller, Overview(store), writes
         self._records, self._reading = RecordReader(store), threading.Lock()
         self._sweeps = lru_cache(MAX_CACHED_RESPONSES)(partial(SweepPages, store))
         self._answers = lru_cache(MAX_CACHED_ADDRESSES)(lambda address: _CachedResponse())
@@ -66,6 +71,8 @@ class Pages:
             Route("/sweep/{sweep}/rows.bin", self._rows),
             Route("/sweep/{sweep}/fits.json", self._fits),
             Route("/sweep/{sweep}/spark.json", self._spark),
+            Route("/sweep/{sweep}/marks.json", self._marks),
+            Route("/sweep/{sweep}/marks.json", self._annotate, methods=["POST"]),
             Route("/sweep/{sweep}/trial/{trial}.log", self._log),
             Route("/sweep/{sweep}/trial/{trial}", self._trial),
             Route("/explorer.js", _file(SCRIPT.encode(), "text/javascript")),
@@ -104,7 +111,7 @@ class Pages:
     def _of_sweep(self, request: Request, make: Callable[[SweepPages, StoreView, SweepStatus], bytes]) -> Response:
         """Return what a sweep's data give, or 304 if the browser has it."""
         name, state, view = self._known(request)
-        if view.error:  # the page shows it beside what it has
+        if view.error:  # the page shows it with the data of the last poll
             raise HTTPException(503, view.error)
         try:
             body = make(self._sweeps(name), view, state)
@@ -129,6 +136,36 @@ class Pages:
                 return {"lines": []}
 
         return self._answer(request, make)
+
+    def _marks(self, request: Request) -> Response:
+        name, state, _ = self._known(request)
+
+        def make(view: StoreView) -> dict[str, Any]:
+            return marks_of(view.annotations, name, state.states) | {"writable": self._writes}
+
+        return self._answer(request, make)
+
+    async def _annotate(self, request: Request) -> Response:
+        """Change the tags and the note of a trial, or of the sweep. `Access` has checked that a page of this server asks."""
+        body = await _body(request, MAX_CHANGE_BYTES)
+        try:
+            change = _Change.from_json(body)
+            return await run_in_threadpool(self._change, request, change)
+        except (OSError, StoreError) as error:
+            raise HTTPException(400 if isinstance(error, StoreError) else 503, first_line(error)) from None
+
+    def _change(self, request: Request, change: "_Change") -> Response:
+        name, state, _ = self._known(request)
+        if change.trial is not None and change.trial not in state.states:
+            raise HTTPException(404, f"sweep {name!r} has no trial {change.trial!r:.100}")
+        require_clock(self._store)  # the later of two changes wins
+        target = name if change.trial is None else [change.trial]
+        for tag in (*change.add, *change.remove):
+            annotate(self._store, target, tag=tag, is_set=tag in change.add)
+        if change.note is not None:
+            annotate(self._store, target, note=change.note)
+        self._poller.read_annotations()
+        return self._marks(request)
 
     def _log(self, request: Request) -> Response:
         _, _, known = self._known(request)
@@ -187,6 +224,35 @@ class Pages:
         return _tagged(request, body, "application/json")
 
 
+@dataclass(frozen=True)
+class _Change:
+    """A change of tags and the note, of a trial or of the sweep."""
+
+    trial: str | None = None
+    add: Sequence[str] = ()
+    remove: Sequence[str] = ()
+    note: str | None = None
+
+    @staticmethod
+    def from_json(body: bytes) -> "_Change":
+        """Parse and check a change.
+
+        Raises:
+            StoreError: It is invalid.
+        """
+        try:
+            change = _Change(**json.loads(body))
+        except (ValueError, RecursionError, TypeError):
+            raise StoreError("expected a JSON object of trial, add, remove and note") from None
+        is_listed = all(isinstance(tags, list | tuple) for tags in (change.add, change.remove))
+        if not isinstance(change.trial, str | None) or not is_listed:
+            raise StoreError("expected a trial's ID, and lists of tags")
+        for tag in (*change.add, *change.remove):
+            require_tag(tag)
+        require_note(change.note or "")
+        return change
+
+
 @dataclass
 class _CachedResponse:
     """A response with the number of the poll that it is based on. Concurrent requests wait for the lock."""
@@ -203,6 +269,7 @@ def make_app(
     token: str | None = None,
     cookie: str = "depthrate",
     every_s: float = POLL_INTERVAL_S,
+    writes: bool = False,
 ) -> Starlette:
     """Create the application. It polls the store while it is served.
 
@@ -212,6 +279,7 @@ def make_app(
         token: Token that requests must carry. None if no token is required.
         cookie: Name of the token's cookie.
         every_s: Seconds between polls.
+        writes: Whether the pages may change tags and notes.
     """
     poller = Poller(store, every_s)
 
@@ -221,10 +289,10 @@ def make_app(
         yield
         poller.stop()
 
-    access = Middleware(Access, names=names, token=token, cookie=cookie)
+    access = Middleware(Access, names=names, token=token, cookie=cookie, writes=writes)
     middleware = [access, Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)]
     return Starlette(
-        routes=Pages(store, poller).routes(),
+        routes=Pages(store, poller, writes=writes).routes(),
         middleware=middleware,
         lifespan=lifespan,
         exception_handlers={HTTPException: _refusal},
@@ -237,6 +305,16 @@ def _refusal(request: Request, error: Exception) -> Response:
         root = "../" * (request.url.path.count("/") - 1)
         return HTMLResponse(missing_page(error.detail, root), error.status_code, error.headers)
     return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Return a request's body, refused above a size, before all of it is read."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, f"expected at most {most} bytes")
+    return body
 
 
 def _page(html: str) -> Callable[[Request], Response]:

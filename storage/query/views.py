@@ -14,7 +14,7 @@ from depthrate.storage.attempts.live_curves import LivePack, LiveReader, live_ro
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.catalog.specs import newest_specs
-from depthrate.storage.catalog.tags import read_tags
+from depthrate.storage.catalog.tags import read_annotations
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.visible_commits import Problem, first_line
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path
@@ -96,7 +96,7 @@ class Views:
 
     @lazy
     def _tags(self) -> Mapping[str, list[str]]:
-        return read_tags(self.store) if self.has_tags else {}
+        return read_annotations(self.store).tags() if self.has_tags else {}
 
     def _create_trials(self, connection: duckdb.DuckDBPyConnection, *, with_members: bool) -> None:
         """Create the view of trials. With members, each trial appears once per sweep that it belongs to."""

@@ -1,4 +1,4 @@
-"""`depthrate serve`: show a live store in a browser: sweeps with their rates and curves, trials, logs. Read-only."""
+"""`depthrate serve`: explore a live store in a browser: sweeps, rates, curves, trials."""
 
 import click
 
@@ -15,8 +15,11 @@ PORT = 8377
 @click.option("--host", default="127.0.0.1", help="Address to listen on. Other than localhost, a token is required.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, help="Port to listen on, 0 for any free port.")
 @click.option("--token", is_flag=True, help="Require a token on localhost too.")
-def command(store: str | None, host: str, port: int, token: bool) -> None:
-    opened = existing_store(store)
-    listener = listen(opened, host, port, with_token=token)
-    print_line(f"{opened.url} at {listener.address} (read-only, stop with Ctrl-C)")
+@click.option("--write", is_flag=True, help="Let the pages change tags and notes.")
+def command(store: str | None, host: str, port: int, token: bool, write: bool) -> None:
+    opened = existing_store(store, writes=write)
+    listener = listen(opened, host, port, with_token=token, writes=write)
+    print_line(f"{opened.url} at {listener.address} ({'tags and notes' if write else 'read-only'}, stop with Ctrl-C)")
+    if listener.tunnel:
+        print_line(f"from another machine: {listener.tunnel}, then the same address there")
     listener.run()

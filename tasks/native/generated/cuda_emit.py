@@ -438,7 +438,7 @@ class _CudaLoop(LoopText):
         self.rest = loop.rows % (32 // self.lanes * self.rows)
 
     def _group(self, width: int) -> int:
-        """Return how many numbers beside each other a lane computes."""
+        """Return how many adjacent numbers a lane computes."""
         return 4 if width % 4 == 0 else 1
 
     def _numbers(self, width: int) -> int:
@@ -617,7 +617,7 @@ def _label(step: Loop | Value) -> str:
 
 
 def _is_along_rows(seen: Tensor) -> bool:
-    """Return whether the first numbers of a matrix's rows are beside each other, as in cuda.h."""
+    """Return whether the first numbers of a matrix's rows are adjacent, as in cuda.h."""
     return seen.stride(0) == 1 and seen.stride(1) != 1
 
 

@@ -22,7 +22,7 @@ _MASK_FIRST = {operation for operation in _MASKED if "pick" in POINTWISE[operati
 
 @dataclass(frozen=True)
 class Shape:
-    """What a step's source depends on beside its plan."""
+    """What a step's source depends on in addition to its plan."""
 
     samples: int
     """Samples of a tile."""

@@ -27,6 +27,7 @@ import depthrate
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import check_sweep
+from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
@@ -308,9 +309,67 @@ def test_hosts_are_addresses_and_own_names() -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "POST"])
-@pytest.mark.parametrize("path", ["/", "/state.json", "/sweep/a/", "/sweep/a/data.bin", "/home.js"])
+@pytest.mark.parametrize(
+    "path", ["/", "/state.json", "/sweep/a/", "/sweep/a/data.bin", "/sweep/a/marks.json", "/home.js"]
+)
 def test_writes_are_refused(server: Server, method: str, path: str) -> None:
     assert server.ask(path, method, "x", Origin=f"http://localhost:{server.port}").status == 405
+
+
+@pytest.fixture(scope="module")
+def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(fill(Store(str(tmp_path_factory.mktemp("written") / "store"))), writes=True) as found:
+        yield found
+
+
+def change(server: Server, body: str, sweep: str = "a", **headers: str) -> Answer:
+    given = {"Origin": f"http://localhost:{server.port}", "Content_Type": "application/json"} | headers
+    return server.ask(f"/sweep/{sweep}/marks.json", "POST", body, **given)
+
+
+def test_pages_change_tags_and_notes(writable: Server) -> None:
+    first = change(writable, json.dumps({"trial": A1.trial_id, "add": ["odd", "seen"], "note": HOSTILE}))
+    assert first.status == 200 and first.json()["trials"] == {A1.trial_id: {"tags": ["odd", "seen"], "note": HOSTILE}}
+    second = change(writable, json.dumps({"trial": A1.trial_id, "remove": ["seen"]}))
+    assert second.json()["trials"][A1.trial_id]["tags"] == ["odd"], "at once, without a wait for the next poll"
+    assert change(writable, json.dumps({"add": ["paper"], "note": "of all"})).status == 200
+    found = writable.ask("/sweep/a/marks.json").json()
+    assert found["sweep"] == {"tags": ["paper"], "note": "of all"} and found["writable"]
+    assert writable.ask("/sweep/b/marks.json").json()["trials"] == {}
+    marks = {item["name"]: item["marks"] for item in writable.ask("/state.json").json()["sweeps"]}
+    assert marks == {"a": {"tags": ["paper"], "note": "of all"}, "b": {"tags": [], "note": ""}}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        ("{}", {"Origin": "http://evil.example"}, 403),
+        ("{}", {"Origin": "null"}, 403),
+        ("{}", {"Content_Type": "text/plain"}, 403),
+        ("{}", {"Content_Type": "application/x-www-form-urlencoded"}, 403),
+        ("{}", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 403),
+        ("{}", {"Host": "evil.example"}, 421),
+        ("{", {}, 400),
+        ("[]", {}, 400),
+        ('{"add": "odd"}', {}, 400),
+        ('{"add": ["two words"]}', {}, 400),
+        ('{"path": "../x"}', {}, 400),
+        (json.dumps({"note": "x" * 10_001}), {}, 400),
+        (json.dumps({"note": "x" * 200_000}), {}, 413),
+        ('{"trial": "../../x", "note": "x"}', {}, 404),
+    ],
+)
+def test_wrong_changes_are_refused(writable: Server, body: str, headers: dict[str, str], status: int) -> None:
+    before = writable.ask("/sweep/b/marks.json").json()
+    assert change(writable, body, "b", **headers).status == status
+    assert writable.ask("/sweep/b/marks.json").json() == before
+
+
+def test_a_writing_server_refuses_other_writes(writable: Server) -> None:
+    origin = {"Origin": f"http://localhost:{writable.port}", "Content_Type": "application/json"}
+    assert writable.ask("/sweep/a/data.bin", "POST", "{}", **origin).status == 405
+    assert writable.ask("/sweep/a/marks.json", "DELETE", "{}", **origin).status == 405
+    assert writable.ask("/sweep/a/marks.json", "POST", "{}", Content_Type="application/json").status == 403
 
 
 def test_every_answer_is_closed(server: Server) -> None:
@@ -362,6 +421,23 @@ def test_looks_of_browsers_cost_the_store_nothing(tmp_path: Path) -> None:
         for _ in range(20):
             assert [server.ask(path).status for path in paths] == [200] * len(paths)
         assert files.count(CountedFileSystem.DRIVER) == before
+
+
+def test_running_trials_have_curves(folder: Store) -> None:
+    fill(folder)
+    now, attempt = time.time(), f"20260101T000000_{'d' * 12}"
+    record = {"attempt_id": attempt, "sweep": "a", "trial_ids": [A3.trial_id], "state": "running", "host": "h"}
+    record |= {"started_at": now, "heartbeat_at": now, "progress_at": now}
+    folder.write(attempt_path("a", attempt), json.dumps(record).encode())
+    write_live(folder, "a", "p", attempt, {A3.trial_id: dict(A3.params)}, [(A3.trial_id, {"step": 3, "loss": 0.5})])
+    with served(folder) as server:
+        assert trials_of(server, "a")[A3.trial_id][0] == "running"
+        found = server.ask(f"/sweep/a/rows.bin?of={A1.trial_id},{A3.trial_id}")
+    assert found.status == 200, found.text
+    curves = unpack(found.body)[1]["curves"]
+    rows = list(zip(curves["trial"], curves["step"], curves["loss"], strict=True))
+    assert (1, 3, 0.5) in rows and {trial for trial, *_ in rows} == {0, 1}
+    assert not {"depth", "width", "weight_decay"} & set(curves)
 
 
 def test_commits_arrive(folder: Store) -> None:
@@ -429,6 +505,7 @@ def test_the_command_says_what_it_needs(folder: Store, monkeypatch: pytest.Monke
 
 def test_notebook_continues_while_serving(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(folder)
+    before = {*threading.enumerate()}  # servers of earlier tests may still be ending
     with depthrate.serve(folder.url, token=True) as page:
         port = int(page.url.partition("127.0.0.1:")[2].partition("/")[0])
         secret = page.url.partition("?token=")[2]
@@ -438,9 +515,9 @@ def test_notebook_continues_while_serving(folder: Store, monkeypatch: pytest.Mon
         assert f'href="{page.url}"' in page._repr_html_()
     assert "stopped" in repr(page)
     until = time.monotonic() + 10
-    while (ours := {thread.name for thread in threading.enumerate()} & {"serve", "poller"}) and time.monotonic() < until:
+    while ours := {thread for thread in {*threading.enumerate()} - before if thread.name in ("serve", "poller")}:
+        assert time.monotonic() < until, ours
         time.sleep(0.05)
-    assert not ours
     with pytest.raises(OSError):
         Server(port).ask("/state.json")
     first, second = depthrate.serve(folder.url), depthrate.serve(folder.url)
@@ -503,7 +580,8 @@ def test_interrupt_ends_all_processes(folder: Store, tmp_path: Path) -> None:
     with command("serve", "--store", folder.url, "--port", "0", log=log):
         server = Server(int(address_in(log).rpartition(":")[2].strip("/")))
         assert server.ask("/state.json").status == 200
-    assert log.read_text().count("\n") == 1, "one line, printed at the start"
+    lines = log.read_text().splitlines()
+    assert len(lines) == 2 and f"ssh -L {server.port}:localhost:{server.port}" in lines[1]
 
 
 @pytest.mark.browser
