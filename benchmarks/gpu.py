@@ -1,11 +1,15 @@
 """Steps on a GPU: correctness, speed compared with other implementations, time per statement. A run takes at most 4 minutes.
 
-    python -m benchmarks.gpu                  # on the GPU; results in $OUT/gpu.jsonl, a table at the end
-    python -m benchmarks.gpu --quick          # on a CPU: the same sources by g++, in tiny sizes, without rivals
-    python -m benchmarks.gpu --parts steps    # one part; finished parts are not repeated otherwise
+    python -m benchmarks.gpu                      # on the GPU, all parts
+    python -m benchmarks.gpu --parts check,steps  # some parts
+    python -m benchmarks.gpu --quick              # on a CPU: the same sources by g++ in tiny sizes; rates say nothing
 
-Every part runs in a separate process with a time limit and writes each result immediately, so a fault costs one part.
-Networks of the table: L-RN1 of width 64 with 64 inputs and 10 classes, cross-entropy, SGD with momentum.
+Every part runs in a process of its own with a time limit and appends each result to gpu.jsonl (in the folder $OUT if it is set)
+when it has it, so a fault costs one part, and a part that exceeds its time keeps the results until then. A part for which too
+little of the four minutes is left is skipped. Nothing is resumed: parts that are named run again, and all results of the file
+are printed at the end. On a CPU the parts `timed` and `race` do nothing. `jax` needs JAX, and `race` compute-sanitizer.
+Steps are measured with L-RN1 of width 64, 64 inputs and 10 classes, cross-entropy, SGD with momentum, one process, medians of
+three calls of about .1 s. What it does not check: the memory of packs, several workers on one GPU, packs that do not fit.
 """
 
 import argparse
@@ -659,7 +663,7 @@ PARTS: dict[str, tuple[Callable[[str, Report], None], float]] = {
 
 
 def main() -> None:
-    """Run the parts that have no result yet, then print all results."""
+    """Run parts one after another, then print all results of the file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="on a CPU, through g++")
     parser.add_argument("--parts", default=",".join(PARTS))

@@ -123,10 +123,10 @@ class Training(ABC):
         try:
             trainer.use_native(library)
         except EngineError:
-            if device != "cpu" or not self.may_lack_kernels(device):
+            if not self.may_lack_kernels(device):
                 raise
             # code that the cached source does not depend on may have changed
-            library, again_s = self.native_library(should_stop, shared, is_fresh=True)
+            library, again_s = self.native_library(should_stop, shared, device, is_fresh=True)
             trainer.use_native(library)
             compile_s += again_s
         return compile_s
@@ -206,7 +206,8 @@ class NetworkTraining(Training):
         is_fresh: bool = False,
     ) -> tuple[Library, float]:
         if device != "cpu":
-            return generated_cuda_library(self.network, self.plan, self.dataset, len(self.hyperparameters), should_stop)
+            count = len(self.hyperparameters)
+            return generated_cuda_library(self.network, self.plan, self.dataset, count, should_stop, is_fresh=is_fresh)
         if self._has_handwritten_kernels:
             return native_library(self.network, self.plan, should_stop, shared)
         return generated_library(self.network, self.plan, self.dataset, should_stop, shared, is_fresh=is_fresh)

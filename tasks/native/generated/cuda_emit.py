@@ -6,6 +6,7 @@ their code. A place is an address in global memory, or a number of bytes in a bl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -46,6 +47,18 @@ class CudaSource:
     arena_bytes: int
     labels: tuple[str, ...]
     """What each statement of a tile does."""
+
+    def to_file(self) -> str:
+        """Return the text of a file from which `from_file` reads the source."""
+        numbers = {name: value for name, value in vars(self).items() if name != "text"}
+        return f"// {json.dumps(numbers)}\n{self.text}"
+
+    @classmethod
+    def from_file(cls, content: str) -> CudaSource:
+        """Return the source that `to_file` has written."""
+        head, _, text = content.partition("\n")
+        numbers = json.loads(head.removeprefix("// "))
+        return cls(text=text, **{**numbers, "labels": tuple(numbers["labels"])})
 
 
 @dataclass(frozen=True)
