@@ -114,6 +114,10 @@ class Browser:
         """Close the window."""
         urllib.request.urlopen(urllib.request.Request(self._address, method="DELETE"), timeout=60).close()
 
+    def _get(self, path: str) -> Any:
+        with urllib.request.urlopen(self._address + path, timeout=120) as answer:
+            return json.load(answer)["value"]
+
     def _devtools(self, command: str, parameters: dict[str, Any]) -> None:
         self._post("/goog/cdp/execute", {"cmd": command, "params": parameters})
 
