@@ -42,7 +42,13 @@ SWEEP: dict[str, Any] = {
 }
 
 
-def commit(store: Store, checked: CheckedSweep, trials: list[Trial], values: dict[str, Any] | None = None) -> None:
+def commit(
+    store: Store,
+    checked: CheckedSweep,
+    trials: list[Trial],
+    values: dict[str, Any] | None = None,
+    attempt_id: str = "a",
+) -> None:
     """Commit trials whose NC1 falls like a power of depth, with a curve and all layers."""
     store.write_format()
     store.write("attempts/sweep=s/a.json", b"{}")
@@ -57,7 +63,7 @@ def commit(store: Store, checked: CheckedSweep, trials: list[Trial], values: dic
         contents[trial.trial_id] = {"metrics": [*layers, {"step": 100, "layer": depth, "nc1": nc1}], "curves": curves}
         row = {"task": trial.task, "task_version": trial.task_version, "params": json.dumps(dict(trial.params))}
         fields[trial.trial_id] = {**row, "steps": 100, "wall_s": 2.0}
-    commit_rows(store, "a", contents, fields=fields.__getitem__)
+    commit_rows(store, attempt_id, contents, fields=fields.__getitem__)
 
 
 def read(store: Store, checked: CheckedSweep) -> SweepData:
@@ -330,7 +336,7 @@ def test_a_notebook_shows_the_explorer(
     pytest.importorskip("anywidget", reason="needs pip install 'depthrate[notebook]'")
     widget = depthrate.Sweep(**SWEEP).explore(folder.url, "#depth=5,9")
     data = widget.data
-    commit(folder, checked, [checked.trials[-1]])
+    commit(folder, checked, [checked.trials[-1]], attempt_id="b")
     widget.refresh()
     assert widget.data != data, "the last trial is there"
     parts = {"esm": widget._esm, "first": list(data), "next": list(widget.data), "view": widget.view}

@@ -595,7 +595,7 @@ def test_texts_stay_inert_and_fit(window: Browser, folder: Store) -> None:
 @pytest.mark.browser
 def test_tags_and_notes_are_changed_in_the_page(window: Browser, folder: Store) -> None:
     annotate(fill(folder), "b", tag="paper")
-    annotate(folder, [B1.trial_id], tag="seen", note=f"{HOSTILE}\nsecond line")
+    annotate(folder, [B1.trial_id], note=f"{HOSTILE}\nsecond line")
     with served(folder, writes=True) as server:
         address = f"http://127.0.0.1:{server.port}"
         show(window, f"{address}/", 1280)
