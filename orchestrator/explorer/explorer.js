@@ -517,8 +517,8 @@ function axes(svg, x, y, { xTicks, yTicks, xLabel, yLabel, labelY = true, xText 
   svg.append(g);
 }
 
-function svgIn(host, width, height, label) {
-  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+function svgIn(host, width, height, label, role = "img") {
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role, "aria-label": label });
   host.replaceChildren(svg);
   return svg;
 }
@@ -782,7 +782,7 @@ function drawRates() {
   const lines = shown.length / Math.max(1, shownFacets.length), label = 94, left0 = 46;
   const cellWidth = (width - left0) / columns, cellHeight = Math.max(columns === 1 ? 250 : 300, 110 + lines * 27);
   const down = Math.ceil(shownFacets.length / columns);
-  const svg = svgIn(host, width, Math.max(120, down * cellHeight), `${column(view.y)?.label} against ${x?.label}`);
+  const svg = svgIn(host, width, Math.max(120, down * cellHeight), `${column(view.y)?.label} against ${x?.label}`, "group");
   rateHits = [];
   drawExponents();
   drawRateNote(cells.length - shown.length);
