@@ -38,6 +38,13 @@ function makeScale(log, lo, hi, from, to) {
 
 const pathOf = (xs, y) => `M${xs.map(y).join("L")}`;
 
+// Makes the content of a node anew, with the focus on the same link, or on the control in the same place.
+function keepFocus(root, host, act) {
+  const controls = () => [...host.querySelectorAll("a, button, input, summary, [tabindex]")], focused = root.activeElement, place = controls().indexOf(focused);
+  act();
+  if (place >= 0) controls().find((control, k) => (focused.href ? control.href === focused.href : k === place))?.focus({ preventScroll: true });
+}
+
 function toggleTheme(node) {
   const { theme } = node.dataset, isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   node.dataset.theme = isDark ? "light" : "dark";

@@ -20,16 +20,12 @@ const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴",
 const power = (exponent) => [...String(exponent)].map((digit) => SUPERSCRIPT[digit]).join("");
 
 function format(v, digits = 3) {
-  if (typeof v !== "number") return v === null ? "null" : v === undefined ? "" : clean(v);
-  if (Number.isNaN(v)) return "–";
-  if (!Number.isFinite(v)) return v > 0 ? "∞" : "−∞";
-  if (v === 0) return "0";
-  const size = Math.floor(Math.log10(Math.abs(v)));
-  if (size < -4 || size > 5) {
-    const mantissa = +(v / 10 ** size).toPrecision(Math.min(digits, 2));
-    return `${mantissa === 1 ? "" : `${mantissa}×`}10${power(size)}`.replace("-", "−");
-  }
-  return String(+v.toPrecision(digits)).replace("-", "−");
+  if (typeof v !== "number") return v === undefined ? "" : clean(v);
+  if (!Number.isFinite(v)) return Number.isNaN(v) ? "–" : v > 0 ? "∞" : "−∞";
+  const size = v === 0 ? 0 : Math.floor(Math.log10(Math.abs(v)));
+  if (size >= -4 && size <= 5) return String(+v.toPrecision(digits)).replace("-", "−");
+  const mantissa = +(v / 10 ** size).toPrecision(Math.min(digits, 2));
+  return `${mantissa === 1 ? "" : `${mantissa}×`}10${power(size)}`.replace("-", "−");
 }
 
 // For columns of numbers: with trailing zeros.
@@ -87,9 +83,7 @@ function adopt(next) {                                  // makes these the page'
   for (const c of trials.columns) if (c.isNumber) measure(c);
   const kept = Object.fromEntries(Object.entries(rows).map(([name, { table }]) => [name, table]));
   adoptRows(server ? kept : data.tables);
-  groupCache.clear();
-  layoutCache.clear();
-  positionCache.clear();
+  for (const cache of [groupCache, layoutCache, positionCache]) cache.clear();
   misses = new Uint32Array(n);
   selected = new Int32Array(n);
   sortedOnce = { key: null, order: null };
@@ -142,7 +136,7 @@ function setDefaults() {                                // what nobody has chang
   const numbers = trials.columns.filter((c) => c.isNumber).map((c) => c.name);
   const sx = numbers.find((name) => sweep.axes.includes(name) && name !== y) ?? numbers.find((name) => name !== y) ?? "";
   defaults = {
-    x, y, colour, facet: small(facet), drop: "", against: "facet", band: "1", theme: "", pin: "", sort: "", expression: "",
+    x, y, colour, facet: small(facet), drop: "", band: "1", theme: "", pin: "", sort: "", expression: "",
     curve: curveNames()[0] ?? "", curveX: "step", curveMode: "mean", curveLog: "xy", curveFacet: "", smooth: "0",
     layerY: valueColumns(rows.layers)[0]?.name ?? "", layerX: "layer", layerColour: x || colour,
     sx, sy: y || numbers[0] || "", sc: x || "state", pc: colour || "state",
@@ -185,6 +179,8 @@ function writeAddress() {
 function setView(changes) {
   for (const { zoom } of panels) if (zoom?.axes.some((name) => name in changes)) view[zoom.key] = "";
   Object.assign(view, changes);
+  if ("expression" in changes) applyExpression();
+  collect();
   writeAddress();
   refreshControls();
   schedule();
@@ -267,9 +263,10 @@ function filterBy(name, f) {
   schedule();
 }
 
+const toggled = (set, value) => new Set(set.has(value) ? [...set].filter((other) => other !== value) : [...set, value]);
+
 function toggleValue(name, value) {                     // the first click keeps one value, the next ones add or remove
-  const c = column(name), next = new Set(filters.get(name)?.set ?? []);
-  if (next.has(value)) next.delete(value); else next.add(value);
+  const c = column(name), next = toggled(filters.get(name)?.set ?? new Set(), value);
   filterBy(name, next.size === 0 || next.size === c.values.length ? null : { set: next });
 }
 
@@ -322,27 +319,23 @@ function groupsOf(name) {
 }
 
 function makeGroups(c) {
-  const { name, label } = c;
-  if (c.values && c.values.length <= MAX_GROUPS) {
-    const last = Math.max(1, c.values.length - 1);
-    const colour = c.isNumber ? (k) => palette.ramp(k / last) : (k) => palette.kinds[k % palette.kinds.length];
-    return { name, label, values: c.values, labels: c.values.map((v) => format(v, 6)), code: (i) => c.data[i], colour };
+  const { name, label } = c, kind = (k) => palette.kinds[k % palette.kinds.length], ramp = (count) => (k) => palette.ramp(k / Math.max(1, count - 1));
+  if (c.values?.length <= MAX_GROUPS) {
+    const { values } = c, colour = c.isNumber ? ramp(values.length) : kind;
+    return { name, label, values, labels: values.map((v) => format(v, 6)), code: (i) => c.data[i], colour };
   }
-  if (!c.isNumber) return manyWords(c);
-  const sorted = Float64Array.from({ length: n }, (_, i) => c.get(i)).filter(Number.isFinite).sort();
-  const cuts = [...new Set([1, 2, 3, 4, 5].map((k) => sorted[Math.floor((sorted.length * k) / 6)]))].filter((cut) => cut > sorted[0]);
-  const codes = Uint8Array.from({ length: n }, (_, i) => cuts.filter((cut) => c.get(i) >= cut).length);
-  const labels = [sorted[0] ?? NaN, ...cuts].map((edge) => `≥ ${format(edge, 2)}`);
-  return { name, label, values: labels, labels, code: (i) => codes[i], colour: (k) => palette.ramp(k / Math.max(1, cuts.length)), isClasses: true };
-}
-
-function manyWords(c) {                                 // the most frequent words, and one group of all others
-  const counts = new Uint32Array(c.values.length);
+  if (c.isNumber) {
+    const sorted = Float64Array.from({ length: n }, (_, i) => c.get(i)).filter(Number.isFinite).sort();
+    const cuts = [...new Set([1, 2, 3, 4, 5].map((k) => sorted[Math.floor((sorted.length * k) / 6)]))].filter((cut) => cut > sorted[0]);
+    const codes = Uint8Array.from({ length: n }, (_, i) => cuts.filter((cut) => c.get(i) >= cut).length);
+    const labels = [sorted[0] ?? NaN, ...cuts].map((edge) => `≥ ${format(edge, 2)}`);
+    return { name, label, values: labels, labels, code: (i) => codes[i], colour: ramp(labels.length), isClasses: true };
+  }
+  const counts = new Uint32Array(c.values.length);      // the most frequent words, and one group of all others
   for (let i = 0; i < n; i++) counts[c.data[i]]++;
   const often = [...counts.keys()].sort((a, b) => counts[b] - counts[a]).slice(0, 5), code = new Map(often.map((value, k) => [value, k]));
   const values = [...often.map((k) => c.values[k]), null], labels = [...often.map((k) => format(c.values[k], 6)), "others"];
-  const colour = (k) => palette.kinds[k % palette.kinds.length];
-  return { name: c.name, label: c.label, values, labels, code: (i) => code.get(c.data[i]) ?? often.length, colour, isClasses: true };
+  return { name, label, values, labels, code: (i) => code.get(c.data[i]) ?? often.length, colour: kind, isClasses: true };
 }
 
 // Student's t, 97.5 %: exact to 3 digits for df <= 10, then an expansion.
@@ -481,7 +474,7 @@ const KEY_STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], Ar
 function listenToZoom(panel) {
   const { host } = panel, name = host.closest("section").id;
   Object.assign(host, { tabIndex: 0, role: "group", ariaLabel: `${name}: + and - zoom, Shift and arrow keys move, 0 shows all` });
-  $(".tools", host.closest("section")).append(h("button", { class: "quiet reset", hidden: true, onclick: () => unzoom(panel) }, "reset zoom"));
+  $(".reset", host.closest("section")).addEventListener("click", () => unzoom(panel));
   host.addEventListener("dblclick", () => { if (view[panel.zoom.key]) unzoom(panel); else panel.clear?.(); });
   host.addEventListener("wheel", (event) => {           // also the pinch of a touch pad
     const at = local(host, event), area = event.ctrlKey && areaAt(panel, ...at);
@@ -602,6 +595,10 @@ function setHover(i, group = null) {
   if (i === hover && group === hoverGroup) return;
   hover = i;
   hoverGroup = group;
+  drawOverlays();
+}
+
+function drawOverlays() {
   for (const panel of panels) if (panel.visible) panel.overlay?.();
 }
 
@@ -610,9 +607,10 @@ function setPin(i) {
   view.pin = i < 0 ? "" : idOf(i);
   writeAddress();
   drawPin();
-  for (const panel of panels) if (panel.visible) panel.overlay?.();
+  drawOverlays();
 }
 
+const valueText = (name, i) => `${column(name).label} ${format(column(name).get(i))}`;
 const marked = () => [...new Set([pin, hover])].filter((i) => i >= 0);
 
 function local(host, event) {
@@ -620,11 +618,11 @@ function local(host, event) {
   return [event.clientX - box.left, event.clientY - box.top];
 }
 
-function nearest(items, px, py, within) {
-  let best = null, distance = within ** 2;
-  for (const item of items) {
-    const d = (item.px - px) ** 2 + (item.py - py) ** 2;
-    if (d < distance) { distance = d; best = item; }
+function nearest(count, at, px, py, within) {           // which of some points is nearest, or -1
+  let best = -1, distance = within ** 2;
+  for (let k = 0; k < count; k++) {
+    const [x, y] = at(k), d = (x - px) ** 2 + (y - py) ** 2;
+    if (d < distance) { distance = d; best = k; }
   }
   return best;
 }
@@ -764,7 +762,7 @@ function describe(rate, cell) {
     excluded && `excluded: ${clean(excluded, 200)}`, cell.unconverged > 0 && `${cell.unconverged} unconverged`];
 }
 
-const rates = addPanel($("#rates .pair .figure"), { draw: drawRates, overlay: overlayRates, find: findRate, zoom: { key: "ratesZoom", axes: ["x", "y"] }, values: () => [
+const rates = addPanel($("#rates .pair .figure"), { draw: () => keepFocus(root, rates.host, drawRates), overlay: overlayRates, find: findRate, zoom: { key: "ratesZoom", axes: ["x", "y"] }, values: () => [
   ["group", view.x, "mean", "min", "max", "trials", "left_out", "exponent", "ci_low", "ci_high", "no_power_law"],
   ...rateState.cells.flatMap((cell) => cell.points.map((p) => [cellName(rateState, cell), p.x, ...[p.mean, p.lo, p.hi].map(Math.exp),
     p.logs.length, p.out, cell.fit.a, cell.fit.lo, cell.fit.hi, cell.fit.why || ""]))] });
@@ -773,7 +771,6 @@ let rateState = { cells: [] }, rateHits = [];
 function drawRates() {
   rateState = rateCells();
   const { x, colour, facet, cells, isContinuous } = rateState, host = rates.host, width = host.clientWidth;
-  const focused = root.activeElement?.closest(".tick")?.dataset.x;
   const shownFacets = pick(facet.labels.length, MAX_PANELS).filter((f) => cells.some((cell) => cell.f === f));
   const shownColours = new Set(pick(colour.labels.length, MAX_LINES));
   const shown = cells.filter((cell) => shownFacets.includes(cell.f) && shownColours.has(cell.c));
@@ -812,7 +809,6 @@ function drawRates() {
     spread(labels, 27, y0 + 44, bottom - 10);
     for (const item of labels) g.append(drawRateLabel(item, colour, x0 + cellWidth - label - 6));
   });
-  if (focused) $(`.tick[data-x="${focused}"]`, host)?.focus({ preventScroll: true });
 }
 
 function drawAnswer() {                                 // the figure in one sentence
@@ -826,11 +822,7 @@ function depthTicks(g, x, sx, bottom, out) {            // one tick per value; a
   let last = -Infinity;
   for (const v of [...x.values].filter((value) => value >= sx.lo * 0.999 && value <= sx.hi * 1.001).sort((a, b) => a - b)) {
     const isOut = out.has(v), near = sx(v) - last < 14;
-    const toggle = () => {
-      const next = dropped();
-      if (isOut) next.delete(v); else next.add(v);
-      setView({ drop: [...next].sort((a, b) => a - b).join() });
-    };
+    const toggle = () => setView({ drop: [...toggled(out, v)].sort((a, b) => a - b).join() });
     const onkeydown = (event) => { if (event.key !== "Enter" && event.key !== " ") return; event.preventDefault(); toggle(); };
     const attributes = { class: isOut ? "tick out" : "tick", role: "button", tabindex: 0, "data-x": v, "aria-pressed": String(isOut) };
     const button = s("g", { ...attributes, "aria-label": `leave out ${x.label} ${v}`, onclick: toggle, onkeydown },
@@ -906,25 +898,18 @@ function drawRateNote(hidden) {
   $("#rates .note").replaceChildren(...parts.filter(Boolean));
 }
 
-function drawExponents() {
+function drawExponents() {                              // against the panels' parameter, or the colours' if there is one panel
   const host = $("#exponents .figure"), { colour, facet, cells } = rateState, width = host.clientWidth, height = 300;
-  const svg = svgIn(host, width, height, "exponent against parameter"), isFacet = Boolean(facet.name) && (view.against === "facet" || !colour.name);
-  const [main, lines] = isFacet ? [facet, colour] : [colour, facet];
-  for (const option of $("#exponents select").options) {
-    option.text = { facet, colour }[option.value].label;
-    option.hidden = !option.text;
-  }
-  $("#exponents select").value = isFacet ? "facet" : "colour";
-  fitWidth($("#exponents select"));
-  const fitted = cells.filter((cell) => cell.fit.a != null), mainCode = (cell) => (isFacet ? cell.f : cell.c), lineCode = (cell) => (isFacet ? cell.c : cell.f);
+  const svg = svgIn(host, width, height, "exponent against parameter"), main = facet.name ? facet : colour, right = width - 34;
+  const fitted = cells.filter((cell) => cell.fit.a != null), mainCode = (cell) => (facet.name ? cell.f : cell.c);
+  $("#exponents .name").textContent = main.label;
   $("#exponents").hidden = !main.name || fitted.length < 2;
-  if (!main.name || fitted.length < 2) return;
+  if ($("#exponents").hidden) return;
   const ends = fitted.some((cell) => isLaw(cell.fit)) ? fitted.filter((cell) => isLaw(cell.fit)) : fitted, half = (fit) => (fit.lo == null ? 0 : Math.min(fit.a - fit.lo, 0.5));
   const lo = Math.min(0.4, ...ends.map(({ fit }) => fit.a - half(fit))) - 0.04, hi = Math.max(0.6, ...ends.map(({ fit }) => fit.a + half(fit))) + 0.04;
   const sy = makeScale(false, lo, hi, height - 52, 40), inside = (v) => Math.min(Math.max(v, lo), hi);
   const numeric = !main.isClasses && main.values.every((v) => typeof v === "number"), log = numeric && main.values[0] > 0 && main.values.at(-1) / main.values[0] > 4;
-  const position = (k) => (numeric ? main.values[k] : k), right = width - (lines.name && isFacet === false ? 74 : 34);
-  const present = [...new Set(fitted.map(mainCode))].sort((a, b) => a - b);
+  const position = (k) => (numeric ? main.values[k] : k), present = [...new Set(fitted.map(mainCode))].sort((a, b) => a - b);
   const sx = makeScale(log, position(present[0]), position(present.at(-1)), 68, right);
   const xTicks = pick(present.length, numeric ? 8 : 3).map((k) => position(present[k])), xText = (v) => (numeric ? format(v) : shortLabel(main.labels[v], 9));
   axes(svg, Object.assign(sx, { from: 58 }), sy, { xTicks, yTicks: ticksOf(sy, 44), xText, xLabel: main.label, yLabel: "" });
@@ -932,17 +917,13 @@ function drawExponents() {
     if (v <= lo || v >= hi) continue;
     svg.append(s("path", { class: "reference", d: `M${sx.from - 6},${sy(v)}H${right + 12}` }), s("text", { x: right + 14, y: sy(v) + 3, class: "small" }, text));
   }
-  const names = [], count = lines.labels.length;
-  for (let k = 0; k < count; k++) {
-    const own = fitted.filter((cell) => lineCode(cell) === k).sort((a, b) => mainCode(a) - mainCode(b)), shift = (k - (count - 1) / 2) * Math.min(7, 30 / count);
-    if (!own.length) continue;
-    const at = (cell) => [sx(position(mainCode(cell))) + shift, sy(inside(cell.fit.a))];
-    svg.append(s("path", { class: "join", style: isFacet ? `--c:${colour.colour(k)}` : "", d: `M${own.map(at).join("L")}` }));
-    for (const cell of own) svg.append(drawExponent(cell, at(cell), colour, sy, inside));
-    if (!isFacet && facet.name) names.push({ y: at(own.at(-1))[1], text: shortLabel(`${facet.label} ${facet.labels[k]}`, 12) });
+  const lines = facet.name ? colour.labels.length : 1;
+  for (let k = 0; k < lines; k++) {
+    const cellsOfLine = fitted.filter((cell) => !facet.name || cell.c === k).sort((a, b) => mainCode(a) - mainCode(b));
+    const at = (cell) => [sx(position(mainCode(cell))) + (k - (lines - 1) / 2) * Math.min(7, 30 / lines), sy(inside(cell.fit.a))];
+    if (cellsOfLine.length) svg.append(s("path", { class: "join", style: facet.name ? `--c:${colour.colour(k)}` : "", d: pathOf(cellsOfLine, at) }));
+    for (const cell of cellsOfLine) svg.append(drawExponent(cell, at(cell), colour, sy, inside));
   }
-  spread(names, 13, 44, height - 56);
-  for (const item of names) svg.append(s("text", { x: right + 12, y: item.at + 4, class: "small" }, item.text));
 }
 
 function drawExponent(cell, [px, py], colour, sy, inside) {
@@ -969,8 +950,8 @@ function overlayRates() {
 }
 
 function findRate(px, py) {
-  const near = nearest(rateHits, px, py, 12);
-  return near && { i: near.i, text: `${column(view.y).label} ${format(column(view.y).get(near.i))}` };
+  const { i } = rateHits[nearest(rateHits.length, (k) => [rateHits[k].px, rateHits[k].py], px, py, 12)] ?? {};
+  return i === undefined ? null : { i, text: valueText(view.y, i) };
 }
 
 // ------------------------------------------------------------------------------------- curves and layers
@@ -1026,10 +1007,10 @@ function linePanel(host, label, zoom, choose) {
       const sx = makeScale(choice.logX, ...xRange, left, left + gap - (across > 1 ? 22 : 0)), sy = makeScale(choice.logY, ...yRange, bottom, top);
       panel.areas.push([sx, sy]);
       for (const item of drawn) if (item.f === f) Object.assign(item, { sx, sy });
-      drawLines(part, strokes.filter((stroke) => stroke.f === f), sx, sy, place % across === 0, isZoomed);
+      drawLines(part, strokes.filter((stroke) => stroke.f === f), sx, sy, place % across === 0);
       if (facet.name) part.svg.append(s("text", { x: left, y: top - 12, class: "head" }, shortLabel(`${facet.label} ${facet.labels[f]}`, 22)));
     });
-    if (!choice.areUneven) drawEnds(part, strokes);
+    drawEnds(part, strokes, isZoomed);
   }
   function linesOf(items) {                             // the lines to stroke: means with their bands, or single trials
     if (choice.mode !== "mean") return items;
@@ -1037,7 +1018,7 @@ function linePanel(host, label, zoom, choose) {
     for (const item of items) { const key = choice.key(item.i); if (!bundles.has(key)) bundles.set(key, []); bundles.get(key).push(item); }
     return [...bundles.values()].map((bundle) => average(bundle, choice.logY)).filter((item) => item.xs.length);
   }
-  function drawLines(part, strokes, sx, sy, isFirst, isZoomed) {
+  function drawLines(part, strokes, sx, sy, isFirst) {
     const { marks } = part, { groups } = choice;
     clipTo(marks, sx, sy);
     for (const { xs, lo, hi, code } of strokes) {
@@ -1058,25 +1039,18 @@ function linePanel(host, label, zoom, choose) {
     marks.restore();
     const xTicks = ticksOf(sx, 64), yTicks = ticksOf(sy, 40), yLabel = isFirst && !choice.facet.name ? choice.y.label : "";
     axes(part.svg, sx, sy, { xTicks, yTicks, xLabel: choice.xLabel, yLabel, labelY: isFirst });
-    choice.areUneven = choice.mode === "mean" && new Set(strokes.map(({ xs }) => xs.at(-1))).size > 1 && !choice.facet.name && !isZoomed;
-    if (!choice.areUneven) return;
-    const ends = new Map();                             // lines of different lengths: a label at the end of each longest one
-    for (const { xs, ys, code } of strokes) {
-      if (!ends.has(code) || ends.get(code).x < xs.at(-1)) ends.set(code, { x: xs.at(-1), y: sy(ys.at(-1)), code });
-    }
-    const labels = [...ends.values()];
-    spread(labels, 12, part.top, part.bottom);
-    for (const { x, at, code } of labels) part.svg.append(s("text", { class: "halo", x: sx(x) + 5, y: at + 4 }, shortLabel(groups.labels[code], 10)));
   }
-  function drawEnds(part, strokes) {                    // the legend, each label near the ends of its lines
-    const { groups } = choice, sy = drawn[0].sy, ends = new Map();
-    for (const { code, ys } of strokes) { if (!ends.has(code)) ends.set(code, []); ends.get(code).push(ys.at(-1)); }
+  function drawEnds(part, strokes, isZoomed) {          // a label per colour: at the end of its longest line, or beside all lines
+    const { groups } = choice, { sx, sy } = drawn[0], ends = new Map();
+    const isUneven = choice.mode === "mean" && new Set(strokes.map(({ xs }) => xs.at(-1))).size > 1 && !choice.facet.name && !isZoomed;
+    for (const { xs, ys, code } of strokes) if (!(ends.get(code)?.x > xs.at(-1))) ends.set(code, { x: xs.at(-1), y: sy(ys.at(-1)), code });
+    const labels = [...ends.values()];
     if (!groups.name) return;
-    const labels = [...ends].map(([code, ys]) => ({ code, y: sy(choice.logY ? Math.exp(mean(ys.map(Math.log))) : mean(ys)) }));
-    spread(labels, 14, part.top, Math.max(sy.from, part.top + 14 * labels.length));
-    const top = Math.min(...labels.map((item) => item.at)) - 14;
-    part.svg.append(s("text", { x: part.width, y: top, "text-anchor": "end", class: "small" }, shortLabel(groups.label, 14)));
-    for (const item of labels) part.svg.append(...swatch(part.right + 13, item.at, groups, item.code, 8));
+    spread(labels, isUneven ? 12 : 14, part.top, Math.max(sy.from, part.top + 14 * labels.length));
+    for (const { x, at, code } of labels) {
+      part.svg.append(...(isUneven ? [s("text", { class: "halo", x: sx(x) + 5, y: at + 4 }, shortLabel(groups.labels[code], 10))] : swatch(part.right + 13, at, groups, code, 8)));
+    }
+    if (!isUneven) part.svg.append(s("text", { x: part.width, y: Math.min(...labels.map(({ at }) => at)) - 14, "text-anchor": "end", class: "small" }, shortLabel(groups.label, 14)));
   }
   function overlay() {
     if (!host.plot || !choice || !drawn.length) return;
@@ -1192,18 +1166,15 @@ function drawScatter() {
 }
 
 function drawDots(marks, groups, at) {
-  const radius = selectedCount > 3000 ? 1.4 : selectedCount > 500 ? 2.2 : 3.2, byCode = groups.labels.map(() => []);
-  for (let k = 0; k < selectedCount; k++) byCode[groups.code(selected[k])].push(selected[k]);
-  byCode.forEach((list, code) => {
-    marks.fillStyle = marks.strokeStyle = alpha(groups.colour(code), 0.85);
-    for (const i of list) {
-      const [px, py] = at(i);
-      if (!Number.isFinite(px + py)) continue;
-      if (!isOk[state.data[i]]) marks.stroke(new Path2D(`M${px - 3},${py - 3}l6,6m0,-6l-6,6`));
-      else if (radius < 2) marks.fillRect(px - radius, py - radius, 2 * radius, 2 * radius);
-      else { marks.beginPath(); marks.arc(px, py, radius, 0, 6.3); marks.fill(); }
-    }
-  });
+  const radius = selectedCount > 3000 ? 1.4 : selectedCount > 500 ? 2.2 : 3.2, colours = groups.labels.map((_, code) => alpha(groups.colour(code), 0.85));
+  for (let k = 0; k < selectedCount; k++) {
+    const i = selected[k], [px, py] = at(i);
+    if (!Number.isFinite(px + py)) continue;
+    marks.fillStyle = marks.strokeStyle = colours[groups.code(i)];
+    if (!isOk[state.data[i]]) marks.stroke(new Path2D(`M${px - 3},${py - 3}l6,6m0,-6l-6,6`));
+    else if (radius < 2) marks.fillRect(px - radius, py - radius, 2 * radius, 2 * radius);
+    else { marks.beginPath(); marks.arc(px, py, radius, 0, 6.3); marks.fill(); }
+  }
 }
 
 function drawDensity({ marks, left, right, top, bottom }, cx, cy, sx, sy) {
@@ -1254,14 +1225,9 @@ function brushDots(x0, y0) {
 function findDot(px, py) {
   const [area] = scatter.areas;
   if (!area) return null;
-  let near = -1, distance = 12 ** 2;
   const [fx, fy] = [positions(column(view.sx), area[0]), positions(column(view.sy), area[1])];
-  for (let k = 0; k < selectedCount; k++) {
-    const i = selected[k], d = (fx[i] - px) ** 2 + (fy[i] - py) ** 2;
-    if (d < distance) { distance = d; near = i; }
-  }
-  const values = (name) => `${column(name).label} ${format(column(name).get(near))}`;
-  return near < 0 ? null : { i: near, text: `${values(view.sx)}, ${values(view.sy)}` };
+  const i = selected[nearest(selectedCount, (k) => [fx[selected[k]], fy[selected[k]]], px, py, 12)];
+  return i === undefined ? null : { i, text: `${valueText(view.sx, i)}, ${valueText(view.sy, i)}` };
 }
 
 // ---------------------------------------------------------------------------------- parallel coordinates
@@ -1361,7 +1327,7 @@ function findLine(px, py) {
     const i = selected[j], off = Math.abs(ya[i] + (yb[i] - ya[i]) * ease - py);
     if (off < distance) { distance = off; near = i; }
   }
-  return near < 0 ? null : { i: near, text: `${b.c.label} ${format(b.c.get(near))}` };
+  return near < 0 ? null : { i: near, text: valueText(b.c.name, near) };
 }
 
 // ------------------------------------------------------------------------------------------------- table
@@ -1410,15 +1376,13 @@ function drawTable() {
 function drawTableHead(columns) {
   const key = JSON.stringify([columns.map((c) => c.name), view.sort, view.curve, hasTags()]), row = $("#trials thead tr");
   if (row.dataset.key === key) return;                  // the focus stays on its button
-  const focused = root.activeElement?.dataset?.sort;
   row.dataset.key = key;
-  row.replaceChildren(h("th", {}, h("span", { class: "hidden" }, "state")), ...(hasTags() ? [h("th", {}, "tags")] : []), ...columns.map((c) => {
+  keepFocus(root, row, () => row.replaceChildren(h("th", {}, h("span", { class: "hidden" }, "state")), ...(hasTags() ? [h("th", {}, "tags")] : []), ...columns.map((c) => {
     const isSorted = view.sort.replace("-", "") === c.name, isDown = view.sort.startsWith("-"), arrow = isSorted ? (isDown ? " ↓" : " ↑") : "";
     const next = !isSorted ? c.name : isDown ? "" : `-${c.name}`;                                   // up, down, as planned
     return h("th", { "aria-sort": !isSorted ? "none" : isDown ? "descending" : "ascending" },
       h("button", { onclick: () => setView({ sort: next }), "data-sort": c.name }, c.label + arrow));
-  }), h("th", {}, clean(view.curve)));
-  if (focused) [...row.querySelectorAll("button")].find((button) => button.dataset.sort === focused)?.focus();
+  }), h("th", {}, clean(view.curve))));
 }
 
 function sparkline(i) {                                 // the chosen curve on log axes, in the common range of the trials
@@ -1456,18 +1420,14 @@ const BINS = 28, MAX_CHIPS = 200, sideHost = $("#filters");
 let blocks = [];
 
 function buildSide() {
-  const focusable = () => [...sideHost.querySelectorAll("button, input, summary")], focused = focusable().indexOf(root.activeElement);
   const isOpen = $("#filters details")?.open ?? false, first = [view.y, ...data.sweep.axes.slice(0, 2)];
-  const usable = metrics.filter((c) => c.hi > c.lo), rest = usable.filter((c) => !first.includes(c.name));
-  const chipped = [...params, state].filter(varies).map((c) => (c.isNumber && !(c.values?.length <= MAX_GROUPS) ? sliderBlock(c) : chipBlock(c)));
-  blocks = [...chipped, ...usable.filter((c) => first.includes(c.name)).map(sliderBlock)];
-  const more = h("details", { open: isOpen }, h("summary", {}, "more metrics"));
-  sideHost.replaceChildren(...blocks.map((block) => block.node), ...(rest.length ? [more] : []));
-  const hidden = rest.map(sliderBlock);
-  more.append(...hidden.map((block) => block.node));
-  blocks.push(...hidden);
-  more.addEventListener("toggle", () => schedule(side));
-  if (focused >= 0) focusable()[focused]?.focus({ preventScroll: true });
+  const usable = metrics.filter((c) => c.hi > c.lo), chipped = [...params, state].filter(varies);
+  blocks = chipped.map((c) => (c.isNumber && !(c.values?.length <= MAX_GROUPS) ? sliderBlock(c) : chipBlock(c)));
+  blocks.push(...usable.filter((c) => first.includes(c.name)).map(sliderBlock));
+  const rest = usable.filter((c) => !first.includes(c.name)).map(sliderBlock), nodes = (list) => list.map((block) => block.node);
+  const more = rest.length > 0 && h("details", { open: isOpen, ontoggle: () => schedule(side) }, h("summary", {}, "more metrics"), nodes(rest));
+  keepFocus(root, sideHost, () => sideHost.replaceChildren(...nodes(blocks), more || ""));
+  blocks.push(...rest);
 }
 
 function chipBlock(c) {
@@ -1531,7 +1491,7 @@ const side = addPanel(sideHost, { draw() {
   $("#count").replaceChildren(h("b", {}, counted(selectedCount)), ` of ${counted(n)} trials`);
   const chip = (name, text, act) => h("button", { class: "active", onclick: act, "aria-label": `remove filter ${name}` }, text, h("span", {}, "×"));
   const chips = [...filters].map(([name, f]) => chip(clean(name), `${clean(name)} ${describeFilter(f)}`, () => filterBy(name, null)));
-  if (view.expression) chips.push(chip("expression", clean(view.expression, 80), () => setExpression("")));
+  if (view.expression) chips.push(chip("expression", clean(view.expression, 80), () => setView({ expression: "" })));
   if (chips.length > 1) chips.push(h("button", { class: "quiet", onclick: clearFilters }, "clear all"));
   $("#active").replaceChildren(...chips);
   $("#expression-error").textContent = expressionError;
@@ -1547,18 +1507,9 @@ function describeFilter(f) {
   return f.lo === -Infinity ? `≤ ${format(f.hi)}` : f.hi === Infinity ? `≥ ${format(f.lo)}` : `${format(f.lo)} to ${format(f.hi)}`;
 }
 
-function setExpression(text) {
-  view.expression = text;
-  if ($("#expression").value !== text) $("#expression").value = text;
-  applyExpression();
-  collect();
-  writeAddress();
-  schedule();
-}
-
 function clearFilters() {
   for (const name of [...filters.keys()]) removeFilter(name);
-  setExpression("");
+  setView({ expression: "" });
 }
 
 // ----------------------------------------------------------------------- controls, pinned trial, top bar
@@ -1591,20 +1542,19 @@ function refreshControls() {
 }
 
 function drawPin() {
-  const bar = $("#pin"), { activeElement: focused } = root, label = bar.contains(focused) && focused.ariaLabel;
+  const bar = $("#pin");
   bar.hidden = pin < 0;
   $("#page").classList.toggle("pinned", pin >= 0);
-  if (pin < 0 || (bar.dataset.trial === idOf(pin) && focused?.closest("#pin form"))) return;            // not while a note is typed
+  if (pin < 0 || (bar.dataset.trial === idOf(pin) && root.activeElement?.closest("#pin form"))) return;            // not while a note is typed
   bar.dataset.trial = idOf(pin);
   const names = [...new Set([view.y, ...data.sweep.axes, "wall_s"])].filter(column), value = (c) => format(c.get(pin));
   const facts = [state, ...names.map(column)].map((c) => h("span", {}, h("i", {}, c.label), value(c)));
   const button = (text, name, act) => h("button", { onclick: act, "aria-label": name }, text), error = data.errors[pin];
-  bar.replaceChildren(h("i", { class: `state ${state.get(pin)}` }), h("b", {}, title(pin)), h("span", { class: "facts" }, facts, error && h("span", {}, clean(error, 300))),
+  keepFocus(root, bar, () => bar.replaceChildren(h("i", { class: `state ${state.get(pin)}` }), h("b", {}, title(pin)), h("span", { class: "facts" }, facts, error && h("span", {}, clean(error, 300))),
     ...(server ? [h("a", { href: `trial/${idOf(pin)}` }, "log and code")] : [h("span", { class: "id" }, idOf(pin))]),
     button("←", "previous trial", () => step(-1)), button("→", "next trial", () => step(1)), button("×", "release", () => setPin(-1)),
-    h("div", { class: "marks", "data-trial": idOf(pin) }));
+    h("div", { class: "marks", "data-trial": idOf(pin) })));
   drawMarks();
-  if (label) $$("button", bar).find((node) => node.ariaLabel === label)?.focus();
 }
 
 // Tags and the note of a trial, or of the sweep, with a form if the server takes changes (`depthrate serve --write`).
@@ -1702,15 +1652,6 @@ async function savePanel(section, kind) {
   canvas.toBlob((blob) => save(name, blob), "image/png");
 }
 
-function buildSaving() {
-  for (const tools of $$(".tools")) {
-    const section = tools.closest("section"), kinds = ["svg", "png", "csv"].map((kind) => h("option", { value: kind }, kind.toUpperCase()));
-    const select = h("select", { class: "save", "aria-label": `save ${section.id} as` }, h("option", { value: "" }, "save"), kinds);
-    select.addEventListener("change", () => { if (select.value) savePanel(section, select.value); select.value = ""; });
-    tools.append(select);
-  }
-}
-
 // ------------------------------------------------------------------------------------------------- hosts
 
 // In `depthrate serve` the data are polled, and curves, layers and fits are fetched for the view. A file has no server.
@@ -1789,7 +1730,7 @@ async function showTrial(id) {
   document.body.classList.add("single");
   $("#name").textContent = i < 0 ? id : title(i);
   document.title = `${$("#name").textContent} · depthrate`;
-  setExpression(id);
+  setView({ expression: id });
   const near = h("section", { id: "near" }), values = h("section", { id: "trial" }), log = h("div", { class: "log", tabindex: 0, role: "region", "aria-label": "log" }, "…");
   $("main").prepend(near);
   $("main").append(values);
@@ -1808,20 +1749,13 @@ async function showTrial(id) {
   for (const [path, text] of Object.entries(answer.code)) values.append(h("details", {}, h("summary", {}, clean(path, 100)), h("pre", { tabindex: 0 }, text)));
 }
 
-// A log with the frames of depthrate in its tracebacks folded. A frame is a line with its file, and deeper lines.
-const FRAME = /^ +File ".*"/, OUR_FRAME = /^ +File ".*\/depthrate\/(orchestrator|slurm|storage|sweeps|tasks)\/[^"]*"/;
+// A log with the frames of depthrate in its tracebacks folded: every other part.
+const OUR_FRAMES = /((?:^  File ".*\/depthrate\/(?:orchestrator|slurm|storage|sweeps|tasks)\/.*\n(?: {4}.*\n?)*)+)/m;
 
 function foldFrames(text) {
-  const blocks = [{ count: 0, lines: [] }];
-  for (const line of text.split("\n")) {
-    const isFrame = FRAME.test(line), isOurs = isFrame ? OUR_FRAME.test(line) : blocks.at(-1).count > 0 && line.startsWith("    ");
-    if (isOurs !== blocks.at(-1).count > 0) blocks.push({ count: 0, lines: [] });
-    if (isOurs && isFrame) blocks.at(-1).count++;
-    blocks.at(-1).lines.push(line);
-  }
-  return blocks.map(({ count, lines }) => {
-    const block = h("pre", {}, lines.join("\n"));
-    return count ? h("details", {}, h("summary", {}, `${count} ${count === 1 ? "frame" : "frames"} of depthrate`), block) : block;
+  return text.split(OUR_FRAMES).map((part, k) => {
+    const block = h("pre", {}, part), count = part.match(/^  File "/gm)?.length;
+    return k % 2 ? h("details", {}, h("summary", {}, `${count} ${count === 1 ? "frame" : "frames"} of depthrate`), block) : block;
   });
 }
 
@@ -1856,12 +1790,8 @@ function rebuild() {                                    // after new data: every
 function applyAddress() {
   readAddress();
   readPalette();
-  refreshControls();
-  $("#expression").value = view.expression;
-  applyAll();
   pin = indexOf.get(view.pin) ?? -1;
-  drawPin();
-  schedule();
+  rebuild();
 }
 
 function changeTheme() {
@@ -1882,7 +1812,9 @@ function listen() {
     const value = () => (control.type !== "checkbox" ? control.value : control.checked ? "1" : "0");
     control.addEventListener("input", () => setView({ [control.name]: value() }));
   }
-  $("#expression").addEventListener("input", (event) => setExpression(event.target.value));
+  for (const select of $$(".save")) {
+    select.addEventListener("change", () => { if (select.value) savePanel(select.closest("section"), select.value); select.value = ""; });
+  }
   $("#csv").addEventListener("click", () => save(`${data.sweep.name}.csv`.replace(/[^\w.-]+/g, "-"), csvOf(selectedRows())));
   $("#theme").addEventListener("click", changeTheme);
   $("#share").addEventListener("click", copyLink);
@@ -1912,11 +1844,7 @@ async function start() {
   if (packed) adopt(await unpack(packed));
   else { server = connect(); await server.first(); }
   setDefaults();
-  readAddress();
-  readPalette();
-  buildSaving();
   listen();
-  rebuild();
   applyAddress();
   server?.watch();
   if (document.body.dataset.trial) await showTrial(document.body.dataset.trial);

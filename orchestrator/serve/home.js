@@ -52,9 +52,7 @@ function draw() {
   const text = (sweep) => [sweep.name, sweep.task, sweep.rate?.metric, ...sweep.marks.tags].join(" ").toLowerCase();
   const shown = sweeps.filter((sweep) => text(sweep).includes(word));
   shown.sort((a, b) => (by === "name" ? 0 : (b[by] ?? 0) - (a[by] ?? 0)) || a.name.localeCompare(b.name));
-  const focused = document.activeElement?.getAttribute("href");
-  $("tbody").replaceChildren(...shown.map(row));
-  if (focused) [...document.querySelectorAll("tbody a")].find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
+  keepFocus(document, $("tbody"), () => $("tbody").replaceChildren(...shown.map(row)));
   const sum = (value) => sweeps.reduce((total, sweep) => total + value(sweep), 0);
   $("#count").replaceChildren(h("b", {}, shown.length), shown.length === 1 ? " sweep" : " sweeps");
   $("#total").textContent = `${counted(sum((sweep) => sweep.trials))} trials, ${number(sum((sweep) => sweep.hours))} core-hours`;
