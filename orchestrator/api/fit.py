@@ -55,9 +55,7 @@ def fit_sweep(
     rows = []
     for curve in curves:
         shared = curve.table_rows(checked.sweep.name, preferred_models(curve).text)
-        rows += [
-            row | {"is_adequate": not inadequacy(curve, fit)} for row, fit in zip(shared, curve.fits, strict=True)
-        ]
+        rows += [row | {"is_adequate": not inadequacy(curve, fit)} for row, fit in zip(shared, curve.fits, strict=True)]
     warnings = list(mixtures(checked, store, results.snapshot))
     if (note := results.membership().note(checked.sweep.name)) is not None:
         warnings.append(note)

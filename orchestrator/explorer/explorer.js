@@ -834,7 +834,10 @@ function depthTicks(g, x, sx, bottom, out) {            // one tick per value; a
 }
 
 const onLine = (fit, x) => Math.exp(fit.intercept - fit.a * Math.log(x));
-const endOf = (cell, sy) => sy(isLaw(cell.fit) ? onLine(cell.fit, cell.points.at(-1).x) : Math.exp(cell.points.at(-1).mean));
+function endOf(cell, sy) {
+  const y = sy(isLaw(cell.fit) ? onLine(cell.fit, cell.points.at(-1).x) : Math.exp(cell.points.at(-1).mean));
+  return Math.min(Math.max(y, sy.to), sy.from);
+}
 
 function drawCell(cell, colour, sx, sy) {
   const { fit, points } = cell, used = points.filter((p) => !p.out), many = rateState.isContinuous;

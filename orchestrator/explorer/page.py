@@ -7,7 +7,6 @@ import json
 from importlib import resources
 
 
-
 def _read(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 

@@ -280,7 +280,9 @@ def test_a_brush_reaches_every_panel_and_the_address(window: Browser, page: Path
     assert window.messages() == []
 
 
-ZOOMED = "return [...explorer.panels.find((panel) => panel.host.closest('#NAME')).areas[0]].map(({ lo, hi }) => [lo, hi])"
+ZOOMED = (
+    "return [...explorer.panels.find((panel) => panel.host.closest('#NAME')).areas[0]].map(({ lo, hi }) => [lo, hi])"
+)
 
 
 @pytest.mark.browser
@@ -330,9 +332,7 @@ def test_wrong_zooms_in_an_address_are_ignored(window: Browser, page: Path) -> N
 
 
 @pytest.mark.browser
-def test_a_notebook_shows_the_explorer(
-    window: Browser, checked: CheckedSweep, folder: Store, tmp_path: Path
-) -> None:
+def test_a_notebook_shows_the_explorer(window: Browser, checked: CheckedSweep, folder: Store, tmp_path: Path) -> None:
     pytest.importorskip("anywidget", reason="needs pip install 'depthrate[notebook]'")
     widget = depthrate.Sweep(**SWEEP).explore(folder.url, "#depth=5,9")
     data = widget.data

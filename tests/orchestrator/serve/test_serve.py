@@ -639,7 +639,9 @@ def test_frames_of_depthrate_are_folded(window: Browser, folder: Store) -> None:
         window.wait("document.querySelector('.log details')")
         folded = window.run("return [...document.querySelectorAll('.log summary')].map((node) => node.textContent)")
         assert folded == ["2 frames of depthrate", "1 frame of depthrate"]
-        plain = window.run("return [...document.querySelectorAll('.log > pre')].map((node) => node.textContent).join('')")
+        plain = window.run(
+            "return [...document.querySelectorAll('.log > pre')].map((node) => node.textContent).join('')"
+        )
         assert "net.py" in plain and "ValueError: no" in plain and "f1.py" not in plain
 
 
