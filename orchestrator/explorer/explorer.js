@@ -84,7 +84,7 @@ function adopt(next) {                                  // makes these the page'
   const kept = Object.fromEntries(Object.entries(rows).map(([name, { table }]) => [name, table]));
   adoptRows(server ? kept : data.tables);
   for (const cache of [groupCache, layoutCache, positionCache]) cache.clear();
-  misses = new Uint32Array(n);
+  misses = new Uint8Array(n);
   selected = new Int32Array(n);
   sortedOnce = { key: null, order: null };
   pin = indexOf.get(pinned) ?? -1;
@@ -152,7 +152,7 @@ const asWord = (value) => encodeURIComponent(String(value));
 
 function readAddress() {
   Object.assign(view, defaults);
-  for (const name of [...filters.keys()]) removeFilter(name);
+  filters.clear();
   for (const [key, text] of new URLSearchParams(place.read())) {
     const c = column(filterName(key));
     if (key in defaults) view[key] = text;
@@ -187,37 +187,24 @@ function setView(changes) {
 }
 
 // ------------------------------------------------------------------------------------------------ filter
-// One bit per filtered column in `misses`; a trial is selected if no bit is set. A brush recomputes one bit: O(n).
+// A mask per filtered column, with 1 for each trial that fails, and one for the expression. A brush computes one mask: O(n).
 
-const EXPRESSION = 1 << 31;
-const bits = new Map();                                 // filtered column -> its bit
+const masks = new Map();
 let misses, selected, selectedCount = 0, expressionError = "";
 
-function bitOf(name) {
-  if (!bits.has(name)) {
-    const used = [...bits.values()];
-    bits.set(name, [...Array(31).keys()].map((k) => 1 << k).find((bit) => !used.includes(bit)) ?? 1);
-  }
-  return bits.get(name);
-}
-
-function setBit(bit, passes) {
-  for (let i = 0; i < n; i++) misses[i] = passes(i) ? misses[i] & ~bit : misses[i] | bit;
-}
-
-function removeFilter(name) {
-  filters.delete(name);
-  if (bits.has(name)) setBit(bits.get(name), () => true);
-  bits.delete(name);
+function applyMask(name, passes) {
+  const mask = new Uint8Array(n);
+  for (let i = 0; i < n; i++) mask[i] = passes(i) ? 0 : 1;
+  masks.set(name, mask);
 }
 
 function applyFilter(name) {
   const f = filters.get(name), c = column(name);
-  if (!f || !c) return removeFilter(name);
-  if (f.set) {
+  if (!f || !c) masks.delete(name);
+  else if (f.set) {
     const keep = c.values.map((value) => f.set.has(value));
-    setBit(bitOf(name), (i) => keep[c.data[i]]);
-  } else setBit(bitOf(name), (i) => c.get(i) >= f.lo && c.get(i) <= f.hi);
+    applyMask(name, (i) => keep[c.data[i]]);
+  } else applyMask(name, (i) => c.get(i) >= f.lo && c.get(i) <= f.hi);
 }
 
 const OPERATORS = {
@@ -239,18 +226,19 @@ function applyExpression() {                            // depth>=8 nc1<0.1 stat
       tests.push((i) => test(c.get(i), value, raw) !== (minus === "-"));
     } else expressionError = `no column ${clean(name)}`;
   }
-  setBit(EXPRESSION, (i) => tests.every((test) => test(i)));
+  if (tests.length) applyMask("", (i) => tests.every((test) => test(i))); else masks.delete("");
 }
 
 function collect() {
   selectedCount = 0;
+  misses.fill(0);
+  for (const mask of masks.values()) for (let i = 0; i < n; i++) misses[i] |= mask[i];
   for (let i = 0; i < n; i++) if (misses[i] === 0) selected[selectedCount++] = i;
 }
 
 function applyAll() {
-  bits.clear();
-  misses.fill(0);
-  for (const name of [...filters.keys()]) applyFilter(name);
+  masks.clear();
+  for (const name of filters.keys()) applyFilter(name);
   applyExpression();
   collect();
 }
@@ -1511,7 +1499,8 @@ function describeFilter(f) {
 }
 
 function clearFilters() {
-  for (const name of [...filters.keys()]) removeFilter(name);
+  filters.clear();
+  masks.clear();
   setView({ expression: "" });
 }
 
@@ -1582,13 +1571,6 @@ function drawMarks(isAnswer = false) {                  // what is typed stays, 
     host.replaceChildren(...markNodes(host.dataset.trial));
     if (isFocused) $("input", host)?.focus();
   }
-}
-
-function takeMarks(next) {
-  marks = next;
-  applyExpression();
-  collect();
-  schedule();
 }
 
 function step(by) {
@@ -1666,17 +1648,13 @@ function connect() {
   const base = document.body.dataset.trial ? "../" : "", problem = $("#problem"), fits = new Map();
   const askData = requestOf(`${base}data.bin`), askMarks = requestOf(`${base}marks.json`), ask = (path) => requestOf(base + path)();
   let wanted = "", timer = 0;
-  async function poll() {
-    const answer = await askData();
-    if (!answer) return false;
+  async function poll() {                               // whether something is new
+    const [answer, marksAnswer] = await Promise.all([askData(), askMarks()]);
+    if (marksAnswer) marks = await marksAnswer.json();
+    if (!answer) return marksAnswer;
     adopt(await unpack(await answer.arrayBuffer()));
     fits.clear();
     wanted = "";
-    return true;
-  }
-  async function pollMarks() {
-    const answer = await askMarks();
-    if (answer) marks = await answer.json();
     return answer;
   }
   async function load(chosen) {                         // curves and layers of these trials
@@ -1691,20 +1669,15 @@ function connect() {
   }
   return {
     isLoading: true,
-    first: () => Promise.all([poll(), pollMarks()]),
-    watch() {
-      setInterval(() => {
-        if (document.hidden || isPressed) return;
-        attempt(problem, async () => {
-          if (await pollMarks()) { takeMarks(marks); drawMarks(); }
-          if (await poll()) rebuild();
-          else if (state.values.includes("running")) { wanted = ""; server.select(); }
-        });
-      }, POLL_MS);
-    },
+    first: poll,
+    watch: () => setInterval(() => document.hidden || isPressed || attempt(problem, async () => {
+      if (await poll()) rebuild();
+      else if (state.values.includes("running")) { wanted = ""; server.select(); }
+    }), POLL_MS),
     async annotate(change) {
       const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(change) };
-      takeMarks(await (await requestOf(`${base}marks.json`)(options)).json());
+      marks = await (await requestOf(`${base}marks.json`)(options)).json();
+      rebuild();
       drawMarks(true);
     },
     select() {                                          // after each change of the selection, and once it rests
@@ -1768,14 +1741,14 @@ function neighbours(i, c) {                             // the trials that diffe
 }
 
 function drawProgress() {
-  const { sweep } = data, states = new Map(state.values.map((value) => [value, 0]));
-  for (let i = 0; i < n; i++) states.set(state.get(i), states.get(state.get(i)) + 1);
-  const of = (...names) => names.reduce((sum, name) => sum + (states.get(name) ?? 0), 0), done = n - of("pending", "running");
-  const parts = [[of("failed"), "failed"], [of("diverged"), "diverged"], [of("untrained"), "untrained"], [of("running"), "running"]];
-  const rest = parts.filter(([count]) => count).map(([count, word]) => `, ${counted(count)} ${word}`).join("");
-  $("#progress").replaceChildren(h("i", { style: `--share:${done / Math.max(1, n)}` }), `${counted(done)} of ${counted(n)} done${rest}`);
-  document.title = `${clean(sweep.name, 100)} · depthrate`;
-  $("#name").textContent = clean(sweep.name, 100);
+  const counts = {}, name = clean(data.sweep.name, 100);
+  for (let i = 0; i < n; i++) counts[state.get(i)] = (counts[state.get(i)] ?? 0) + 1;
+  const done = n - (counts.pending ?? 0) - (counts.running ?? 0);
+  const rest = ["failed", "diverged", "untrained", "running"].filter((word) => counts[word]).map((word) => `, ${counted(counts[word])} ${word}`);
+  $("#progress").replaceChildren(h("i", { style: `--share:${done / Math.max(1, n)}` }), `${counted(done)} of ${counted(n)} done${rest.join("")}`);
+  if (document.body.dataset.trial) return;
+  if (!root.host) document.title = `${name} · depthrate`;
+  $("#name").textContent = name;
 }
 
 function rebuild() {                                    // after new data: everything that depends on the columns and their values
