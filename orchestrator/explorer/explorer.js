@@ -376,23 +376,22 @@ function addPanel(host, parts) {
   const panel = { host, areas: [], dirty: true, visible: false, ...parts };
   panels.push(panel);
   watcher.observe(host);
-  let width = 0;
   new ResizeObserver(() => {
-    if (host.clientWidth === width) return;
-    width = host.clientWidth;
-    schedule(panel);
+    if (host.clientWidth !== panel.width) schedule(panel);
+    panel.width = host.clientWidth;
   }).observe(host);
   if (panel.find) listenToPointer(panel);
   if (panel.zoom) listenToZoom(panel);
   return panel;
 }
 
-let drag = null;                                        // of the pressed pointer: {x, y, moved, move, end}
+let drag = null, wasDragged = false;                    // of the pressed pointer: {x, y, moved, isBox, move, end}; no click follows
 
 function listenToPointer(panel) {
-  const { host } = panel, isButton = (event) => event.target.closest(".label, .tick");
+  const { host } = panel;
   host.addEventListener("pointerdown", (event) => {
     const at = local(host, event), started = event.pointerType !== "touch" && (event.shiftKey ? startZoom(panel, ...at) : panel.drag?.(...at));
+    wasDragged = false;
     if (!started) return;
     drag = { x: at[0], y: at[1], moved: false, ...started };
     host.setPointerCapture(event.pointerId);
@@ -404,21 +403,23 @@ function listenToPointer(panel) {
       if (!drag.moved) return;
       drag.move?.(px, py);
       if (drag.isBox) drawBox(host, drag.x, drag.y, px, py);
-    } else if (!isButton(event)) {
+    } else if (!event.target.closest(".label, .tick")) {
       const near = panel.find(px, py);
       setHover(near?.i ?? -1);
       showTip(event, near && [title(near.i), near.text, stateText(near.i)]);
     }
   });
-  host.addEventListener("pointerup", (event) => {
-    if (drag?.moved) drag.end?.(...local(host, event));
-    if (drag) $(".box", host)?.remove();
-  });
-  host.addEventListener("pointercancel", () => { drag = null; $(".box", host)?.remove(); });
-  host.addEventListener("click", (event) => {           // after a drag too
-    const wasMoved = drag?.moved, at = local(host, event);
+  const stop = (event) => {
+    wasDragged = drag?.moved;
+    if (wasDragged && event.type === "pointerup") drag.end?.(...local(host, event));
+    $(".box", host)?.remove();
     drag = null;
-    if (!wasMoved && !event.shiftKey && !event.target.closest(".tick") && !panel.click?.(...at)) setPin(panel.find(...at)?.i ?? -1);
+  };
+  host.addEventListener("pointerup", stop);
+  host.addEventListener("pointercancel", stop);
+  host.addEventListener("click", (event) => {
+    const at = local(host, event);
+    if (!wasDragged && !event.shiftKey && !event.target.closest(".tick") && !panel.click?.(...at)) setPin(panel.find(...at)?.i ?? -1);
   });
   host.addEventListener("pointerleave", () => { if (!drag) { setHover(-1); showTip(); } });
 }
@@ -471,11 +472,11 @@ function listenToZoom(panel) {
     zoomBy(panel, area, event.deltaY > 0 ? 1.25 : 0.8, ...at);
   }, { passive: false });
   host.addEventListener("keydown", (event) => {
-    const [area] = panel.areas, by = event.shiftKey && KEY_STEPS[event.key], factor = { "+": 0.8, "=": 0.8, "-": 1.25 }[event.key];
-    if (event.key === "0") unzoom(panel);
+    const [area] = panel.areas, by = event.shiftKey && KEY_STEPS[event.key], factor = { "+": 0.8, "=": 0.8, "-": 1.25, 0: 1 }[event.key];
     if (event.ctrlKey || event.metaKey || !area || !(by || factor)) return;
     event.preventDefault();
     event.stopPropagation();
+    if (event.key === "0") return unzoom(panel);
     const [{ from: left, to: right }, { from: bottom, to: top }] = area;
     if (factor) return zoomBy(panel, area, factor, (left + right) / 2, (top + bottom) / 2);
     const [dx, dy] = [by[0] * (right - left) * 0.2, by[1] * (bottom - top) * 0.2];
