@@ -505,29 +505,27 @@ function svgIn(host, width, height, label, role = "img") {
   return svg;
 }
 
-function canvasIn(host, width, height, className = "") {
+function canvasIn(host, width, height, className) {
   const ratio = Math.min(devicePixelRatio || 1, 2);
   const canvas = h("canvas", { width: width * ratio, height: height * ratio, style: `width:${width}px;height:${height}px`, class: className });
-  host.append(canvas);
   const context = canvas.getContext("2d");
+  host.append(canvas);
   context.scale(ratio, ratio);
   context.lineJoin = "round";
   return context;
 }
 
 function frame(host, height, label, margin) {           // canvas for marks, SVG for axes, canvas for the highlight
-  const width = host.clientWidth, place = { left: margin.left, right: width - margin.right, top: margin.top, bottom: height - margin.bottom };
+  const width = host.clientWidth, { plot } = host;
   host.style.height = `${height}px`;
-  if (host.plot?.width === width && host.plot.height === height) {
-    for (const context of [host.plot.marks, host.plot.over]) context.clearRect(0, 0, width, height);
-    host.plot.svg.replaceChildren();
-    return Object.assign(host.plot, place);
+  if (plot?.width === width && plot.height === height) {
+    for (const context of [plot.marks, plot.over]) context.clearRect(0, 0, width, height);
+    plot.svg.replaceChildren();
+  } else {
+    const svg = svgIn(host, width, height, label), [marks, over] = ["marks", "over"].map((name) => canvasIn(host, width, height, name));
+    host.plot = { width, height, marks, svg, over };
   }
-  host.replaceChildren();
-  const marks = canvasIn(host, width, height), svg = s("svg", { width, height, role: "img", "aria-label": label });
-  host.append(svg);
-  host.plot = { width, height, marks, svg, over: canvasIn(host, width, height, "over"), ...place };
-  return host.plot;
+  return Object.assign(host.plot, { left: margin.left, right: width - margin.right, top: margin.top, bottom: height - margin.bottom });
 }
 
 // A rectangle that what is drawn may not leave.
@@ -1006,9 +1004,7 @@ function linePanel(host, label, zoom, choose) {
   }
   function linesOf(items) {                             // the lines to stroke: means with their bands, or single trials
     if (choice.mode !== "mean") return items;
-    const bundles = new Map();
-    for (const item of items) { const key = choice.key(item.i); if (!bundles.has(key)) bundles.set(key, []); bundles.get(key).push(item); }
-    return [...bundles.values()].map((bundle) => average(bundle, choice.logY)).filter((item) => item.xs.length);
+    return [...Map.groupBy(items, (item) => choice.key(item.i)).values()].map((bundle) => average(bundle, choice.logY)).filter((item) => item.xs.length);
   }
   function drawLines(part, strokes, sx, sy, isFirst) {
     const { marks } = part, { groups } = choice;
@@ -1330,10 +1326,7 @@ let tableRows = [], sortedOnce = { key: null, order: null };
 
 const hasTags = () => Object.values(marks.trials).some(({ tags }) => tags.length);
 
-function tableColumns() {
-  const names = [view.y, ...data.sweep.axes, "wall_s"];
-  return [...params, ...[...new Set(names)].map(column).filter(Boolean)];
-}
+const firstMetrics = () => [...new Set([view.y, ...data.sweep.axes, "wall_s"])].map(column).filter(Boolean);
 
 function sortedOrder() {                                // all trials in order; it stays, so that a brush does not sort
   if (sortedOnce.key !== view.sort) {
@@ -1350,7 +1343,7 @@ function refreshRows() {
 
 function drawTable() {
   refreshRows();
-  const columns = tableColumns(), first = Math.max(0, Math.floor(tableHost.scrollTop / ROW) - 4), count = Math.ceil(tableHost.clientHeight / ROW) + 8;
+  const columns = [...params, ...firstMetrics()], first = Math.max(0, Math.floor(tableHost.scrollTop / ROW) - 4), count = Math.ceil(tableHost.clientHeight / ROW) + 8;
   drawTableHead(columns);
   const made = [];
   for (let k = first; k < Math.min(first + count, tableRows.length); k++) {
@@ -1512,10 +1505,9 @@ function buildControls() {
   const small = names(grouping.filter((c) => c.values));
   const lists = { y: names(metrics.filter((c) => c.hi > 0)), x: names(grouping.filter((c) => c.isNumber && c.hi > 0)), colour: all, facet: small,
     curve: curveNames(), curveFacet: small, layerY: names(valueColumns(rows.layers)), layerColour: all, sx: numbers, sy: numbers, sc: [...all, "state"], pc: [...all, "state"] };
-  const none = { colour: "nothing", facet: "none", curveFacet: "none" };
-  for (const select of $$("select[name]")) {
-    const list = lists[select.name], word = none[select.name];
-    if (list) select.replaceChildren(...(word ? [h("option", { value: "" }, word)] : []), ...list.map((name) => h("option", { value: name }, clean(name))));
+  for (const [name, list] of Object.entries(lists)) {   // an option for none is in the template
+    const select = $(`select[name="${name}"]`);
+    select.replaceChildren(...$$('option[value=""]', select), ...list.map((value) => h("option", { value }, clean(value))));
   }
   $('option[value="time"]').disabled = !column("wall_s");
 }
@@ -1540,8 +1532,7 @@ function drawPin() {
   $("#page").classList.toggle("pinned", pin >= 0);
   if (pin < 0 || (bar.dataset.trial === idOf(pin) && root.activeElement?.closest("#pin form"))) return;            // not while a note is typed
   bar.dataset.trial = idOf(pin);
-  const names = [...new Set([view.y, ...data.sweep.axes, "wall_s"])].filter(column), value = (c) => format(c.get(pin));
-  const facts = [state, ...names.map(column)].map((c) => h("span", {}, h("i", {}, c.label), value(c)));
+  const facts = [state, ...firstMetrics()].map((c) => h("span", {}, h("i", {}, c.label), format(c.get(pin))));
   const button = (text, name, act) => h("button", { onclick: act, "aria-label": name }, text), error = data.errors[pin];
   keepFocus(root, bar, () => bar.replaceChildren(h("i", { class: `state ${state.get(pin)}` }), h("b", {}, title(pin)), h("span", { class: "facts" }, facts, error && h("span", {}, clean(error, 300))),
     ...(server ? [h("a", { href: `trial/${idOf(pin)}` }, "log and code")] : [h("span", { class: "id" }, idOf(pin))]),
@@ -1581,8 +1572,8 @@ function step(by) {
 
 // ------------------------------------------------------------------------------------------ saved panels
 
-function save(name, blob) {
-  const link = h("a", { href: URL.createObjectURL(blob), download: name });
+function save(name, blob) {                             // as `<sweep>-<name>`
+  const link = h("a", { href: URL.createObjectURL(blob), download: `${data.sweep.name}-${name}`.replace(/[^\w.-]+/g, "-") });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
@@ -1607,7 +1598,7 @@ function figureSvg(section) {                           // the panel's figures s
   const whole = s("svg", { xmlns: "http://www.w3.org/2000/svg" });
   let width = 0, height = 0;
   for (const host of section.querySelectorAll(".figure")) {
-    const real = $("svg", host), canvas = $("canvas:not(.over)", host);
+    const real = $("svg", host), canvas = $("canvas.marks", host);
     if (!real || !host.clientWidth) continue;
     const copy = real.cloneNode(true), originals = real.querySelectorAll("*");
     copy.querySelectorAll("*").forEach((node, k) => {
@@ -1627,7 +1618,7 @@ function figureSvg(section) {                           // the panel's figures s
 }
 
 async function savePanel(section, kind) {
-  const name = `${data.sweep.name}-${section.id}.${kind}`.replace(/[^\w.-]+/g, "-");
+  const name = `${section.id}.${kind}`;
   if (kind === "csv") return save(name, csvOf(panels.find((panel) => section.contains(panel.host) && panel.values).values()));
   const svg = figureSvg(section), text = new XMLSerializer().serializeToString(svg);
   if (kind === "svg") return save(name, new Blob([text], { type: "image/svg+xml" }));
@@ -1778,7 +1769,6 @@ function changeTheme() {
 }
 
 async function copyLink() {
-  writeAddress();
   await navigator.clipboard?.writeText(location.href).catch(() => {});
   $("#share").textContent = "copied";
   setTimeout(() => ($("#share").textContent = "copy link"), 1500);
@@ -1792,10 +1782,8 @@ function listen() {
   for (const select of $$(".save")) {
     select.addEventListener("change", () => { if (select.value) savePanel(select.closest("section"), select.value); select.value = ""; });
   }
-  $("#csv").addEventListener("click", () => save(`${data.sweep.name}.csv`.replace(/[^\w.-]+/g, "-"), csvOf(selectedRows())));
-  $("#theme").addEventListener("click", changeTheme);
-  $("#share").addEventListener("click", copyLink);
-  $("#help-button").addEventListener("click", () => $("#help").showModal());
+  const clicks = { csv: () => save("trials.csv", csvOf(selectedRows())), theme: changeTheme, share: copyLink, "help-button": () => $("#help").showModal() };
+  for (const [id, act] of Object.entries(clicks)) $(`#${id}`).addEventListener("click", act);
   $("#side").open = themed.clientWidth > 860 && !root.host;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readPalette(); schedule(); });
   place.watch(applyAddress);
