@@ -536,16 +536,21 @@ function clipTo(context, sx, sy) {
   context.clip();
 }
 
-function strokeMarked(panel, trace) {                   // the hovered and the pinned trial on the canvas of a panel
+// Strokes the hovered and the pinned trial on the canvas of a panel, within the area that `areaOf` returns for a trial.
+function strokeMarked(panel, trace, areaOf) {
   const { over, width, height } = panel.host.plot;
   over.clearRect(0, 0, width, height);
   for (const i of marked()) {
+    const area = areaOf(i);
+    if (!area) continue;
+    clipTo(over, ...area);
     for (const [strokeStyle, lineWidth] of [[palette.page, 5], [palette.ink, 2]]) {
       over.beginPath();
       Object.assign(over, { strokeStyle, lineWidth });
-      trace(over, i);
+      trace(over, i, area);
       over.stroke();
     }
+    over.restore();
   }
 }
 
@@ -1042,15 +1047,9 @@ function linePanel(host, label, zoom, choose) {
   }
   function overlay() {
     if (!host.plot || !choice || !drawn.length) return;
-    strokeMarked(panel, (over, i) => {
-      const place = drawn.find((item) => item.i === i) ?? drawn.find((item) => item.f === choice.facet.code(i));
-      if (!place) return;
-      const { xs, ys } = points(i), { sx, sy } = place;
-      clipTo(over, sx, sy);
-      over.beginPath();
-      xs.forEach((x, k) => over.lineTo(sx(x), sy(ys[k])));
-      over.restore();
-    });
+    const placeOf = (i) => drawn.find((item) => item.i === i) ?? drawn.find((item) => item.f === choice.facet.code(i));
+    const trace = (over, i, [sx, sy]) => { const { xs, ys } = points(i); xs.forEach((x, k) => over.lineTo(sx(x), sy(ys[k]))); };
+    strokeMarked(panel, trace, (i) => { const { sx, sy } = placeOf(i) ?? {}; return sx && [sx, sy]; });
   }
   function find(px, py) {                               // the line nearest at the pointer's x
     let best = null, distance = 24;
@@ -1125,6 +1124,7 @@ function paddedRange(c) {
 function drawScatter() {
   const [cx, cy, groups] = [column(view.sx), column(view.sy), groupsOf(view.sc)];
   scatterAt = null;
+  scatter.areas = [];
   const longest = Math.min(11, Math.max(...groups.labels.map((label) => label.length)));
   const part = frame(scatter.host, 290, "scatter", { left: 46, right: Math.max(60, 24 + longest * 6.4), top: 30, bottom: 46 }), { marks } = part;
   if (!cx?.isNumber || !cy?.isNumber) return empty(part.svg, "No two columns of numbers.");
@@ -1143,14 +1143,14 @@ function drawScatter() {
   }
   if (isDense) drawDensity(part, cx, cy, sx, sy); else drawDots(marks, groups, at);
   marks.restore();
-  const ticks = (c, scale, spacing) => (c.values?.length < 9 ? c.values : ticksOf(scale, spacing));
+  const ticks = (c, scale, spacing) => (c.values?.length < 9 ? c.values.filter((v) => v >= scale.lo && v <= scale.hi) : ticksOf(scale, spacing));
   axes(part.svg, sx, sy, { xTicks: ticks(cx, sx, 64), yTicks: ticks(cy, sy, 40), xLabel: cx.label, yLabel: cy.label });
   if (!isDense && groups.name) {
     groups.labels.forEach((_, k) => part.svg.append(...swatch(part.right + 13, part.top + 6 + k * 16, groups, k, longest)));
     part.svg.append(s("text", { x: part.width, y: part.top - 10, "text-anchor": "end", class: "small" }, shortLabel(groups.label, 14)));
   }
   const density = isDense ? `Density of ${counted(selectedCount)} trials; below ${counted(DENSE)} they are dots with colour. ` : "";
-  $("#scatter .note").textContent = `${density || "Cross: failed, untrained or diverged. "}Drag to filter, double-click to clear.`;
+  $("#scatter .note").textContent = `${density || "Cross: failed, untrained or diverged. "}Drag to filter, with Shift to zoom; double-click to clear.`;
 }
 
 function drawDots(marks, groups, at) {
@@ -1192,8 +1192,7 @@ function positions(c, scale) {                          // pixels of all trials;
 }
 
 function overlayScatter() {
-  if (!scatterAt) return;
-  strokeMarked(scatter, (over, i) => over.arc(...scatterAt(i).map((v) => (Number.isFinite(v) ? v : -99)), 6, 0, 6.3));
+  if (scatterAt) strokeMarked(scatter, (over, i) => over.arc(...scatterAt(i).map((v) => (Number.isFinite(v) ? v : -99)), 6, 0, 6.3), () => scatter.areas[0]);
 }
 
 function brushDots(x0, y0) {
@@ -1285,7 +1284,8 @@ function drawAxis({ c, x, scale }, k, gap, count) {
 }
 
 function overlayParallel() {
-  if (parallel.path && parallel.host.plot) strokeMarked(parallel, parallel.path);
+  const { path, host: { plot } } = parallel;
+  if (path && plot) strokeMarked(parallel, path, () => [{ from: 0, to: plot.width }, { from: plot.height, to: 0 }]);
 }
 
 const axisAt = (px) => parallelScales.find(({ x }) => Math.abs(x - px) < 22);
