@@ -1,6 +1,7 @@
 """The explorer: its data are those of the store, its fits those of `depthrate fit`; a browser filters and restores it."""
 
 import gzip
+import io
 import json
 import math
 import struct
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -23,7 +26,9 @@ from depthrate.orchestrator.explorer.data import SweepData
 from depthrate.orchestrator.explorer.page import SCRIPT, explorer_page
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.schema import FITS
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial, Trials
 from tests.support.browser import Browser, browser
@@ -172,6 +177,15 @@ def test_fits_are_those_of_depthrate_fit(checked: CheckedSweep, folder: Store) -
             fit.ci_high,
         )
         assert row["why"] == "" and row["is_plain"]
+    adequate = results_of(folder).sql("select is_adequate from fits where model = 'power'").fetchall()
+    assert adequate == [(not row["why"],) for row in header["fits"]], "the home page counts groups by this column"
+
+
+def test_fits_of_earlier_versions_are_read(folder: Store) -> None:
+    sink = io.BytesIO()
+    former = pa.schema([field for field in FITS if field.name != "is_adequate"])
+    pq.write_table(pa.Table.from_pylist([{"sweep": "s", "model": "power"}], schema=former), sink)
+    assert parse_fits(sink.getvalue()).to_pylist()[0]["is_adequate"] is None
 
 
 def test_a_thousand_trials_fit_into_five_megabytes(folder: Store) -> None:
