@@ -522,7 +522,7 @@ function frame(host, height, label, margin) {           // canvas for marks, SVG
     for (const context of [plot.marks, plot.over]) context.clearRect(0, 0, width, height);
     plot.svg.replaceChildren();
   } else {
-    const svg = svgIn(host, width, height, label), [marks, over] = ["marks", "over"].map((name) => canvasIn(host, width, height, name));
+    const svg = svgIn(host, width, height, label), [marks, over] = ["ground", "over"].map((name) => canvasIn(host, width, height, name));
     host.plot = { width, height, marks, svg, over };
   }
   return Object.assign(host.plot, { left: margin.left, right: width - margin.right, top: margin.top, bottom: height - margin.bottom });
@@ -1598,7 +1598,7 @@ function figureSvg(section) {                           // the panel's figures s
   const whole = s("svg", { xmlns: "http://www.w3.org/2000/svg" });
   let width = 0, height = 0;
   for (const host of section.querySelectorAll(".figure")) {
-    const real = $("svg", host), canvas = $("canvas.marks", host);
+    const real = $("svg", host), canvas = $("canvas.ground", host);
     if (!real || !host.clientWidth) continue;
     const copy = real.cloneNode(true), originals = real.querySelectorAll("*");
     copy.querySelectorAll("*").forEach((node, k) => {

@@ -335,7 +335,14 @@ def test_a_figure_is_zoomed(window: Browser, page: Path, name: str) -> None:
     assert ranges() != whole
     window.run(f"{figure} figure.dispatchEvent(new MouseEvent('dblclick', {{ bubbles: true }}))")
     assert ranges() == whole
+    assert name == "rates" or window.run(f"{figure} {DRAWN}"), "the canvas is seen"
     assert window.messages() == []
+
+
+DRAWN = """
+const canvas = figure.querySelector('canvas.ground'), { width, height } = canvas;
+return canvas.checkVisibility() && canvas.getContext('2d').getImageData(0, 0, width, height).data.some((value) => value > 0);
+"""
 
 
 @pytest.mark.browser
