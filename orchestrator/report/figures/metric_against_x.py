@@ -1,271 +1,267 @@
-"""Plot the fitted rates: each metric against x with its power laws, and the residuals."""
+"""Plot the fitted rates: each metric against x with its power laws, the exponents against the groups, and the residuals."""
 
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
-from depthrate.orchestrator.report.curve_groups import sort_key, spread, thin_indices
-from depthrate.orchestrator.report.plot import (
-    GREY,
-    LEGEND_LETTERS,
-    MAX_GROUPS,
+from depthrate.orchestrator.report.curve_groups import Group, sort_key, split_facets, thin_indices, varying_places
+from depthrate.orchestrator.report.figure import (
+    ALARM,
     MAX_POINTS,
-    Axes,
-    Plot,
-    Trace,
-    band,
-    dots,
-    legend_entry,
-    log_range,
-    make_layout,
-    make_trace,
+    MUTED,
+    Axis,
+    Band,
+    Bars,
+    Dots,
+    EndLabel,
+    Facet,
+    Figure,
+    Key,
+    Line,
+    Mark,
+    colours_of,
+    mean_marks,
     omission_notes,
-    value_ticks,
-    viridis,
+    value_axis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import (
     curve_label,
-    escape_for_plotly,
-    group_values,
     interval_of,
+    is_finite,
     is_number,
     minus_signs,
     shorten,
     signed_text,
-    x_text,
+    value_text,
 )
-from depthrate.tasks.fits.models import MODELS, POWER
+from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import predict
 
-SLOPES = {"−½": 0.5, "−1": 1.0}
-"""Exponents of the reference lines."""
-NAMED_RIVALS = 4
-"""Maximum number of groups whose rival models are named in the legend."""
-LEAST_DECAY = 0.2
-"""Minimum exponent of the fastest curve for the reference lines."""
+HALF = 0.5
+"""Exponent of the reference line."""
 
 
-def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
-    """Plot one log-log figure per metric and x, one colour per group, and the residuals."""
-    figures: dict[tuple[str, str], list[FittedCurve]] = {}
-    for curve in curves:
-        figures.setdefault((curve_label(curve), curve.x), []).append(curve)
-    plots = []
-    for (label, x), group in figures.items():
-        plots += [_fit_plot(label, x, group), _residual_plot(label, x, group)]
-    return [plot for plot in plots if plot is not None]
+def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
+    """Plot each metric against x on log axes, one line per group, and the exponents of the groups and the residuals."""
+    requests: dict[tuple[str, str], list[FittedCurve]] = {}
+    for curve in sorted(curves, key=lambda curve: sort_key(tuple(curve.by.values()))):
+        requests.setdefault((curve_label(curve), curve.x), []).append(curve)
+    order = dict.fromkeys((curve_label(curve), curve.x) for curve in curves)
+    figures: list[Figure | None] = []
+    for label, x in order:
+        figures += [plot(label, minus_signs(shorten(x)), requests[label, x]) for plot in _PLOTS]
+    return [figure for figure in figures if figure is not None]
 
 
-def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
-    drawable = {id(curve): points for curve in curves if not (points := _positive_points(curve)).empty}
-    selected = _select([curve for curve in curves if id(curve) in drawable])
-    shown = [(curve, drawable[id(curve)]) for curve in selected]
-    if not shown:
+def _fit_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
+    drawable = [(curve, points) for curve in curves if not (points := _positive_points(curve)).empty]
+    if not drawable:
         return None
-    slopes = SLOPES if _decays(shown) else {}
-    traces: list[Trace] = []
-    for index, ((curve, points), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
-        traces += _point_traces(curve, points, colour, f"g{index}", MAX_POINTS // len(shown))
-        traces += _fit_traces(curve, points, colour, f"g{index}", names_rival=len(shown) <= NAMED_RIVALS)
-    if len(shown) > NAMED_RIVALS and any(trace.get("meta") == "rival" for trace in traces):
-        traces.append(legend_entry("another model, preferred by AICc", "rivals", dash="dot", width=2))
-    x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
-    means, x_max = _mean_table(shown[0][1]), float(x_values.max())
-    y_range = _extend_range(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max, slopes)
-    traces += _slope_traces(means, x_max, y_range, slopes) + _left_out_traces([curve for curve, _ in shown], y_range)
-    axes = Axes("x", "y", minus_signs(shorten(x)), label, x_log=True, y_log=True)
-    layout = make_layout(axes, 10 ** np.array(y_range), legend=list(shown[0][0].by))
-    layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
-    layout["yaxis"] |= {"range": y_range}
-    layout["margin"]["r"] = 40  # leaves space for the names of the reference slopes
-    notes = omission_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
-    return Plot(f"{label} against {minus_signs(shorten(x))}", traces, layout, notes)
+    groups, omissions = _grouped(drawable)
+    x_axis = value_axis(x, pd.concat([points["x"] for _, points in drawable]), is_log=True)
+    y_axis = Axis(title=label, is_log=True)
+    budget = MAX_POINTS // len(drawable)
+    facets = [Facet(title=title, x=x_axis, y=y_axis, marks=_fit_marks(part, budget)) for title, part in groups]
+    num_dropped = sum(len(curve.points) - len(points) for curve, points in drawable)
+    notes = ["Dots: geometric means. Bands: range over trials. Lines: power laws, with exponent and 95 % interval."]
+    if not all(adequate_power(curve) for curve, _ in drawable):
+        notes.append("Hollow: no power law fits.")
+    if any(isinstance(mark, Dots) and mark.symbol == "up" for facet in facets for mark in facet.marks):
+        notes.append("Triangles: excluded trials.")
+    notes += [*omissions, *omission_notes(0, 0, num_dropped, log=True)]
+    return Figure(f"{label} against {x}", facets, notes, _group_keys(groups))
 
 
-def _select(curves: list[FittedCurve]) -> list[FittedCurve]:
-    """Return at most MAX_GROUPS curves in the order of their groups."""
-    return spread(sorted(curves, key=lambda curve: sort_key(tuple(curve.by.values()))), MAX_GROUPS)
+def _grouped(
+    curves: Sequence[tuple[FittedCurve, pd.DataFrame]],
+) -> tuple[list[tuple[str, list[Group[tuple[FittedCurve, pd.DataFrame]]]]], list[str]]:
+    names = list(curves[0][0].by)
+    return split_facets(names, [(_texts(curve), (curve, points)) for curve, points in curves], "groups")
 
 
-def _decays(shown: Sequence[tuple[FittedCurve, pd.DataFrame]]) -> bool:
-    """Return whether a curve falls fast enough for the reference slopes."""
-    rates = []
-    for curve, points in shown:
-        power, means = curve.power, _mean_table(points)
-        span = math.log(means["x"].iloc[-1] / means["x"].iloc[0])
-        if power is not None:
-            rates.append(power.exponent)
-        elif span:
-            rates.append(math.log(means["mean"].iloc[0] / means["mean"].iloc[-1]) / span)
-    return max(rates, default=0.0) >= LEAST_DECAY
+def _texts(curve: FittedCurve) -> tuple[str, ...]:
+    return tuple(map(value_text, curve.by.values()))
+
+
+def _group_keys(groups: Sequence[tuple[str, Sequence[Group[tuple[FittedCurve, pd.DataFrame]]]]]) -> list[Key]:
+    """Return legend entries for the groups' colours."""
+    keys = {group.name: Key(group.name, group.colour, "dot") for _, part in groups for group in part if group.name}
+    return list(keys.values())
 
 
 def _positive_points(curve: FittedCurve) -> pd.DataFrame:
     """Return the points that log axes can show."""
     points = curve.points[["x", "y"]].astype(float)
     drawable = ((points > 0) & (points < np.inf)).all(axis=1)
-    return curve.points.loc[drawable]
+    return curve.points.loc[drawable].astype({"x": float, "y": float})
 
 
-def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str, budget: int) -> list[Trace]:
-    """Return one group's band, points and mean."""
-    means = _mean_table(points)
-    line = {"color": colour, "width": 1}
-    ring = {"size": 8, "line": {"color": "#ffffff", "width": 1}}
-    unconverged = points[points["trial_id"].isin(list(curve.unconverged))]
-    open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
-    traces = [
-        _trial_dots(points, "y", colour, group, budget),
-        make_trace(means["x"], means["mean"], group, mode="lines+markers", line=line, marker=ring, hoverinfo="x+y"),
-    ]
-    if len(unconverged):
-        traces.append(make_trace(unconverged["x"], unconverged["y"], group, mode="markers", marker=open_dots))
-    if (means["count"] > 1).any():
-        x, low, high = (means[name].tolist() for name in ("x", "low", "high"))
-        traces.insert(0, band(x, low, high, group, colour, 0.15))
-    return traces
+def _fit_marks(groups: Sequence[Group[tuple[FittedCurve, pd.DataFrame]]], budget: int) -> list[Mark]:
+    """Return bands, then trials, then lines and means, so that no band hides a line."""
+    bands, dots, lines, labels = list[Mark](), list[Mark](), list[Mark](), list[Mark]()
+    for group in groups:
+        curve, points = group.content
+        colour, means, power = group.colour, _mean_table(points), adequate_power(curve)
+        at = {"colour": colour, "name": group.name}
+        if (means["count"] > 1).any():
+            bands.append(Band(x=means["x"].tolist(), low=means["low"].tolist(), high=means["high"].tolist(), **at))
+            dots.append(_trial_dots(points, "y", group, budget))
+        model = power or next(iter(preferred_models(curve).models), None)
+        x = np.geomspace(points["x"].min(), points["x"].max(), 30)
+        if model is not None and len(means) > 1:
+            lines.append(Line(x=x.tolist(), y=predict(model, x).tolist(), dash="" if power else "dot", **at))
+        symbol = "dot" if power else "ring"
+        lines.append(
+            Dots(x=means["x"].tolist(), y=means["mean"].tolist(), symbol=symbol, is_joined=model is None, **at)
+        )
+        text, detail = _label(curve)
+        end = {"x": float(means["x"].iloc[-1]), "y": float(means["mean"].iloc[-1]), "symbol": symbol}
+        labels.append(EndLabel(text=text, detail=detail, colour=colour, **end))
+    excluded = _excluded_x([group.content[0] for group in groups])
+    if excluded:
+        bottom = min(float(group.content[1]["y"].min()) for group in groups)
+        dots.append(Dots(x=excluded, y=[bottom] * len(excluded), colour=ALARM, name="excluded", size=7, symbol="up"))
+    return [*bands, *dots, *lines, *labels]
 
 
-def _trial_dots(points: pd.DataFrame, y: str, colour: str, group: str, budget: int) -> Trace:
-    """Return one dot per trial, with a name that is shown on hovering."""
+def _label(curve: FittedCurve) -> tuple[str, str]:
+    """Return the exponent and its interval, or the reason for a missing power law."""
+    power = adequate_power(curve)
+    if power is not None:
+        interval = interval_of(power)
+        ends = f"[{', '.join(signed_text(end, '.2f') for end in interval)}]" if interval else "no interval"
+        return signed_text(power.exponent, ".2f"), ends
+    if curve.power is None:
+        return "no fit", ""
+    models = preferred_models(curve).models
+    detail = f"R² {curve.power.r2:.2f}" if is_finite(curve.power.r2) else ""
+    return "no power law", MODELS[models[0].model].words if models else detail
+
+
+def _trial_dots(points: pd.DataFrame, y: str, group: Group[tuple[FittedCurve, pd.DataFrame]], budget: int) -> Dots:
     thin = points.sort_values(["x", y]).iloc[thin_indices(len(points), budget)]
-    pairs = zip(thin["seed"], thin["trial_id"], strict=True)
-    hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
-    trace = dots(thin["x"], thin[y], group, colour, 0.5)
-    return trace | {"text": hover, "hoverinfo": "x+y+text"}
+    x, values = thin["x"].tolist(), thin[y].tolist()
+    return Dots(x=x, y=values, colour=group.colour, name=group.name, size=2.5, opacity=0.7)
 
 
-def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str, *, names_rival: bool) -> list[Trace]:
-    """Return the lines of the power law, if it is adequate, and of the best other model that is not ruled out."""
-    power, line = adequate_power(curve), {"color": colour, "width": 2.5}
-    x = np.geomspace(points["x"].min(), points["x"].max(), 50)
-    if power is None:
-        missing = "no power law fits" if curve.power else "no fit"
-        traces = [legend_entry(_legend_name(curve, missing), group, **line)]
-    else:
-        rate = f"{escape_for_plotly(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
-        if interval := interval_of(power):
-            rate += f" [{', '.join(signed_text(end, '.2f') for end in interval)}]"
-        name = _legend_name(curve, rate if curve.by else f"fit {rate}")
-        traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
-    preference = preferred_models(curve)
-    rival = next((fit for fit in preference.models if fit.model != POWER.name), None)
-    if rival is not None:
-        text = f"{MODELS[rival.model].words}, {'preferred' if preference.is_decided else 'not ruled out'}"
-        name = _legend_name(curve, text) if names_rival else ""
-        dotted = line | {"dash": "dot", "width": 2}
-        traces.append(make_trace(x, predict(rival, x), group, name=name or None, line=dotted, meta="rival"))
-    return traces
-
-
-def _legend_name(curve: FittedCurve, text: str) -> str:
-    """Return the group's values and the note, on two lines if a single line would not fit on a narrow screen."""
-    by = escape_for_plotly(group_values(curve.by))
-    length = len(by) + len(": ") + len(re.sub("<.*?>", "", text))
-    return f"{by}:{'<br>' if length > LEGEND_LETTERS else ' '}{text}" if by else text
-
-
-def _extend_range(y_range: list[float], means: pd.DataFrame, x_max: float, slopes: Mapping[str, float]) -> list[float]:
-    """Extend the range to the end of a reference slope, if this costs the points little height."""
-    (x0, y0), (low, high) = _first_mean(means), y_range
-    ends = [math.log10(y0) - slope * math.log10(x_max / x0) - 0.06 * (high - low) for slope in slopes.values()]
-    return [min([low, *(end for end in ends if low - end < 0.35 * (high - low))]), high]
-
-
-def _first_mean(means: pd.DataFrame) -> tuple[float, float]:
-    return float(means["x"].iloc[0]), float(means["mean"].iloc[0])
-
-
-def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float], slopes: Mapping[str, float]) -> list[Trace]:
-    """Return the lines x^-1/2 and x^-1 through the first mean, named at their ends."""
-    if not slopes:
-        return []
-    x0, y0 = _first_mean(means)
-    y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # leaves space for the name above the axis
-    line = {"color": GREY, "width": 1.2, "dash": "dash"}
-    traces = [legend_entry("slopes −½ and −1", "slopes", **line)]
-    for name, slope in slopes.items():
-        x1 = min(x_max, x0 * (y0 / y_bottom) ** (1 / slope))
-        if x1 > x0:
-            ends = make_trace([x0, x1], [y0, y0 * (x1 / x0) ** -slope], "slopes", mode="lines+text", line=line)
-            font = {"color": "#555555", "size": 12}
-            names = {"text": ["", f" {name}"], "textposition": "middle right", "textfont": font, "cliponaxis": False}
-            traces.append(ends | names)
-    return traces
-
-
-def _left_out_traces(curves: Sequence[FittedCurve], y_range: list[float]) -> list[Trace]:
-    """Return triangles on the bottom edge at the x of excluded trials: diverged, zero, negative."""
-    excluded = [
-        point
-        for curve in curves
-        for point in curve.left_out
-        if point["reason"] != "below the cut-off" and is_number(point["x"]) and point["x"] > 0
-    ]
-    if not excluded:
-        return []
-    bottom = 10 ** (y_range[0] + 0.015 * (y_range[1] - y_range[0]))
-    hover = [escape_for_plotly(f"{point['reason']}, trial {point['trial_id']}") for point in excluded[:MAX_POINTS]]
-    marker = {"color": "#b35900", "size": 8, "symbol": "triangle-up"}
-    style = {"mode": "markers", "marker": marker, "text": hover, "hoverinfo": "text", "cliponaxis": False}
-    x = [point["x"] for point in excluded[:MAX_POINTS]]
-    return [make_trace(x, [bottom] * len(x), "lost", name="excluded", **style)]
+def _excluded_x(curves: Sequence[FittedCurve]) -> list[float]:
+    """Return the x of excluded trials: diverged, zero, negative."""
+    points = [point for curve in curves for point in curve.left_out if point["reason"] != "below the cut-off"]
+    return [float(point["x"]) for point in points if is_number(point["x"]) and point["x"] > 0][:MAX_POINTS]
 
 
 def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Return, per x, the geometric mean, and this mean multiplied and divided by e^(standard deviation of log y)."""
-    log_y = pd.Series(np.log(points["y"].astype(float)))
-    logs = log_y.groupby(points["x"].astype(float)).agg(["mean", "std", "count"])
-    deviation = logs["std"].fillna(0.0)
-    table = {"mean": np.exp(logs["mean"]), "low": np.exp(logs["mean"] - deviation)}
-    return pd.DataFrame(table | {"high": np.exp(logs["mean"] + deviation), "count": logs["count"]}).reset_index()
+    """Return, per x, the geometric mean, the range and the number of values."""
+    logs = np.log(points["y"]).groupby(points["x"]).agg(["mean", "min", "max", "count"])
+    table = {"mean": np.exp(logs["mean"]), "low": np.exp(logs["min"]), "high": np.exp(logs["max"])}
+    return pd.DataFrame(table | {"count": logs["count"]}).reset_index()
 
 
-def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Plot | None:
-    """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any curve has a fit."""
-    shown = _select([curve for curve in curves if curve.power])
-    if not shown:
+def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
+    """Plot the exponents against the grouping parameter with the most values, one line per value of the others."""
+    fitted = [curve for curve in curves if curve.power is not None]
+    keys = [_texts(curve) for curve in fitted]
+    names, places = list(curves[0].by), varying_places(keys)
+    if not places:
         return None
-    traces: list[Trace] = []
-    for index, (curve, colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
-        traces += _residual_traces(curve, colour, f"g{index}", MAX_POINTS // len(shown))
-    x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
-    ends = [float(x_values.min()), float(x_values.max())]
-    traces.append(make_trace(ends, [0, 0], "zero", line={"color": GREY, "width": 1.2, "dash": "dash"}))
-    axes = Axes("x", "y", minus_signs(shorten(x)), f"ln {label} − fit", x_log=True, y_log=False)
-    layout = make_layout(axes, [], legend=list(shown[0].by))
-    layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
-    return Plot(f"Residuals of {label} from the power law", traces, layout, [])
+    along = max(places, key=lambda place: (_is_numeric(fitted, names[place]), len({key[place] for key in keys})))
+    is_number_axis = _is_numeric(fitted, names[along])
+    values = list(dict.fromkeys(key[along] for key in keys))
+    positions = {text: float(text) if is_number_axis else index for index, text in enumerate(values)}
+    others = list(dict.fromkeys(tuple(k for place, k in enumerate(key) if place != along) for key in keys))
+    other_names = [name for place, name in enumerate(names) if place != along]
+    if len(values) < 2 or len(others) > 8:
+        return None
+    marks: list[Mark] = []
+    for other, colour in zip(others, colours_of([", ".join(other) for other in others]), strict=True):
+        line = [c for c, key in zip(fitted, keys, strict=True) if tuple(np.delete(key, along)) == other]
+        marks += _exponent_marks(line, [positions[_texts(curve)[along]] for curve in line], colour)
+        name = ", ".join(f"{name} {value}" for name, value in zip(other_names, other, strict=True))
+        last = line[-1].power
+        if name and last is not None:
+            end = positions[_texts(line[-1])[along]]
+            marks.append(EndLabel(x=end, y=last.exponent, text=name, colour=colour, symbol=""))
+    exponents = [curve.power.exponent for curve in fitted if curve.power]
+    places_x = list(positions.values())
+    if min(exponents) - 0.15 <= HALF <= max(exponents) + 0.15:
+        half = Line(x=[min(places_x), max(places_x)], y=[HALF, HALF], colour=MUTED, name="½", width=1, dash="dot")
+        marks = [half, *marks, EndLabel(x=max(places_x), y=HALF, text="½", colour=MUTED, symbol="")]
+    is_log = is_number_axis and min(places_x) > 0
+    x_axis = value_axis(names[along], places_x, is_log=is_log)
+    if not is_number_axis:
+        x_axis = Axis(title=names[along], ticks=tuple(places_x), names=tuple(map(shorten, values)))
+    axes = {"x": x_axis, "y": Axis(title=f"exponent a of {x}^−a")}
+    notes = ["Bars: 95 % intervals. Hollow: no power law fits."]
+    return Figure(f"Exponent of {label} against {names[along]}", [Facet(marks=marks, **axes)], notes)
 
 
-def _residual_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> list[Trace]:
-    assert curve.power is not None
-    points = curve.points.astype({"x": float, "y": float})
-    points = points[(points["x"] > 0) & (points["y"] > 0)]
-    points = points.assign(residual=np.log(points["y"]) - np.log(predict(curve.power, points["x"].to_numpy())))
-    points = points[np.isfinite(points["residual"])]
-    means = points.groupby("x")["residual"].mean()
-    line = {"color": colour, "width": 1}
-    name = escape_for_plotly(group_values(curve.by)) or None
-    ring = {"size": 8, "color": colour, "line": {"color": "#ffffff", "width": 1}}
-    return [
-        _trial_dots(points, "residual", colour, group, budget),
-        make_trace(means.index, means, group, name=name, mode="lines+markers", line=line, marker=ring),
+def _is_numeric(curves: Sequence[FittedCurve], name: str) -> bool:
+    return all(is_number(curve.by[name]) for curve in curves)
+
+
+def _exponent_marks(curves: Sequence[FittedCurve], x: Sequence[float], colour: str) -> list[Mark]:
+    powers = [curve.power for curve in curves if curve.power is not None]
+    exponents = [power.exponent for power in powers]
+    adequate = [adequate_power(curve) is not None for curve in curves]
+    bars = [
+        (place, *interval)
+        for place, p, good in zip(x, powers, adequate, strict=True)
+        if good and (interval := interval_of(p))
     ]
+    marks: list[Mark] = [Line(x=x, y=exponents, colour=colour, width=1, dash="join")]
+    if bars:
+        bars_x, low, high = zip(*bars, strict=True)
+        marks.append(Bars(x=bars_x, low=low, high=high, colour=colour))
+    for symbol, is_adequate in (("dot", True), ("ring", False)):
+        points = [(a, b) for a, b, good in zip(x, exponents, adequate, strict=True) if good is is_adequate]
+        if points:
+            marks.append(Dots(x=[a for a, _ in points], y=[b for _, b in points], colour=colour, symbol=symbol))
+    return marks
+
+
+def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
+    """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any curve has a fit."""
+    drawable = [(curve, _residuals(curve)) for curve in curves if curve.power]
+    if not drawable:
+        return None
+    groups, omissions = _grouped(drawable)
+    x_axis = value_axis(x, pd.concat([points["x"] for _, points in drawable]), is_log=True)
+    axes = {"x": x_axis, "y": Axis(title=f"ln {label} − fit")}
+    ends = (
+        [min(x_axis.ticks), max(x_axis.ticks)]
+        if x_axis.ticks
+        else [points["x"].agg(["min", "max"]) for _, points in drawable][0].tolist()
+    )
+    facets = []
+    for title, part in groups:
+        marks: list[Mark] = [Line(x=ends, y=[0, 0], colour=MUTED, width=1, dash="dash")]
+        for group in part:
+            points = group.content[1]
+            marks.append(_trial_dots(points, "residual", group, MAX_POINTS // len(drawable)))
+            means = points.groupby("x")["residual"].mean()
+            marks += mean_marks(means.index, means, group.name, group.colour)
+        facets.append(Facet(title=title, marks=marks, **axes))
+    return Figure(f"Residuals of {label} from the power law", facets, omissions)
+
+
+def _residuals(curve: FittedCurve) -> pd.DataFrame:
+    assert curve.power is not None
+    points = _positive_points(curve)
+    points = points.assign(residual=np.log(points["y"]) - np.log(predict(curve.power, points["x"].to_numpy())))
+    return points[np.isfinite(points["residual"])]
+
+
+_PLOTS = (_fit_plot, _exponent_plot, _residual_plot)
 
 
 def _lead(data: ReportData) -> str:
     return (
-        "At the last step. Small dots: trials (ringed: unconverged). Triangles: excluded trials. Large dots and band: mean "
-        "and one standard deviation of log values. Thick line: adequate power law, with the 95 % interval of its exponent a "
-        "in the legend. Grey dashes: slopes −½ and −1 through the first mean. "
-        "Residuals of ln y: 0.1 is about 10 %. A bend common to all seeds suggests another law, or too small x."
+        "At the last step. Small dots: trials. Residuals of ln y: 0.1 is about 10 %. "
+        "A bend common to all seeds suggests another law, or too small x."
     )
 
 
