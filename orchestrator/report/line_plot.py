@@ -40,7 +40,7 @@ def lines_plot(
     is_drawable = is_measured & np.isfinite(y) & ((y > 0) | (not y_axis.is_log))
     # copying all columns would take as long as drawing the figure
     drawable = frame[unique(["trial_id", x_name, y_name])].assign(**{y_name: y})[is_drawable]
-    if drawable.empty:
+    if drawable[x_name].nunique() < 2:
         return None
     finished = data.trials.loc[data.trials["state"] == "ok", "trial_id"]
     drawable = drawable.assign(is_finished=drawable["trial_id"].isin(finished))

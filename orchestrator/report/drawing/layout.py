@@ -154,7 +154,7 @@ def _end_labels(facet: Facet, *, has_names: bool) -> list[EndLabel]:
             is_drawable = np.isfinite(mark.x) & np.isfinite(mark.y)
             if is_drawable.any():
                 last = int(np.flatnonzero(is_drawable)[-1])
-                labels.append(EndLabel(x=mark.x[last], y=mark.y[last], text=mark.name, colour=mark.colour, symbol=""))
+                labels.append(EndLabel(x=mark.x[last], y=mark.y[last], text=mark.name, colour=mark.colour))
     return labels
 
 
@@ -285,7 +285,7 @@ class _FacetLayout:
             )
         if mark.label:
             above = self._top - 0.7 * size
-            self._shapes.append(Text(self._width, above, mark.label, small, "muted", "end"))
+            self._shapes.append(Text(self._right + self._right_margin(mark), above, mark.label, small, "muted", "end"))
 
     def _add_numbers(self, mark: HeatMap, shares: np.ndarray, colours: Sequence[str]) -> None:
         luminance = _coloured(shares, colours) @ np.array([0.299, 0.587, 0.114])

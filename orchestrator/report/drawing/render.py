@@ -44,7 +44,8 @@ def figure_html(figure: Figure, number: int | None = None) -> str:
     facets = zip(figure.facets, layouts(figure, PAGE, PAGE.width), strict=True)
     svgs = "".join(svg_element(layout, PAGE, ", ".join(filter(None, (figure.title, f.title)))) for f, layout in facets)
     legend = _legend_html(figure)
-    return f'<figure>{legend}<div class="facets">{svgs}</div><figcaption>{name}{escape(caption)}</figcaption></figure>'
+    kind = ' class="wide"' if len(figure.facets) > 1 else ""
+    return f'<figure{kind}>{legend}<div class="facets">{svgs}</div><figcaption>{name}{escape(caption)}</figcaption></figure>'
 
 
 def _legend_html(figure: Figure) -> str:

@@ -16,8 +16,9 @@ PLAIN_FROM = 0.99e-3
 """Smallest tick on a log axis written as a plain number. Smaller ticks are powers of ten."""
 PLAIN_TO = 1.01e4
 """Largest tick on a log axis written as a plain number. Larger ticks are powers of ten."""
-MAX_DECADES = 2.0
-"""Range in decades above which a log axis has only powers of ten."""
+LEADS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
+"""First digits of the ticks of a log axis. The first choice with MIN_TICKS ticks holds, otherwise ticks are evenly spaced."""
+MIN_TICKS = 3
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,21 @@ def ticks(axis: Axis, low: float, high: float, num: int) -> list[tuple[float, st
     if axis.ticks:
         return [(value, minus_signs(f"{value:g}")) for value in axis.ticks]
     low, high = sorted((low, high))
-    if not axis.is_log or high / low < 10**0.7:
-        values, decimals = _even_ticks(low, high, num)
-        return [(value, _text(value, decimals, is_log=axis.is_log)) for value in values if value > 0 or not axis.is_log]
+    if axis.is_log:
+        for leads in LEADS:
+            values = _log_ticks(low, high, num, leads)
+            if len(values) >= MIN_TICKS:
+                return [(value, _text(value, None, is_log=True)) for value in values]
+    values, decimals = _even_ticks(low, high, num)
+    return [(value, _text(value, decimals, is_log=axis.is_log)) for value in values if value > 0 or not axis.is_log]
+
+
+def _log_ticks(low: float, high: float, num: int, leads: tuple[float, ...]) -> list[float]:
+    """Return the leads in each decade, or some powers of ten on a wide axis."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    is_wide = math.log10(high / low) > MAX_DECADES
-    stride = max(1, math.ceil((last - first) / max(num, 2))) if is_wide else 1
-    leads = (1.0,) if is_wide else (1.0, 2.0, 5.0)
-    decades = [decade for decade in range(first, last + 1) if decade % stride == 0]
-    values = [lead * 10.0**decade for decade in decades for lead in leads]
-    return [(value, _text(value, None, is_log=True)) for value in values if low <= value <= high]
+    stride = max(1, math.ceil((last - first) / max(num, 2)))
+    values = [lead * 10.0**decade for decade in range(first, last + 1) if decade % stride == 0 for lead in leads]
+    return [value for value in values if low <= value <= high]
 
 
 def _even_ticks(low: float, high: float, num: int) -> tuple[list[float], int]:

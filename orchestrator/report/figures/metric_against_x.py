@@ -1,15 +1,24 @@
 """Plot the fitted rates: each metric against x with its power laws, the exponents against the groups, and the residuals."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
-from depthrate.orchestrator.report.curve_groups import Group, sort_key, split_facets, thin_indices, varying_places
+from depthrate.orchestrator.report.curve_groups import (
+    Group,
+    setting_text,
+    sort_key,
+    split_facets,
+    thin_indices,
+    varying_places,
+)
 from depthrate.orchestrator.report.figure import (
     ALARM,
+    MAX_LINES,
     MAX_POINTS,
     MUTED,
     Axis,
@@ -39,10 +48,15 @@ from depthrate.orchestrator.report.text import (
     value_text,
 )
 from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
 
 HALF = 0.5
 """Exponent of the reference line."""
+NEAR_HALF = 0.15
+"""Distance of the exponents from a half up to which the reference line is shown."""
+DODGE = 0.02
+"""Distance of lines at the same value in the figure of exponents, as a share of the axis."""
 
 
 def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
@@ -163,64 +177,59 @@ def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
 
 def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
     """Plot the exponents against the grouping parameter with the most values, one line per value of the others."""
-    fitted = [curve for curve in curves if curve.power is not None]
-    keys = [_texts(curve) for curve in fitted]
-    names, places = list(curves[0].by), varying_places(keys)
-    if not places:
+    fitted = [(curve, power) for curve in curves if (power := curve.power) is not None]
+    keys = [_texts(curve) for curve, _ in fitted]
+    names, varying = list(curves[0].by), varying_places(keys)
+    if not varying:
         return None
-    along = max(places, key=lambda place: (_is_numeric(fitted, names[place]), len({key[place] for key in keys})))
-    is_number_axis = _is_numeric(fitted, names[along])
+    along = max(varying, key=lambda place: (len({key[place] for key in keys}), place))
     values = list(dict.fromkeys(key[along] for key in keys))
-    positions = {text: float(text) if is_number_axis else index for index, text in enumerate(values)}
-    others = list(dict.fromkeys(tuple(k for place, k in enumerate(key) if place != along) for key in keys))
-    other_names = [name for place, name in enumerate(names) if place != along]
-    if len(values) < 2 or len(others) > 8:
-        return None
+    is_numeric = all(is_number(curve.by[names[along]]) for curve, _ in fitted)
+    places = [float(value) if is_numeric else index for index, value in enumerate(values)]
+    place_of, colour_of = dict(zip(values, places, strict=True)), dict(zip(values, colours_of(values), strict=True))
+    is_log = is_numeric and min(places) > 0
+    lines: dict[str, list[tuple[FittedCurve, RateFit]]] = {}
+    for (curve, power), key in zip(fitted, keys, strict=True):
+        others = [place for place in varying if place != along]
+        lines.setdefault(setting_text([names[i] for i in others], [key[i] for i in others]), []).append((curve, power))
     marks: list[Mark] = []
-    for other, colour in zip(others, colours_of([", ".join(other) for other in others]), strict=True):
-        line = [c for c, key in zip(fitted, keys, strict=True) if tuple(np.delete(key, along)) == other]
-        marks += _exponent_marks(line, [positions[_texts(curve)[along]] for curve in line], colour)
-        name = ", ".join(f"{name} {value}" for name, value in zip(other_names, other, strict=True))
-        last = line[-1].power
-        if name and last is not None:
-            end = positions[_texts(line[-1])[along]]
-            marks.append(EndLabel(x=end, y=last.exponent, text=name, colour=colour, symbol=""))
-    exponents = [curve.power.exponent for curve in fitted if curve.power]
-    places_x = list(positions.values())
-    if min(exponents) - 0.15 <= HALF <= max(exponents) + 0.15:
-        half = Line(x=[min(places_x), max(places_x)], y=[HALF, HALF], colour=MUTED, name="½", width=1, dash="dot")
-        marks = [half, *marks, EndLabel(x=max(places_x), y=HALF, text="½", colour=MUTED, symbol="")]
-    is_log = is_number_axis and min(places_x) > 0
-    x_axis = value_axis(names[along], places_x, is_log=is_log)
-    if not is_number_axis:
-        x_axis = Axis(title=names[along], ticks=tuple(places_x), names=tuple(map(shorten, values)))
-    axes = {"x": x_axis, "y": Axis(title=f"exponent a of {x}^−a")}
-    notes = ["Bars: 95 % intervals. Hollow: no power law fits."]
-    return Figure(f"Exponent of {label} against {names[along]}", [Facet(marks=marks, **axes)], notes)
-
-
-def _is_numeric(curves: Sequence[FittedCurve], name: str) -> bool:
-    return all(is_number(curve.by[name]) for curve in curves)
-
-
-def _exponent_marks(curves: Sequence[FittedCurve], x: Sequence[float], colour: str) -> list[Mark]:
-    powers = [curve.power for curve in curves if curve.power is not None]
-    exponents = [power.exponent for power in powers]
-    adequate = [adequate_power(curve) is not None for curve in curves]
-    bars = [
-        (place, *interval)
-        for place, p, good in zip(x, powers, adequate, strict=True)
-        if good and (interval := interval_of(p))
+    for number, (name, line) in enumerate(list(lines.items())[:MAX_LINES]):
+        points = []
+        for curve, power in line:
+            value, shift = _texts(curve)[along], DODGE * (number - (min(len(lines), MAX_LINES) - 1) / 2)
+            place = _shifted(place_of[value], shift, places, is_log=is_log)
+            points.append((place, power, adequate_power(curve) is not None, colour_of[value]))
+        marks += _exponent_marks(points, name)
+    exponents = [power.exponent for _, power in fitted]
+    if min(exponents) - NEAR_HALF <= HALF <= max(exponents) + NEAR_HALF:
+        half = Line(x=[min(places), max(places)], y=[HALF, HALF], colour=MUTED, name="½", width=1, dash="dot")
+        marks = [half, *marks, EndLabel(x=max(places), y=HALF, text="½", colour=MUTED, symbol="")]
+    ticks = {} if is_numeric else {"ticks": tuple(places), "names": tuple(map(shorten, values))}
+    x_axis = replace(value_axis(names[along], places, is_log=is_log), **ticks)
+    facet = Facet(x=x_axis, y=Axis(title="exponent"), marks=marks)
+    notes = [
+        "Bars: 95 % intervals. Hollow: no power law fits.",
+        *omission_notes(min(len(lines), MAX_LINES), len(lines)),
     ]
-    marks: list[Mark] = [Line(x=x, y=exponents, colour=colour, width=1, dash="join")]
-    if bars:
-        bars_x, low, high = zip(*bars, strict=True)
-        marks.append(Bars(x=bars_x, low=low, high=high, colour=colour))
-    for symbol, is_adequate in (("dot", True), ("ring", False)):
-        points = [(a, b) for a, b, good in zip(x, exponents, adequate, strict=True) if good is is_adequate]
-        if points:
-            marks.append(Dots(x=[a for a, _ in points], y=[b for _, b in points], colour=colour, symbol=symbol))
-    return marks
+    return Figure(f"Exponent of {label} over {x}, against {shorten(names[along])}", [facet], notes)
+
+
+def _shifted(place: float, shift: float, places: Sequence[float], *, is_log: bool) -> float:
+    """Move a place by a share of the axis, so that intervals at the same value do not overlap."""
+    low, high = min(places), max(places)
+    return place * (high / low) ** shift if is_log else place + shift * (high - low)
+
+
+def _exponent_marks(points: Sequence[tuple[float, RateFit, bool, str]], name: str) -> list[Mark]:
+    """Return one line of (place, power law, whether it is adequate, colour)."""
+    x, y = [place for place, *_ in points], [power.exponent for _, power, *_ in points]
+    marks: list[Mark] = [Line(x=x, y=y, colour=MUTED, name=name, width=1, dash="join")]
+    for place, power, is_adequate, colour in points:
+        at = {"x": [place], "colour": colour, "name": name}
+        if is_adequate and (interval := interval_of(power)):
+            marks.append(Bars(low=[interval[0]], high=[interval[1]], **at))
+        marks.append(Dots(y=[power.exponent], symbol="dot" if is_adequate else "ring", **at))
+    return [*marks, EndLabel(x=x[-1], y=y[-1], text=name, colour=MUTED, symbol="")] if name else marks
 
 
 def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
