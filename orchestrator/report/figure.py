@@ -32,8 +32,8 @@ Numbers: TypeAlias = Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """A line through points, with gaps at values that are not finite."""
+class Series:
+    """Points, joined by a line or drawn as symbols or both. A line has gaps at values that are not finite."""
 
     x: Numbers
     y: Numbers
@@ -42,48 +42,26 @@ class Line:
     """Name in data files."""
     is_named: bool = False
     """Whether the figure shows the name, at the line's end or in the legend."""
-    width: float = 1.8
+    width: float = 0.0
+    """Width of the line. Zero: no line."""
     dash: str = ""
+    symbol: str = ""
+    """dot, ring (hollow), up or down (triangles). Empty: no symbols."""
+    size: float = 5.0
+    """Size of the symbols."""
     opacity: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dots:
-    """Points without lines."""
-
-    x: Numbers
-    y: Numbers
-    colour: str
-    name: str = ""
-    is_named: bool = False
-    size: float = 6.0
-    symbol: str = "dot"
-    """dot, ring (hollow), up or down (triangles)."""
-    opacity: float = 1.0
-    is_joined: bool = False
-    """Whether a dotted thin line joins the points."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Band:
-    """The area between two lines."""
+class Range:
+    """The area between two lines, or vertical bars."""
 
     x: Numbers
     low: Numbers
     high: Numbers
     colour: str
     name: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bars:
-    """Vertical intervals."""
-
-    x: Numbers
-    low: Numbers
-    high: Numbers
-    colour: str
-    name: str = ""
+    is_bars: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +89,7 @@ class EndLabel:
     symbol: str = "dot"
 
 
-Mark: TypeAlias = Line | Dots | Band | Bars | HeatMap | EndLabel
+Mark: TypeAlias = Series | Range | HeatMap | EndLabel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +125,7 @@ class Key:
     name: str
     colour: str = MUTED
     symbol: str = "line"
-    """line, or a symbol of Dots."""
+    """line, or a symbol of Series."""
     dash: str = ""
 
 
@@ -188,10 +166,16 @@ def numbers(values: Iterable[Any]) -> list[float]:
     return [float(value) if is_finite(value) else math.nan for value in values]
 
 
-def mean_marks(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, *, size: float = 5) -> list[Mark]:
-    """Return the strong line of a group with its dots. The line is named."""
-    line = Line(x=numbers(x), y=numbers(y), colour=colour, name=name, is_named=bool(name))
-    return [line, Dots(x=line.x, y=line.y, colour=colour, name=name, size=size)]
+def mean_line(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, **options: Any) -> Series:
+    """Return the strong line of a group with dots. A name is shown."""
+    looks = {"is_named": bool(name), "width": 1.8, "symbol": "dot"} | options
+    return Series(x=numbers(x), y=numbers(y), colour=colour, name=name, **looks)
+
+
+def trial_dots(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, **options: Any) -> Series:
+    """Return small dots without a line, one per trial."""
+    looks = {"symbol": "dot", "size": 3, "opacity": 0.6} | options
+    return Series(x=numbers(x), y=numbers(y), colour=colour, name=name, **looks)
 
 
 def share_marks(tally: Sequence[tuple[Any, float, float]], name: str, colour: str) -> list[Mark]:
@@ -203,7 +187,8 @@ def share_marks(tally: Sequence[tuple[Any, float, float]], name: str, colour: st
     x = numbers(place for place, _, _ in tally)
     low, high = zip(*(wilson_interval(count, total) for _, count, total in tally), strict=True)
     shares = [count / total for _, count, total in tally]
-    return [Bars(x=x, low=low, high=high, colour=colour, name=name), *mean_marks(x, shares, name, colour)]
+    bars = Range(x=x, low=low, high=high, colour=colour, name=name, is_bars=True)
+    return [bars, mean_line(x, shares, name, colour)]
 
 
 def is_log(requested: str, values: Iterable[float]) -> bool:

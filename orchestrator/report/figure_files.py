@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -15,7 +14,8 @@ from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.drawing.render import FORMATS, draw
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
-from depthrate.orchestrator.report.figure import Band, Bars, Dots, Figure, HeatMap, Line
+from depthrate.orchestrator.report.figure import Figure, HeatMap, Range, Series
+from depthrate.orchestrator.report.text import is_finite
 
 _SUFFIXES = f".{', .'.join(FORMATS)} or .csv"
 
@@ -72,25 +72,19 @@ def figure_csv(figure: Figure) -> str:
                 cells = np.ndenumerate(mark.values)
                 x_names, y_names = facet.x.names, facet.y.names
                 writer.writerows([*row, "", x_names[x], y_names[y], "", "", f"{z:.9g}"] for (y, x), z in cells)
-            elif isinstance(mark, Line | Dots):
+            elif isinstance(mark, Series):
                 points = zip(mark.x, mark.y, strict=True)
                 writer.writerows(
-                    [*row, mark.name, _text(x), _text(y), "", "", ""] for x, y in points if _is_finite(x, y)
+                    [*row, mark.name, _text(x), _text(y)] for x, y in points if is_finite(x) and is_finite(y)
                 )
-            elif isinstance(mark, Band | Bars):
+            elif isinstance(mark, Range):
                 ranges = zip(mark.x, mark.low, mark.high, strict=True)
-                writer.writerows(
-                    [*row, mark.name, _text(x), "", _text(low), _text(high), ""] for x, low, high in ranges
-                )
+                writer.writerows([*row, mark.name, _text(x), "", _text(low), _text(high)] for x, low, high in ranges)
             else:
                 text = " ".join(filter(None, (mark.text, mark.detail)))
-                writer.writerow([*row, text, _text(mark.x), _text(mark.y), "", "", ""])
+                writer.writerow([*row, text, _text(mark.x), _text(mark.y)])
     return sink.getvalue()
 
 
 def _text(value: float) -> str:
     return f"{value:.9g}"
-
-
-def _is_finite(*values: float) -> bool:
-    return all(map(math.isfinite, values))

@@ -1,12 +1,13 @@
 """Plot lines by step, layer or index: the mean of each group, with the range of its trials as a band."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.report.curve_groups import facet_groups, thin_indices, unique
-from depthrate.orchestrator.report.figure import Axis, Band, Facet, Figure, Line, Mark, omission_notes
+from depthrate.orchestrator.report.figure import Axis, Facet, Figure, Mark, Range, Series, omission_notes
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import shorten
 
@@ -50,10 +51,10 @@ def lines_plot(
         bands, means = list[Mark](), list[Mark]()
         for line in lines:
             spread = _spread(line.content, x_name, y_name, is_log=y_axis.is_log)
-            at = {"x": spread.index.tolist(), "colour": line.colour, "name": line.name}
+            at: dict[str, Any] = {"x": spread.index.tolist(), "colour": line.colour, "name": line.name}
             if line.content["trial_id"].nunique() > 1:
-                bands.append(Band(low=spread["low"].tolist(), high=spread["high"].tolist(), **at))
-            means.append(Line(y=spread["mean"].tolist(), is_named=bool(line.name), **at))
+                bands.append(Range(low=spread["low"].tolist(), high=spread["high"].tolist(), **at))
+            means.append(Series(y=spread["mean"].tolist(), is_named=bool(line.name), width=1.8, **at))
         facets.append(Facet(title=title, x=x_axis, y=y_axis, marks=[*bands, *means]))
     num_dropped = int(is_measured.sum()) - len(drawable)
     notes = [*omissions, *omission_notes(0, 0, num_dropped, log=y_axis.is_log)]

@@ -16,10 +16,10 @@ from depthrate.orchestrator.analysis.preferred_model import curves_with_common_e
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.drawing.render import figure_html
+from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.figures.search import search_plots
 from depthrate.orchestrator.report.fit_tables import fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
 from depthrate.orchestrator.report.text import duration_text, escape, number_text
 from depthrate.orchestrator.report.trial_tables import (

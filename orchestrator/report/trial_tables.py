@@ -15,7 +15,6 @@ from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cel
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
-    duration_text,
     escape,
     group_text,
     is_finite,
@@ -237,4 +236,4 @@ def _share(hours: Hours) -> Cell:
 def search_table(columns: list[str], rows: list[list[Any]]) -> str:
     """Return the best proposals of each study."""
     cells = [[trial_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
-    return table(columns, cells, sortable=True)
+    return table(columns, cells)

@@ -1,38 +1,20 @@
-"""Render figures: facets for the page, and SVG, PDF and PNG files."""
+"""Render figures for the page, and as SVG, PDF and PNG files with the facets in rows."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from depthrate.orchestrator.report.drawing.layout import (
-    Area,
-    Image,
-    Layout,
-    Shape,
-    Spots,
-    Stroke,
-    Text,
-    layouts,
-    legend_keys,
-    legend_layout,
-)
-from depthrate.orchestrator.report.drawing.style import PAGE, POINTS_PER_INCH, SCREEN, FigureStyle
-from depthrate.orchestrator.report.drawing.svg import DASHES, svg_element, svg_file
+from depthrate.orchestrator.report.drawing.layout import draw_key, draw_legend, layouts, legend_keys
+from depthrate.orchestrator.report.drawing.style import PAGE, SCREEN, FigureStyle
+from depthrate.orchestrator.report.drawing.svg import SvgPen
 from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.text import escape
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from depthrate.orchestrator.report.drawing.matplotlib_pen import MatplotlibPen
 
-FORMATS: dict[str, dict[str, None]] = {"svg": {}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
-"""Format -> metadata to omit, so that a file's bytes depend only on the figure."""
-PNG_DPI = 200
-MARKERS = {"dot": "o", "ring": "o", "up": "^", "down": "v"}
-"""Symbol -> marker of matplotlib."""
+FORMATS = ("svg", "pdf", "png")
 GAP = 14.0
 """Distance between the facets of a file."""
 
@@ -41,104 +23,52 @@ def figure_html(figure: Figure, number: int | None = None) -> str:
     """Return the HTML of a figure: its legend, one SVG per facet, and the caption."""
     name = "" if number is None else f"<b>Figure {number}.</b> "
     caption = " ".join([f"{figure.title}.", *figure.notes])
-    facets = zip(figure.facets, layouts(figure, PAGE, PAGE.width), strict=True)
-    svgs = "".join(svg_element(layout, PAGE, ", ".join(filter(None, (figure.title, f.title)))) for f, layout in facets)
-    legend = _legend_html(figure)
+    svgs = []
+    for facet, layout in zip(figure.facets, layouts(figure, PAGE, PAGE.width), strict=True):
+        layout.draw(pen := SvgPen(PAGE))
+        svgs.append(pen.element(PAGE.width, layout.height, ", ".join(filter(None, (figure.title, facet.title)))))
     kind = ' class="wide"' if len(figure.facets) > 1 else ""
-    return f'<figure{kind}>{legend}<div class="facets">{svgs}</div><figcaption>{name}{escape(caption)}</figcaption></figure>'
+    return (
+        f'<figure{kind}>{_legend_html(figure)}<div class="facets">{"".join(svgs)}</div>'
+        f"<figcaption>{name}{escape(caption)}</figcaption></figure>"
+    )
 
 
 def _legend_html(figure: Figure) -> str:
-    keys = legend_keys(figure)
-    if not keys:
-        return ""
-    samples = [legend_layout("", [key], PAGE, 360.0).shapes[:-1] for key in keys]
-    entries = [
-        f"<li>{svg_element(Layout(22 if key.symbol == 'line' else 12, 16, shapes), PAGE, '')}{escape(key.name)}</li>"
-        for key, shapes in zip(keys, samples, strict=True)
-    ]
-    title = f"<li>{escape(figure.legend_title)}</li>" if figure.legend_title else ""
-    return f'<ul class="legend">{title}{"".join(entries)}</ul>'
+    entries = [f"<li>{escape(figure.legend_title)}</li>"] if figure.legend_title else []
+    for key in legend_keys(figure):
+        width = draw_key(pen := SvgPen(PAGE), key, PAGE, 0, 12)
+        entries.append(f"<li>{pen.element(width, 16, '')}{escape(key.name)}</li>")
+    return f'<ul class="legend">{"".join(entries)}</ul>' if entries else ""
 
 
 def draw(figure: Figure, style: FigureStyle = SCREEN, formats: Sequence[str] = ("svg", "pdf")) -> dict[str, bytes]:
     """Render a figure with its facets in rows, in some of the `FORMATS`. The same figure always gives the same bytes."""
-    columns = min(len(figure.facets), style.columns)
-    width = style.file_width or columns * style.width + (columns - 1) * GAP
-    gap = GAP * style.scale
-    facet_width = (width - (columns - 1) * gap) / columns
-    legend = legend_layout(figure.legend_title, legend_keys(figure), style, width)
-    parts, y = [(0.0, 0.0, legend)], legend.height
-    facets = layouts(figure, style, facet_width)
-    for row in (facets[start : start + columns] for start in range(0, len(facets), columns)):
-        parts += [(index * (facet_width + gap), y, layout) for index, layout in enumerate(row)]
-        y += max(layout.height for layout in row) + gap
-    height = y - gap
-    files = {"svg": svg_file(parts, width, height, style)} if "svg" in formats else {}
-    others = [file_format for file_format in formats if file_format != "svg"]
-    return files | (_draw_with_matplotlib(parts, width, height, style, others) if others else {})
-
-
-def _draw_with_matplotlib(
-    parts: Sequence[tuple[float, float, Layout]],
-    width: float,
-    height: float,
-    style: FigureStyle,
-    formats: Sequence[str],
-) -> dict[str, bytes]:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure as Canvas
-
-    fonts = {"font.family": "STIXGeneral" if style.is_paper else "sans-serif"}
-    # TrueType fonts, as publishers require. No mathematics in users' text.
-    settings = fonts | {"pdf.fonttype": 42, "text.parse_math": False, "savefig.transparent": style.is_transparent}
     files = {}
-    with rc_context(settings):
-        canvas = Canvas(figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), dpi=POINTS_PER_INCH)
-        axes = canvas.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
-        axes.set_axis_off()
-        for x, y, layout in parts:
-            for order, shape in enumerate(layout.shapes):
-                _add_shape(axes, shape, x, y, order, style)
-        axes.set(xlim=(0, width), ylim=(height, 0), aspect="auto")
-        for file_format in formats:
-            sink = io.BytesIO()
-            canvas.savefig(sink, format=file_format, metadata=FORMATS[file_format], dpi=PNG_DPI)
-            files[file_format] = sink.getvalue()
+    if "svg" in formats:
+        pen = SvgPen(style)
+        files["svg"] = pen.file(*_draw_file(pen, figure, style))
+    others = [name for name in formats if name != "svg"]
+    if others:
+        from depthrate.orchestrator.report.drawing.matplotlib_pen import MatplotlibPen
+
+        printer = MatplotlibPen(style)
+        files |= printer.files(*_draw_file(printer, figure, style), others)
     return files
 
 
-def _add_shape(axes: Axes, shape: Shape, x: float, y: float, order: int, style: FigureStyle) -> None:
-    offset = np.array([x, y])
-    looks: dict[str, Any] = {"zorder": order, "clip_on": False}
-    if isinstance(shape, Image):
-        box = (x + shape.x, x + shape.x + shape.width, y + shape.y + shape.height, y + shape.y)
-        axes.imshow(shape.pixels, extent=box, interpolation="nearest", zorder=order)
-        return
-    looks["color"] = _colour(shape.colour, style)
-    if isinstance(shape, Text):
-        align = {"start": "left", "middle": "center", "end": "right"}[shape.anchor]
-        weight = "bold" if shape.is_bold else "normal"
-        axes.text(x + shape.x, y + shape.y, shape.text, fontsize=shape.size, ha=align, fontweight=weight, **looks)
-    elif isinstance(shape, Area):
-        axes.fill(*(shape.points + offset).T, alpha=shape.opacity, linewidth=0, **looks)
-    elif isinstance(shape, Stroke):
-        dashes = [length * style.scale / shape.width for length in DASHES[shape.dash]]
-        for points in shape.parts:
-            line = {"linewidth": shape.width, "alpha": shape.opacity, "linestyle": (0, dashes) if dashes else "-"}
-            axes.plot(*(points + offset).T, solid_capstyle="butt", **line, **looks)
-    else:
-        hole = "none" if style.is_transparent else _colour("page", style)
-        edge = 0.0 if shape.symbol == "dot" else 1.3 * style.scale
-        spots = {
-            "marker": MARKERS[shape.symbol],
-            "markersize": shape.size,
-            "markeredgewidth": edge,
-            "linestyle": "none",
-        }
-        face = {} if shape.symbol == "dot" else {"markerfacecolor": hole}
-        axes.plot(*(shape.points + offset).T, alpha=shape.opacity, **spots, **face, **looks)
-
-
-def _colour(name: str, style: FigureStyle) -> str:
-    return name if name.startswith("#") or style.colours is None else style.colours[name]
+def _draw_file(pen: SvgPen | MatplotlibPen, figure: Figure, style: FigureStyle) -> tuple[float, float]:
+    """Draw the legend and the facets, and return the width and the height."""
+    columns, gap = min(len(figure.facets), style.columns), GAP * style.scale
+    width = style.file_width or columns * style.width + (columns - 1) * gap
+    facet_width = (width - (columns - 1) * gap) / columns
+    facets = layouts(figure, style, facet_width)
+    pen.move_to(0, 0)
+    y = draw_legend(pen, figure.legend_title, legend_keys(figure), style, width)
+    for start in range(0, len(facets), columns):
+        row = facets[start : start + columns]
+        for index, layout in enumerate(row):
+            pen.move_to(index * (facet_width + gap), y)
+            layout.draw(pen)
+        y += max(layout.height for layout in row) + gap
+    return width, y - gap

@@ -68,6 +68,12 @@ class FigureStyle:
     """Whether fonts have serifs, and names are words."""
     is_transparent: bool = False
 
+    def colour(self, name: str) -> str:
+        """Return the value of a colour, which is a name or already hexadecimal."""
+        if name.startswith("#"):
+            return name
+        return f"var(--{name})" if self.colours is None else self.colours[name]
+
     def facet_height(self, width: float) -> float:
         """Return the height of a facet of this width."""
         return min(max(0.73 * width, 11 * self.text), 24 * self.text)

@@ -1,13 +1,12 @@
-"""Write shapes as SVG: text stays text, and on the page colours are CSS variables."""
+"""Draw as SVG: text stays text, and on the page colours are CSS variables."""
 
 import base64
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from depthrate.orchestrator.report.drawing.layout import Area, Image, Layout, Shape, Spots, Stroke, Text
 from depthrate.orchestrator.report.drawing.style import FigureStyle
 from depthrate.orchestrator.report.text import escape
 
@@ -17,95 +16,100 @@ SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 SERIF = "STIXGeneral, 'STIX Two Text', 'Times New Roman', Times, 'Liberation Serif', serif"
 
 
-def svg_element(layout: Layout, style: FigureStyle, title: str) -> str:
-    """Return a facet as an inline element of the page, with `title` for screen readers."""
-    size = f'viewBox="0 0 {_number(layout.width)} {_number(layout.height)}"'
-    shapes = "".join(_shape(shape, style) for shape in layout.shapes)
-    return f'<svg class="facet" {size} role="img" aria-label="{escape(title)}">{shapes}</svg>'
+class SvgPen:
+    """A pen that writes elements."""
 
+    def __init__(self, style: FigureStyle) -> None:
+        self._style = style
+        self._elements: list[str] = []
 
-def svg_file(parts: Sequence[tuple[float, float, Layout]], width: float, height: float, style: FigureStyle) -> bytes:
-    """Return a file with the layouts at their places (x, y)."""
-    assert style.colours is not None
-    background = "" if style.is_transparent else f'<rect width="100%" height="100%" fill="{style.colours["page"]}"/>'
-    groups = [
-        f'<g transform="translate({_number(x)} {_number(y)})">'
-        + "".join(_shape(shape, style) for shape in layout.shapes)
-        + "</g>"
-        for x, y, layout in parts
-    ]
-    size = f'width="{_number(width)}pt" height="{_number(height)}pt" viewBox="0 0 {_number(width)} {_number(height)}"'
-    family = SERIF if style.is_paper else SANS
-    text = (
-        f'<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" {size} '
-        f'font-family="{family}">{background}\n' + "\n".join(groups) + "\n</svg>\n"
-    )
-    return text.encode()
+    def move_to(self, x: float, y: float) -> None:
+        """Set the origin."""
+        self._elements.append(f'{"</g>" if self._elements else ""}<g transform="translate({_number(x)} {_number(y)})">')
 
+    def element(self, width: float, height: float, title: str) -> str:
+        """Return an inline element of the page, with a title for screen readers."""
+        size = f'viewBox="0 0 {_number(width)} {_number(height)}"'
+        label = f'role="img" aria-label="{escape(title)}"' if title else 'aria-hidden="true"'
+        return f'<svg class="facet" {size} {label}>{"".join(self._elements)}</svg>'
 
-def _shape(shape: Shape, style: FigureStyle) -> str:
-    if isinstance(shape, Stroke):
-        path = "".join(_polyline(points) for points in shape.parts)
-        dashes = DASHES[shape.dash]
-        dash = f";stroke-dasharray:{' '.join(_number(style.scale * d) for d in dashes)}" if dashes else ""
-        line = f"fill:none;stroke:{_colour(shape.colour, style)};stroke-width:{_number(shape.width)}{dash}"
-        return f'<path d="{path}" style="{line}{_opacity(shape.opacity)}"/>' if path else ""
-    if isinstance(shape, Area):
-        fill = f"fill:{_colour(shape.colour, style)}{_opacity(shape.opacity)}"
-        return f'<path d="{_polyline(shape.points)}z" style="{fill}"/>' if len(shape.points) else ""
-    if isinstance(shape, Spots):
-        return _spots(shape, style)
-    if isinstance(shape, Image):
-        place = " ".join(f'{name}="{_number(getattr(shape, name))}"' for name in ("x", "y", "width", "height"))
-        data = base64.b64encode(_png(shape.pixels)).decode()
-        return (
-            f'<image {place} preserveAspectRatio="none" style="image-rendering:pixelated" '
-            f'href="data:image/png;base64,{data}"/>'
+    def file(self, width: float, height: float) -> bytes:
+        """Return the content of a file."""
+        style, size = self._style, f"{_number(width)} {_number(height)}"
+        background = "" if style.is_transparent else f'<rect width="100%" height="100%" fill="{self._colour("page")}"/>'
+        text = (
+            f'<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" width="{_number(width)}pt" '
+            f'height="{_number(height)}pt" viewBox="0 0 {size}" font-family="{SERIF if style.is_paper else SANS}">'
+            + "\n".join([background, *self._elements, "</g></svg>\n"])
         )
-    anchor = f' text-anchor="{shape.anchor}"' if shape.anchor != "start" else ""
-    weight = ";font-weight:600" if shape.is_bold else ""
-    looks = f"fill:{_colour(shape.colour, style)};font-size:{_number(shape.size)}px{weight}"
-    return f'<text x="{_number(shape.x)}" y="{_number(shape.y)}"{anchor} style="{looks}">{escape(shape.text)}</text>'
+        return text.encode()
 
+    def lines(
+        self, parts: Iterable[np.ndarray], colour: str, width: float, dash: str = "", opacity: float = 1.0
+    ) -> None:
+        dashes = " ".join(_number(self._style.scale * length) for length in DASHES[dash])
+        path = "".join(map(_polyline, parts))
+        looks = f"fill:none;stroke:{self._colour(colour)};stroke-width:{_number(width)}"
+        self._add_path(path, looks + (f";stroke-dasharray:{dashes}" if dashes else ""), opacity)
 
-def _spots(shape: Spots, style: FigureStyle) -> str:
-    """Return all spots as one path. A dot is a line without length and with a round cap."""
-    if not len(shape.points):
-        return ""
-    colour, opacity = _colour(shape.colour, style), _opacity(shape.opacity)
-    if shape.symbol in ("up", "down"):
-        half, sign = shape.size / 2, -1 if shape.symbol == "up" else 1
-        tips = [(x - half, y - sign * half, shape.size, half, sign * shape.size) for x, y in shape.points]
-        path = "".join(f"M{_number(x)} {_number(y)}h{_number(w)}l{_number(-h)} {_number(d)}z" for x, y, w, h, d in tips)
-        return f'<path d="{path}" style="fill:none;stroke:{colour}"/>'
-    path = "".join(f"M{_number(x)} {_number(y)}h0" for x, y in shape.points)
-    sizes = [(colour, shape.size)]
-    if shape.symbol == "ring":
-        hole = "none" if style.is_transparent else _colour("page", style)
-        sizes = [(colour, shape.size + style.scale), (hole, shape.size - 2 * style.scale)]
-    return "".join(
-        f'<path d="{path}" style="fill:none;stroke-linecap:round;stroke:{paint};stroke-width:{_number(size)}{opacity}"/>'
-        for paint, size in sizes
-    )
+    def area(self, points: np.ndarray, colour: str, opacity: float) -> None:
+        self._add_path(f"{_polyline(points)}z" if len(points) else "", f"fill:{self._colour(colour)}", opacity)
+
+    def spots(self, points: np.ndarray, colour: str, size: float, symbol: str, opacity: float = 1.0) -> None:
+        paint, scale = self._colour(colour), self._style.scale
+        if symbol in ("up", "down"):
+            half, height = size / 2, size if symbol == "up" else -size
+            triangle = f"l{_number(size)} 0l{_number(-half)} {_number(-height)}z"
+            path = "".join(f"M{_number(x - half)} {_number(y + height / 2)}{triangle}" for x, y in points)
+            self._add_path(path, f"fill:none;stroke:{paint};stroke-width:{_number(scale)}", opacity)
+            return
+        sizes = [(paint, size)]
+        if symbol == "ring":
+            sizes = [(paint, size + scale), (self._colour("page"), size - 2 * scale)]
+        # a dot is a line without length and with a round cap
+        path = "".join(f"M{_number(x)} {_number(y)}h0" for x, y in points)
+        for stroke, width in sizes:
+            looks = f"fill:none;stroke-linecap:round;stroke:{stroke};stroke-width:{_number(width)}"
+            self._add_path(path, looks, opacity)
+
+    def image(self, pixels_YXC: np.ndarray, x: float, y: float, width: float, height: float) -> None:
+        box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
+        data = base64.b64encode(_png(pixels_YXC)).decode()
+        looks = 'preserveAspectRatio="none" style="image-rendering:pixelated"'
+        self._elements.append(f'<image {box} {looks} href="data:image/png;base64,{data}"/>')
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float,
+        colour: str = "ink",
+        anchor: str = "start",
+        *,
+        is_bold: bool = False,
+    ) -> None:
+        if text:
+            looks = f"fill:{self._colour(colour)};font-size:{_number(size)}px{';font-weight:600' if is_bold else ''}"
+            place = f'x="{_number(x)}" y="{_number(y)}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
+            self._elements.append(f'<text {place} style="{looks}">{escape(text)}</text>')
+
+    def _add_path(self, path: str, looks: str, opacity: float) -> None:
+        if path:
+            looks += "" if opacity == 1 else f";opacity:{_number(opacity)}"
+            self._elements.append(f'<path d="{path}" style="{looks}"/>')
+
+    def _colour(self, name: str) -> str:
+        return self._style.colour(name)
 
 
 def _polyline(points: np.ndarray) -> str:
     return "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
 
 
-def _colour(name: str, style: FigureStyle) -> str:
-    if name.startswith("#"):
-        return name
-    return f"var(--{name})" if style.colours is None else style.colours[name]
-
-
-def _opacity(opacity: float) -> str:
-    return "" if opacity == 1 else f";opacity:{_number(opacity)}"
-
-
 def _number(value: float) -> str:
     """Write a number with at most two decimals, which is finer than a pixel."""
-    return f"{value:.2f}".rstrip("0").rstrip(".") if value < 10 else f"{value:.1f}".removesuffix(".0")
+    return f"{value:.2f}".rstrip("0").rstrip(".") if abs(value) < 10 else f"{value:.1f}".removesuffix(".0")
 
 
 def _png(pixels_YXC: np.ndarray) -> bytes:

@@ -18,16 +18,15 @@ from depthrate.orchestrator.report.curve_groups import (
 )
 from depthrate.orchestrator.report.figure import (
     Axis,
-    Band,
-    Dots,
     Facet,
     Figure,
     Key,
-    Line,
     Mark,
+    Range,
     colours_of,
-    mean_marks,
+    mean_line,
     numbers,
+    trial_dots,
 )
 from depthrate.orchestrator.report.figures.kinds import map_figure, share_figure, vector_marks
 from depthrate.orchestrator.report.html_table import Cell, table
@@ -99,8 +98,7 @@ def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Fi
         marks: list[Mark] = []
         for name, colour in colours.items():
             part = at_step[at_step["name"] == name]
-            at = {"x": numbers(part["x"]), "y": numbers(part["y"])}
-            marks.append(Dots(colour=colour, name=name, is_named=True, size=4, opacity=0.6, **at))
+            marks.append(trial_dots(part["x"], part["y"], name, colour, size=4, is_named=True))
         facets.append(Facet(title=f"step {step}" if len(steps) > 1 else "", x=x, y=y, marks=marks, is_square=True))
     last = f"Step {steps[-1]} of one trial, {len(points[points['step'] == steps[-1]])} points."
     notes = [*([panel.doc] if panel.doc else []), last]
@@ -168,9 +166,9 @@ def _path_plot(data: ReportData, panel: PathPanel) -> Figure | None:
         low, high = (numbers(ends) for ends in (by_layer[panel.measurement].min(), by_layer[panel.measurement].max()))
         measured, predicted = (_means(group.content, column, is_log=is_log) for column in columns[1:])
         return [
-            Band(x=x, low=low, high=high, colour=group.colour, name=group.name),
-            *mean_marks(x, measured, group.name, group.colour, size=4),
-            Line(x=x, y=predicted, colour=group.colour, name=f"{group.name} predicted".strip(), dash="dash"),
+            Range(x=x, low=low, high=high, colour=group.colour, name=group.name),
+            mean_line(x, measured, group.name, group.colour, size=4),
+            mean_line(x, predicted, group.name, group.colour, is_named=False, symbol="", dash="dash"),
         ]
 
     groups, omissions = facet_groups(data.trials, frame, data.settings)
@@ -222,10 +220,10 @@ def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Figure | None:
         return None
 
     def marks(group: Group[pd.DataFrame]) -> list[Mark]:
-        part, at = group.content, {"colour": group.colour, "name": group.name}
+        name, colour, part = group.name, group.colour, group.content
         means = part.groupby(panel.along)[[panel.x, panel.y]].mean().sort_index()
-        trials = Dots(x=numbers(part[panel.x]), y=numbers(part[panel.y]), size=3, opacity=0.6, **at)
-        return [trials, *mean_marks(means[panel.x], means[panel.y], group.name, group.colour)]
+        trials = trial_dots(part[panel.x], part[panel.y], name, colour)
+        return [trials, mean_line(means[panel.x], means[panel.y], name, colour)]
 
     others = [name for name in data.settings if name not in (panel.along, "data_seed")]
     groups, omissions = facet_groups(data.trials, rows, others)

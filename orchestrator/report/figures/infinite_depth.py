@@ -9,12 +9,13 @@ from depthrate.orchestrator.report.curve_groups import Group, facet_groups, face
 from depthrate.orchestrator.report.figure import (
     MUTED,
     Axis,
-    Dots,
     Figure,
     Key,
-    Line,
     Mark,
+    Series,
+    mean_line,
     numbers,
+    trial_dots,
     value_axis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
@@ -60,7 +61,7 @@ def _limit_plot(data: ReportData, metric: Metric) -> Figure | None:
         "construction": ("construction's cost, scaled to the deepest", "dot"),
         "bound": ("the theorem's own bound", "dashdot"),
     }
-    drawn = {mark.name for facet in facets for mark in facet.marks if isinstance(mark, Line)}
+    drawn = {mark.name for facet in facets for mark in facet.marks if isinstance(mark, Series)}
     keys = [Key(text, dash=dash) for name, (text, dash) in names.items() if name in drawn]
     return Figure(f"{metric.label} against depth, and its limit", facets, notes, keys)
 
@@ -70,16 +71,16 @@ def _group_marks(data: ReportData, metric: Metric, group: Group[pd.DataFrame], h
     means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
     x = numbers(means["depth"])
     marks: list[Mark] = [
-        Dots(x=numbers(part["depth"]), y=numbers(part["value"]), colour=colour, name=name, size=3, opacity=0.6),
-        Line(x=x, y=numbers(means["value"]), colour=colour, name=name, is_named=bool(name)),
-        Line(x=x, y=numbers(means["limit"]), colour=MUTED, name="limit", width=1.2, dash="dash"),
+        trial_dots(part["depth"], part["value"], name, colour),
+        mean_line(x, means["value"], name, colour, symbol=""),
+        Series(x=x, y=numbers(means["limit"]), colour=MUTED, name="limit", width=1.2, dash="dash"),
     ]
     reference = _construction(data, metric, part, means)
     if reference is not None:
-        marks.append(Line(x=x, y=numbers(reference), colour=colour, name="construction", width=1.4, dash="dot"))
+        marks.append(Series(x=x, y=numbers(reference), colour=colour, name="construction", width=1.4, dash="dot"))
     bound = means["limit"] + means["bound"]
     if (visible := bound.where(bound <= highest)).notna().any():
-        marks.append(Line(x=x, y=numbers(visible), colour=colour, name="bound", width=1.4, dash="dashdot"))
+        marks.append(Series(x=x, y=numbers(visible), colour=colour, name="bound", width=1.4, dash="dashdot"))
     return marks
 
 

@@ -9,15 +9,14 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import Group, facet_groups, facets_of, mean_array, unique
 from depthrate.orchestrator.report.figure import (
     Axis,
-    Band,
-    Dots,
     Figure,
-    Line,
     Mark,
+    Range,
     is_log,
+    mean_line,
     mean_map,
-    numbers,
     share_marks,
+    trial_dots,
     value_axis,
     with_common_colours,
 )
@@ -46,8 +45,7 @@ def share_figure(
         for place, at_x in group.content.groupby("x"):
             total = float(at_x["weight"].sum())
             tally.append((place, min(total, float((at_x["share"] * at_x["weight"]).sum())), total))
-        content, at = group.content, {"colour": group.colour, "name": group.name, "opacity": 0.5}
-        dots = [Dots(x=numbers(content["x"]), y=numbers(content["share"]), size=3, **at)] if has_dots else []
+        dots = [trial_dots(group.content["x"], group.content["share"], group.name, group.colour)] if has_dots else []
         return [*dots, *share_marks(tally, group.name, group.colour)]
 
     groups, omissions = facet_groups(data.trials, rows, by)
@@ -70,12 +68,12 @@ def vector_marks(vectors: Sequence[np.ndarray], name: str, colour: str, *, is_lo
     def at_places(values: np.ndarray) -> list[float]:
         return [float(v) if v > 0 or not is_log else float("nan") for v in (values[place - 1] for place in places)]
 
-    line = Line(x=x, y=at_places(mean), colour=colour, name=name, is_named=bool(name) and not dash, dash=dash)
+    line = mean_line(x, at_places(mean), name, colour, symbol="", dash=dash, is_named=bool(name) and not dash)
     if dash or len(vectors) == 1:
         return [line]
     same = np.array([vector for vector in vectors if vector.shape == mean.shape])
     ends = at_places(same.min(axis=0)), at_places(same.max(axis=0))
-    return [Band(x=x, low=ends[0], high=ends[1], colour=colour, name=name), line]
+    return [Range(x=x, low=ends[0], high=ends[1], colour=colour, name=name), line]
 
 
 def map_figure(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
 from depthrate.orchestrator.report.curve_groups import (
     Group,
+    facets_of,
     setting_text,
     sort_key,
     split_facets,
@@ -22,18 +24,16 @@ from depthrate.orchestrator.report.figure import (
     MAX_POINTS,
     MUTED,
     Axis,
-    Band,
-    Bars,
-    Dots,
     EndLabel,
     Facet,
     Figure,
     Key,
-    Line,
     Mark,
+    Range,
     colours_of,
-    mean_marks,
+    mean_line,
     omission_notes,
+    trial_dots,
     value_axis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
@@ -60,14 +60,14 @@ DODGE = 0.02
 
 
 def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
-    """Plot each metric against x on log axes, one line per group, and the exponents of the groups and the residuals."""
+    """Plot each metric against x on log axes, one line per group, and the exponents of the groups."""
     requests: dict[tuple[str, str], list[FittedCurve]] = {}
-    for curve in sorted(curves, key=lambda curve: sort_key(tuple(curve.by.values()))):
+    for curve in curves:
         requests.setdefault((curve_label(curve), curve.x), []).append(curve)
-    order = dict.fromkeys((curve_label(curve), curve.x) for curve in curves)
     figures: list[Figure | None] = []
-    for label, x in order:
-        figures += [plot(label, minus_signs(shorten(x)), requests[label, x]) for plot in _PLOTS]
+    for (label, x), part in requests.items():
+        ordered = sorted(part, key=lambda curve: sort_key(tuple(curve.by.values())))
+        figures += [plot(label, minus_signs(shorten(x)), ordered) for plot in (_fit_plot, _exponent_plot)]
     return [figure for figure in figures if figure is not None]
 
 
@@ -75,36 +75,24 @@ def _fit_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | Non
     drawable = [(curve, points) for curve in curves if not (points := _positive_points(curve)).empty]
     if not drawable:
         return None
-    groups, omissions = _grouped(drawable)
+    named = [(_texts(curve), (curve, points)) for curve, points in drawable]
+    groups, omissions = split_facets(list(curves[0].by), named, "groups")
     x_axis = value_axis(x, pd.concat([points["x"] for _, points in drawable]), is_log=True)
-    y_axis = Axis(title=label, is_log=True)
     budget = MAX_POINTS // len(drawable)
-    facets = [Facet(title=title, x=x_axis, y=y_axis, marks=_fit_marks(part, budget)) for title, part in groups]
-    num_dropped = sum(len(curve.points) - len(points) for curve, points in drawable)
+    facets = facets_of(groups, x_axis, Axis(title=label, is_log=True), lambda group: _fit_marks(group, budget))
+    # no band hides a line
+    facets = [replace(facet, marks=sorted(facet.marks, key=lambda m: not isinstance(m, Range))) for facet in facets]
     notes = ["Dots: geometric means. Bands: range over trials. Lines: power laws, with exponent and 95 % interval."]
-    if not all(adequate_power(curve) for curve, _ in drawable):
-        notes.append("Hollow: no power law fits.")
-    if any(isinstance(mark, Dots) and mark.symbol == "up" for facet in facets for mark in facet.marks):
-        notes.append("Triangles: excluded trials.")
+    notes += [] if all(adequate_power(curve) for curve, _ in drawable) else ["Hollow: no power law fits."]
+    notes += ["Triangles: excluded trials."] if any(_excluded_x(curve) for curve, _ in drawable) else []
+    num_dropped = sum(len(curve.points) - len(points) for curve, points in drawable)
     notes += [*omissions, *omission_notes(0, 0, num_dropped, log=True)]
-    return Figure(f"{label} against {x}", facets, notes, _group_keys(groups))
-
-
-def _grouped(
-    curves: Sequence[tuple[FittedCurve, pd.DataFrame]],
-) -> tuple[list[tuple[str, list[Group[tuple[FittedCurve, pd.DataFrame]]]]], list[str]]:
-    names = list(curves[0][0].by)
-    return split_facets(names, [(_texts(curve), (curve, points)) for curve, points in curves], "groups")
+    keys = {group.name: Key(group.name, group.colour, "dot") for _, part in groups for group in part if group.name}
+    return Figure(f"{label} against {x}", facets, notes, list(keys.values()))
 
 
 def _texts(curve: FittedCurve) -> tuple[str, ...]:
     return tuple(map(value_text, curve.by.values()))
-
-
-def _group_keys(groups: Sequence[tuple[str, Sequence[Group[tuple[FittedCurve, pd.DataFrame]]]]]) -> list[Key]:
-    """Return legend entries for the groups' colours."""
-    keys = {group.name: Key(group.name, group.colour, "dot") for _, part in groups for group in part if group.name}
-    return list(keys.values())
 
 
 def _positive_points(curve: FittedCurve) -> pd.DataFrame:
@@ -114,32 +102,28 @@ def _positive_points(curve: FittedCurve) -> pd.DataFrame:
     return curve.points.loc[drawable].astype({"x": float, "y": float})
 
 
-def _fit_marks(groups: Sequence[Group[tuple[FittedCurve, pd.DataFrame]]], budget: int) -> list[Mark]:
-    """Return bands, then trials, then lines and means, so that no band hides a line."""
-    bands, dots, lines, labels = list[Mark](), list[Mark](), list[Mark](), list[Mark]()
-    for group in groups:
-        curve, points = group.content
-        colour, means, power = group.colour, _mean_table(points), adequate_power(curve)
-        at = {"colour": colour, "name": group.name}
-        if (means["count"] > 1).any():
-            bands.append(Band(x=means["x"].tolist(), low=means["low"].tolist(), high=means["high"].tolist(), **at))
-            dots.append(_trial_dots(points, "y", group, budget))
-        model = power or next(iter(preferred_models(curve).models), None)
-        x = np.geomspace(points["x"].min(), points["x"].max(), 30)
-        if model is not None and len(means) > 1:
-            lines.append(Line(x=x.tolist(), y=predict(model, x).tolist(), dash="" if power else "dot", **at))
-        symbol = "dot" if power else "ring"
-        lines.append(
-            Dots(x=means["x"].tolist(), y=means["mean"].tolist(), symbol=symbol, is_joined=model is None, **at)
-        )
-        text, detail = _label(curve)
-        end = {"x": float(means["x"].iloc[-1]), "y": float(means["mean"].iloc[-1]), "symbol": symbol}
-        labels.append(EndLabel(text=text, detail=detail, colour=colour, **end))
-    excluded = _excluded_x([group.content[0] for group in groups])
-    if excluded:
-        bottom = min(float(group.content[1]["y"].min()) for group in groups)
-        dots.append(Dots(x=excluded, y=[bottom] * len(excluded), colour=ALARM, name="excluded", size=7, symbol="up"))
-    return [*bands, *dots, *lines, *labels]
+def _fit_marks(group: Group[tuple[FittedCurve, pd.DataFrame]], budget: int) -> list[Mark]:
+    """Return a group's band, trials, means, line and label."""
+    (curve, points), name, colour = group.content, group.name, group.colour
+    means, power = _mean_table(points), adequate_power(curve)
+    x, y = means["x"].tolist(), means["mean"].tolist()
+    marks: list[Mark] = []
+    if (means["count"] > 1).any():
+        marks.append(Range(x=x, low=means["low"].tolist(), high=means["high"].tolist(), colour=colour, name=name))
+        thin = points.sort_values(["x", "y"]).iloc[thin_indices(len(points), budget)]
+        marks.append(trial_dots(thin["x"], thin["y"], name, colour, size=2.5))
+    symbol, text, detail = "dot" if power else "ring", *_label(curve)
+    model = power or next(iter(preferred_models(curve).models), None)
+    if model is not None and len(x) > 1:
+        fine = np.geomspace(x[0], x[-1], 30)
+        dash = "" if power else "dot"
+        marks.append(mean_line(fine, predict(model, fine), name, colour, is_named=False, symbol="", dash=dash))
+    join = {"width": 0.0} if model else {"width": 1.0, "dash": "join"}
+    marks.append(mean_line(x, y, name, colour, is_named=False, size=6, **(join | {"symbol": symbol})))
+    if excluded := _excluded_x(curve):
+        lowest = [float(points["y"].min())] * len(excluded)
+        marks.append(trial_dots(excluded, lowest, "excluded", ALARM, size=7, symbol="up"))
+    return [*marks, EndLabel(x=x[-1], y=y[-1], text=text, detail=detail, colour=colour, symbol=symbol)]
 
 
 def _label(curve: FittedCurve) -> tuple[str, str]:
@@ -156,16 +140,10 @@ def _label(curve: FittedCurve) -> tuple[str, str]:
     return "no power law", MODELS[models[0].model].words if models else detail
 
 
-def _trial_dots(points: pd.DataFrame, y: str, group: Group[tuple[FittedCurve, pd.DataFrame]], budget: int) -> Dots:
-    thin = points.sort_values(["x", y]).iloc[thin_indices(len(points), budget)]
-    x, values = thin["x"].tolist(), thin[y].tolist()
-    return Dots(x=x, y=values, colour=group.colour, name=group.name, size=2.5, opacity=0.7)
-
-
-def _excluded_x(curves: Sequence[FittedCurve]) -> list[float]:
+def _excluded_x(curve: FittedCurve) -> list[float]:
     """Return the x of excluded trials: diverged, zero, negative."""
-    points = [point for curve in curves for point in curve.left_out if point["reason"] != "below the cut-off"]
-    return [float(point["x"]) for point in points if is_number(point["x"]) and point["x"] > 0][:MAX_POINTS]
+    points = [point for point in curve.left_out if point["reason"] != "below the cut-off"]
+    return [float(point["x"]) for point in points if is_number(point["x"]) and point["x"] > 0]
 
 
 def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
@@ -202,9 +180,10 @@ def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure 
         marks += _exponent_marks(points, name)
     exponents = [power.exponent for _, power in fitted]
     if min(exponents) - NEAR_HALF <= HALF <= max(exponents) + NEAR_HALF:
-        half = Line(x=[min(places), max(places)], y=[HALF, HALF], colour=MUTED, name="½", width=1, dash="dot")
+        ends = [min(places), max(places)]
+        half = mean_line(ends, [HALF, HALF], "½", MUTED, is_named=False, width=1, dash="dot", symbol="")
         marks = [half, *marks, EndLabel(x=max(places), y=HALF, text="½", colour=MUTED, symbol="")]
-    ticks = {} if is_numeric else {"ticks": tuple(places), "names": tuple(map(shorten, values))}
+    ticks: dict[str, Any] = {} if is_numeric else {"ticks": tuple(places), "names": tuple(map(shorten, values))}
     x_axis = replace(value_axis(names[along], places, is_log=is_log), **ticks)
     facet = Facet(x=x_axis, y=Axis(title="exponent"), marks=marks)
     notes = [
@@ -223,55 +202,18 @@ def _shifted(place: float, shift: float, places: Sequence[float], *, is_log: boo
 def _exponent_marks(points: Sequence[tuple[float, RateFit, bool, str]], name: str) -> list[Mark]:
     """Return one line of (place, power law, whether it is adequate, colour)."""
     x, y = [place for place, *_ in points], [power.exponent for _, power, *_ in points]
-    marks: list[Mark] = [Line(x=x, y=y, colour=MUTED, name=name, width=1, dash="join")]
+    marks: list[Mark] = [mean_line(x, y, name, MUTED, is_named=False, width=1, dash="join", symbol="")]
     for place, power, is_adequate, colour in points:
-        at = {"x": [place], "colour": colour, "name": name}
         if is_adequate and (interval := interval_of(power)):
-            marks.append(Bars(low=[interval[0]], high=[interval[1]], **at))
-        marks.append(Dots(y=[power.exponent], symbol="dot" if is_adequate else "ring", **at))
+            low, high = interval
+            marks.append(Range(x=[place], low=[low], high=[high], colour=colour, name=name, is_bars=True))
+        symbol = "dot" if is_adequate else "ring"
+        marks.append(trial_dots([place], [power.exponent], name, colour, size=6, opacity=1, symbol=symbol))
     return [*marks, EndLabel(x=x[-1], y=y[-1], text=name, colour=MUTED, symbol="")] if name else marks
 
 
-def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
-    """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any curve has a fit."""
-    drawable = [(curve, _residuals(curve)) for curve in curves if curve.power]
-    if not drawable:
-        return None
-    groups, omissions = _grouped(drawable)
-    x_axis = value_axis(x, pd.concat([points["x"] for _, points in drawable]), is_log=True)
-    axes = {"x": x_axis, "y": Axis(title=f"ln {label} − fit")}
-    ends = (
-        [min(x_axis.ticks), max(x_axis.ticks)]
-        if x_axis.ticks
-        else [points["x"].agg(["min", "max"]) for _, points in drawable][0].tolist()
-    )
-    facets = []
-    for title, part in groups:
-        marks: list[Mark] = [Line(x=ends, y=[0, 0], colour=MUTED, width=1, dash="dash")]
-        for group in part:
-            points = group.content[1]
-            marks.append(_trial_dots(points, "residual", group, MAX_POINTS // len(drawable)))
-            means = points.groupby("x")["residual"].mean()
-            marks += mean_marks(means.index, means, group.name, group.colour)
-        facets.append(Facet(title=title, marks=marks, **axes))
-    return Figure(f"Residuals of {label} from the power law", facets, omissions)
-
-
-def _residuals(curve: FittedCurve) -> pd.DataFrame:
-    assert curve.power is not None
-    points = _positive_points(curve)
-    points = points.assign(residual=np.log(points["y"]) - np.log(predict(curve.power, points["x"].to_numpy())))
-    return points[np.isfinite(points["residual"])]
-
-
-_PLOTS = (_fit_plot, _exponent_plot, _residual_plot)
-
-
 def _lead(data: ReportData) -> str:
-    return (
-        "At the last step. Small dots: trials. Residuals of ln y: 0.1 is about 10 %. "
-        "A bend common to all seeds suggests another law, or too small x."
-    )
+    return "At the last step. Small dots: trials. Dotted: another model, if no power law fits."
 
 
 SECTION = ReportSection(10, "Rates", lambda data: rate_plots(data.fits), _lead, "No fits yet.")

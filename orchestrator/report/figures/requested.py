@@ -13,7 +13,6 @@ from depthrate.orchestrator.report.curve_groups import (
     facet_groups,
     facets_of,
     group_trials,
-    setting_text,
     split_facets,
     spread,
 )
@@ -21,16 +20,16 @@ from depthrate.orchestrator.report.figure import (
     DASHES,
     MUTED,
     Axis,
-    Dots,
     Facet,
     Figure,
     Key,
-    Line,
     Mark,
     colours_of,
     is_log,
+    mean_line,
     numbers,
     omission_notes,
+    trial_dots,
     value_axis,
 )
 from depthrate.orchestrator.report.figures.kinds import map_figure, share_figure, vector_marks
@@ -84,16 +83,16 @@ def _curve_plot(data: ReportData, content: FigureContent) -> Figure | None:
     with_values = [name for number, name in enumerate(request.lines) if drawable[f"line_{number}"].notna().any()]
 
     def marks(group: Group[pd.DataFrame]) -> list[Mark]:
-        part, looks = group.content, {"colour": group.colour, "name": group.name}
-        mean = part.groupby(at)["value"].mean()
-        dots = Dots(x=numbers(part[at]), y=numbers(part["value"]), size=4, opacity=0.5, **looks)
-        line = Line(x=numbers(mean.index), y=numbers(mean), is_named=bool(group.name), **looks)
-        references: list[Mark] = []
-        for number, name in enumerate(request.lines):
-            reference = part.groupby(at)[f"line_{number}"].mean()
-            values = {"x": numbers(reference.index), "y": numbers(reference)}
-            references.append(Line(**values, colour=group.colour, name=name, dash=dashes[name], width=1.4))
-        return [dots, line, *references]
+        part, name, colour = group.content, group.name, group.colour
+        means = part.groupby(at).mean(numeric_only=True)
+        dots = trial_dots(part[at], part["value"], name, colour, size=4)
+        lines: list[Mark] = [
+            mean_line(
+                means.index, means[f"line_{number}"], line, colour, is_named=False, symbol="", dash=dash, width=1.4
+            )
+            for number, (line, dash) in enumerate(dashes.items())
+        ]
+        return [dots, mean_line(means.index, means["value"], name, colour, symbol=""), *lines]
 
     groups, omissions = facet_groups(data.trials, drawable, list(request.by), "groups")
     label = _metric_label_for(data, request.metric)
@@ -138,12 +137,12 @@ def _distribution_plot(data: ReportData, content: FigureContent) -> Figure | Non
         ordered = numbers(part["value"].sort_values())
         # points of similar height go to different sides, reproducibly
         offsets = [index + JITTER * (-1) ** i * ((i % 5) / 4) for i in range(len(ordered))]
-        marks.append(Dots(x=offsets, y=ordered, colour=colour, name=name, size=5, opacity=0.8))
+        marks.append(trial_dots(offsets, ordered, name, colour, size=5))
         for number, line in enumerate(request.lines):
             height = float(pd.to_numeric(part[f"line_{number}"], errors="coerce").mean())
             if np.isfinite(height):
-                ends = {"x": [index - 0.4, index + 0.4], "y": [height] * 2}
-                marks.append(Line(**ends, colour=MUTED, name=line, dash=dashes[line], width=1.4))
+                ends, looks = [index - 0.4, index + 0.4], {"symbol": "", "dash": dashes[line], "width": 1.4}
+                marks.append(mean_line(ends, [height] * 2, line, MUTED, is_named=False, **looks))
                 below = int((part["value"] < height * (1 - 1e-9)).sum())
                 group = f"{name}: " if len(names) > 1 else ""
                 notes.append(f"{group}{below} of {len(part)} below {line} ({height:.6g}).")

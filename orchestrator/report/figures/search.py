@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from depthrate.orchestrator.report.curve_groups import split_facets
-from depthrate.orchestrator.report.figure import Axis, Dots, Facet, Figure, Mark
+from depthrate.orchestrator.report.figure import Axis, Facet, Figure, Mark, trial_dots
 from depthrate.orchestrator.report.text import shorten
 from depthrate.orchestrator.search.search_view import ProposalState, SearchView, StudyState
 
@@ -27,12 +27,11 @@ def _plot(states: Sequence[StudyState], name: str, *, is_log: bool) -> Figure | 
     marks: list[Mark] = []
     for study in studies:
         state, points = study.content
-        label = study.key[0] or "proposals"
-        x, y = [x for x, _, _ in sorted(points)], [y for _, y, _ in sorted(points)]
+        name, colour = study.key[0] or "proposals", study.colour
         best = [(x, y) for x, y, number in points if number in state.best()]
-        at = {"colour": study.colour, "name": label}
-        marks.append(Dots(x=[x for x, _ in best], y=[y for _, y in best], size=11, symbol="ring", **at))
-        marks.append(Dots(x=x, y=y, size=5, opacity=0.7, is_named=len(studies) > 1, **at))
+        marks.append(trial_dots(*zip(*best, strict=True), name, colour, size=11, symbol="ring"))
+        x, y, _ = zip(*sorted(points), strict=True)
+        marks.append(trial_dots(x, y, name, colour, size=5, is_named=len(studies) > 1))
     axes = Axis(title=shorten(name), is_log=is_log), Axis(title=shorten(objective), is_log=y_log)
     notes = ["Dots: proposals. Rings: best of each study.", *omissions]
     facet = Facet(title=title, x=axes[0], y=axes[1], marks=marks)

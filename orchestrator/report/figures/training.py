@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.report.curve_groups import splits
-from depthrate.orchestrator.report.figure import MAX_LINES, MUTED, Axis, Figure, Key, Line
+from depthrate.orchestrator.report.figure import MAX_LINES, MUTED, Axis, Figure, Key, Series
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape
@@ -43,8 +43,11 @@ def _with_limits(figure: Figure, frame: pd.DataFrame, metric: Metric) -> Figure:
     distinct = sorted({float(f"{limit:.9g}") for limit in np.unique(limits[np.isfinite(limits)])})
     steps = frame["step"].astype(float)
     ends = [max(1.0, float(steps.min())), float(steps.max())]
-    name, style = "limit (or lower bound) for infinite depth", {"colour": MUTED, "width": 1.2, "dash": "dash"}
-    lines = [Line(x=ends, y=[limit, limit], name=name, **style) for limit in distinct[:MAX_LINES]]
+    name = "limit (or lower bound) for infinite depth"
+    lines = [
+        Series(x=ends, y=[limit, limit], name=name, colour=MUTED, width=1.2, dash="dash")
+        for limit in distinct[:MAX_LINES]
+    ]
     facets = [replace(facet, marks=[*facet.marks, *lines]) for facet in figure.facets]
     return replace(figure, facets=facets, keys=[Key(name, dash="dash")] if lines else [])
 
