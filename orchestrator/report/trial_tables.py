@@ -212,9 +212,7 @@ def cost_tables(cost: SweepCost) -> str:
     content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)
     failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
     if failed:
-        content += (
-            f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed], sortable=True)}"
-        )
+        content += f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed])}"
     return content
 
 
