@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -35,6 +36,8 @@ MAX_END_NAME = 18
 """Maximum number of characters of a name at a line's end. With longer names the figure has a legend."""
 _NARROW = set("ijltfI.,:;|'![]() ")
 _WIDE = set("mwMW—%")
+MAX_LABEL_SHARE = 0.4
+"""Maximum width of a label at a line's end, as a share of the facet."""
 _COLOUR_BAR = 10.0
 """Width of a colour bar."""
 
@@ -43,6 +46,12 @@ def text_width(text: str, size: float) -> float:
     """Estimate the width of a text in a wide sans-serif font."""
     units = sum(0.36 if c in _NARROW else 0.95 if c in _WIDE else 0.7 if c.isupper() else 0.61 for c in text)
     return size * units
+
+
+def _fitted(text: str, size: float, width: float) -> str:
+    """Cut a text to a width."""
+    needed = text_width(text, size)
+    return text if needed <= width else f"{text[: max(1, int(len(text) * width / needed) - 1)]}…"
 
 
 def legend_keys(figure: Figure) -> list[Key]:
@@ -104,8 +113,13 @@ class FacetLayout:
         y_ends: tuple[float, float],
         labels: Sequence[EndLabel],
     ) -> None:
-        self._style, self._facet, self._labels, self._width = style, facet, labels, width
+        self._style, self._facet, self._width = style, facet, width
         size = style.text
+        longest = MAX_LABEL_SHARE * width
+        self._labels = [
+            replace(label, text=_fitted(label.text, size, longest), detail=_fitted(label.detail, size, longest))
+            for label in labels
+        ]
         self._small = size - 1
         self.height = style.facet_height(width)
         heat = next((mark for mark in facet.marks if isinstance(mark, HeatMap)), None)
@@ -154,13 +168,15 @@ class FacetLayout:
             pen.text(x, self._bottom + 1.35 * size, text, small, "muted", "middle")
         for y, (_, text) in zip(y_places, self._y_ticks, strict=True):
             pen.text(self._left - 3 - 0.3 * size, y + 0.35 * small, text, small, "muted", "end")
-        pen.text(self._right, self._bottom + 2.6 * size, facet.x.title, small, "muted", "end")
+        pen.text(
+            self._right, self._bottom + 2.6 * size, _fitted(facet.x.title, small, self._right), small, "muted", "end"
+        )
         above = self._top - 0.7 * size
         if facet.y.title:
-            pen.text(0, above, facet.y.title, small, "muted")
+            pen.text(0, above, _fitted(facet.y.title, small, self._width), small, "muted")
             above -= 1.4 * size
         if facet.title:
-            pen.text(0, above, facet.title, size, is_bold=True)
+            pen.text(0, above, _fitted(facet.title, size, self._width), size, is_bold=True)
 
     def _separate(self, x_ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
         """Return the ticks whose texts do not touch the previous one."""
