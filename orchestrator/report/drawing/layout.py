@@ -13,7 +13,6 @@ import numpy as np
 from depthrate.orchestrator.report.drawing.scale import Scale, padded, ticks
 from depthrate.orchestrator.report.drawing.style import DIVERGING, SEQUENTIAL, FigureStyle
 from depthrate.orchestrator.report.figure import (
-    MAX_NUMBERED_COLUMNS,
     Axis,
     EndLabel,
     Facet,
@@ -125,16 +124,16 @@ class FacetLayout:
         heat = next((mark for mark in facet.marks if isinstance(mark, HeatMap)), None)
         top = size * (0.9 + 1.4 * bool(facet.title) + 1.4 * bool(facet.y.title or (heat and heat.label)))
         bottom = self.height - size * 3.1
-        self._y_ticks = ticks(facet.y, *y_ends, num=round((bottom - top) / (4 * size)))
-        left = max((text_width(text, self._small) for _, text in self._y_ticks), default=0.0) + 0.9 * size
         self._right = width - self._right_margin(heat)
-        if facet.is_square and heat is not None:
-            rows, columns = heat.values.shape
+        if facet.is_square and heat is None:
+            x_ends, y_ends = _equal_units(x_ends, y_ends, 0.85 * self._right, bottom - top)
+        self._y_ticks = ticks(facet.y, *y_ends)
+        left = max((text_width(text, self._small) for _, text in self._y_ticks), default=0.0) + 0.9 * size
+        if facet.is_square:
+            rows, columns = (y_ends[1] - y_ends[0], x_ends[1] - x_ends[0]) if heat is None else heat.values.shape
             side = min((bottom - top) / rows, (self._right - left) / columns)
             bottom, self._right = top + side * rows, left + side * columns
             self.height = bottom + size * 3.1
-        elif facet.is_square:
-            x_ends, y_ends = _equal_units(x_ends, y_ends, self._right - left, bottom - top)
         self._top, self._bottom, self._left = top, bottom, left
         self._x = Scale(*x_ends, left, self._right, facet.x.is_log)
         self._y = Scale(*y_ends, bottom, top, facet.y.is_log)
@@ -156,7 +155,7 @@ class FacetLayout:
 
     def _draw_axes(self, pen: Pen) -> None:
         size, small, facet = self._style.text, self._small, self._facet
-        x_ticks = self._separate(ticks(facet.x, self._x.low, self._x.high, num=5))
+        x_ticks = self._separate(ticks(facet.x, self._x.low, self._x.high))
         x_places = self._x([value for value, _ in x_ticks])
         y_places = self._y([value for value, _ in self._y_ticks])
         frame = [(self._left, self._top), (self._left, self._bottom), (self._right, self._bottom)]
@@ -217,12 +216,13 @@ class FacetLayout:
         shares = np.clip((mark.values - mark.low) / span if span else np.full(mark.values.shape, 0.5), 0, 1)
         pixels, height = _coloured(shares, colours), self._bottom - self._top
         pen.image(pixels, self._left, self._top, self._right - self._left, height)
-        if mark.has_numbers and mark.values.shape[1] <= MAX_NUMBERED_COLUMNS:
+        cell, texts = (self._right - self._left) / mark.values.shape[1], np.vectorize(_number)(mark.values)
+        if mark.has_numbers and max(text_width(text, small) for text in texts.flat) < cell:
             luminance = pixels @ np.array([0.299, 0.587, 0.114])
-            for (row, column), value in np.ndenumerate(mark.values):
+            for (row, column), text in np.ndenumerate(texts):
                 x, y = float(self._x([column])[0]), float(self._y([row])[0])
                 colour = "#ffffff" if luminance[row, column] < 140 else "#1b1c1f"
-                pen.text(x, y + 0.35 * small, _number(value) if np.isfinite(value) else "", small, colour, "middle")
+                pen.text(x, y + 0.35 * small, text, small, colour, "middle")
         x, width = self._right + 0.7 * size, _COLOUR_BAR * self._style.scale
         pen.image(_coloured(np.linspace(1, 0, 64)[:, None], colours), x, self._top, width, height)
         for value, y in ((mark.high, self._top + small), (mark.low, self._bottom)):
@@ -313,4 +313,4 @@ def _coloured(shares_YX: np.ndarray, colours: Sequence[str]) -> np.ndarray:
 
 
 def _number(value: float) -> str:
-    return minus_signs(f"{value:.3g}")
+    return minus_signs(f"{value:.3g}") if np.isfinite(value) else ""
