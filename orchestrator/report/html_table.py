@@ -46,24 +46,24 @@ def table(
     header: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     *,
-    sortable: bool = False,
     ids: Sequence[str] = (),
 ) -> str:
     """Return a table. Headers are aligned like their columns. `ids` are the rows' HTML ids, for links."""
     names = ids or [""] * len(rows)
-    body = "".join(_row(row, sortable=sortable, name=name) for row, name in zip(rows, names, strict=True))
-    return _box(header, rows[0], f"<tbody>{body}</tbody>", sortable=sortable)
+    body = "".join(_row(header, row, name=name) for row, name in zip(rows, names, strict=True))
+    return _box(header, rows[0], f"<tbody>{body}</tbody>")
 
 
 def grouped_table(header: Sequence[str], groups: Sequence[Group]) -> str:
     """Return a table in groups, without empty columns."""
     rows = [row for group in groups for row in group.rows]
     filled = filled_columns(header, rows)
+    names = [header[i] for i in filled]
     bodies = []
     for group in groups:
         title = f'<tr class=group><th colspan="{len(filled)}" scope="rowgroup">{group.title}</th></tr>'
-        bodies.append(f"<tbody>{title}{''.join(_row([row[i] for i in filled]) for row in group.rows)}</tbody>")
-    return _box([header[i] for i in filled], [rows[0][i] for i in filled], "".join(bodies))
+        bodies.append(f"<tbody>{title}{''.join(_row(names, [row[i] for i in filled]) for row in group.rows)}</tbody>")
+    return _box(names, [rows[0][i] for i in filled], "".join(bodies))
 
 
 def filled_columns(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[int]:
@@ -78,20 +78,17 @@ def without_empty(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tupl
     return [header[i] for i in filled], [[row[i] for i in filled] for row in rows]
 
 
-def _box(header: Sequence[str], first: Sequence[Cell], bodies: str, *, sortable: bool = False) -> str:
-    heads = []
-    for name, cell in zip(header, first, strict=True):
-        label = f'<button type="button">{escape(name)}</button>' if sortable else escape(name)
-        heads.append(f'<th scope="col"{_number_class(cell)}>{label}</th>')
-    kind = " class=sortable" if sortable else ""
-    return (
-        f'<div class="scroll" tabindex="0"><table{kind}><thead><tr>{"".join(heads)}</tr></thead>{bodies}</table></div>'
-    )
+def _box(header: Sequence[str], first: Sequence[Cell], bodies: str) -> str:
+    heads = [f'<th scope="col"{_number_class(cell)}>{escape(n)}</th>' for n, cell in zip(header, first, strict=True)]
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{"".join(heads)}</tr></thead>{bodies}</table></div>'
 
 
-def _row(row: Sequence[Cell], *, sortable: bool = False, name: str = "") -> str:
-    keys = [f' data-key="{escape(cell.sort_key)}"' if sortable else "" for cell in row]
-    cells = [f"<td{_number_class(cell)}{key}>{cell.content}</td>" for cell, key in zip(row, keys, strict=True)]
+def _row(header: Sequence[str], row: Sequence[Cell], *, name: str = "") -> str:
+    """Return a row. Each cell has its column's name, which a narrow screen shows."""
+    cells = []
+    for label, cell in zip(header, row, strict=True):
+        kind = " class=none" if cell.content in EMPTY else _number_class(cell)
+        cells.append(f'<td{kind} data-label="{escape(label)}">{cell.content}</td>')
     identity = f' id="{escape(name)}"' if name else ""
     return f"<tr{identity}>{''.join(cells)}</tr>"
 

@@ -1,12 +1,8 @@
 """Render the report as one HTML file that opens from disk, without a network.
 
-Users' text (sweeps, parameters, errors) is escaped for HTML, for JSON inside <script>, and for plotly, which reads some HTML
-tags in labels.
+Users' text (sweeps, parameters, errors) is escaped for HTML. The page has no scripts.
 """
 
-import base64
-import gzip
-import hashlib
 import itertools
 import re
 from collections.abc import Iterator
@@ -19,10 +15,11 @@ import pandas as pd
 from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report import figures
+from depthrate.orchestrator.report.drawing.render import figure_html
+from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.figures.search import search_plots
 from depthrate.orchestrator.report.fit_tables import fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.plot import Plot, figure_html
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
 from depthrate.orchestrator.report.text import duration_text, escape, number_text
 from depthrate.orchestrator.report.trial_tables import (
@@ -30,7 +27,6 @@ from depthrate.orchestrator.report.trial_tables import (
     failure_table,
     left_out_table,
     search_table,
-    trial_details,
     trial_table,
 )
 from depthrate.sweeps.yaml_file import yaml_text
@@ -39,16 +35,8 @@ from depthrate.tasks.metric import Metric
 
 _FOLDER = resources.files(__package__)
 STYLE = (_FOLDER / "page.css").read_text(encoding="utf-8")
-SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")
-"""Script that renders the page's figures and sorts its tables."""
-
-_PACKED_LIBRARY = (_FOLDER / "plotly" / "plotly-cartesian.min.js.gz").read_bytes()
-"""plotly.js without maps and 3-D, gzipped. A page has 0.7 MB with it, and would have 4.9 MB with all of plotly."""
-
-
-def library() -> str:
-    """Return the source of plotly.js."""
-    return gzip.decompress(_PACKED_LIBRARY).decode()
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""The page's content security policy: no script and no network."""
 
 
 def render_report(data: ReportData) -> str:
@@ -72,14 +60,14 @@ def render_report(data: ReportData) -> str:
         _section("Excluded and unconverged trials", left_out_table(data)) if data.fits else "",
         *sections[1:],
         _section("Cost", cost_tables(data.cost) if data.cost.devices else ""),
-        _section("Trials", failure_table(data) + trial_table(data) + trial_details(data)),
+        _section("Trials", failure_table(data) + trial_table(data)),
         _section("Reproduction", _reproduce(data)),
     ]
     sections_html = "\n".join(body)
     return _page(data.name, "\n".join([_head(data), _contents(sections_html), _summary(data), sections_html]))
 
 
-def all_plots(data: ReportData) -> list[Plot]:
+def all_plots(data: ReportData) -> list[Figure]:
     """Return all figures of the report, in order."""
     return [plot for section in figures.SECTIONS for plot in section.plots(data)]
 
@@ -155,7 +143,7 @@ def _figures(sections: list[ReportSection], data: ReportData, numbers: Iterator[
     return f"{tables}{_figure_grid(plots, numbers)}<p class=note>{lead}</p>"
 
 
-def _figure_grid(plots: list[Plot], numbers: Iterator[int]) -> str:
+def _figure_grid(plots: list[Figure], numbers: Iterator[int]) -> str:
     figures_html = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'<div class="figures">{figures_html}</div>'
 
@@ -189,20 +177,9 @@ def _contents(body: str) -> str:
     return f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav>' if sections else ""
 
 
-def page_policy() -> str:
-    """Return the page's content security policy: its two scripts may run, but no network or other script."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (library(), SCRIPT)
-    )
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
-
-
 def _page(name: str, body: str) -> str:
-    packed = base64.b64encode(_PACKED_LIBRARY).decode()
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{page_policy()}"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head><body><main>{body}</main>"
-        f"<noscript><p>The figures need JavaScript.</p></noscript>"
-        f'<script type="application/gzip" id="library">{packed}</script><script>{SCRIPT}</script></body></html>\n'
+        f'content="{POLICY}"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>\n"
     )

@@ -114,11 +114,6 @@ def escape(value: object) -> str:
     return html.escape(str(value).encode("utf-8", "replace").decode())
 
 
-def escape_for_plotly(value: object) -> str:
-    """Escape tags and entities for plotly, which decodes entities itself."""
-    return html.escape(shorten(str(value)), quote=False)
-
-
 def shorten(text: str) -> str:
     """Cut a string to MAX_LABEL characters."""
     return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"

@@ -1,7 +1,6 @@
 """Render the tables of trials, excluded trials, failures, cost and searches, and the details of a clicked trial."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,11 @@ from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, SweepCost, device_hours_unit
-from depthrate.orchestrator.report.curve_groups import thinned_curves, unique, varying_names
+from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
-from depthrate.orchestrator.report.plot import json_in_script
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
-    duration_text,
     escape,
     group_text,
     is_finite,
@@ -36,12 +33,10 @@ MAX_ERROR = 300
 """Maximum number of characters of an error. The logs contain the full error."""
 MAX_COLUMNS = 13
 """Maximum number of columns of the table of trials, chosen for a laptop's screen. Metrics are omitted first."""
-MAX_DETAILS = 60_000
-"""Maximum total number of values in the curves of all trial details."""
 
 
 def trial_table(data: ReportData) -> str:
-    """Return one row per trial: state, varying parameters and metrics. A click shows the rest."""
+    """Return one row per trial: state, varying parameters and metrics."""
     if data.trials.empty:
         return "<p>No trials are planned.</p>"
     trials = _ordered(data.trials)
@@ -56,7 +51,7 @@ def trial_table(data: ReportData) -> str:
     for row in shown.to_dict("records"):
         trial_id, state = str(row["trial_id"]), str(row["state"])
         cells = [
-            Cell(f'<button type="button" class=trial><code>{escape(trial_id)}</code></button>', trial_id),
+            Cell(f"<code>{escape(trial_id)}</code>"),
             Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>', state),
         ]
         cells += [trial_cell(name, row[name]) for name in differing]
@@ -64,14 +59,14 @@ def trial_table(data: ReportData) -> str:
         cells += [Cell(number_text(n, zeros=True), str(n) if is_finite(n) else "", is_number=True) for n in numbers]
         cells += [trial_cell("wall_s", row["wall_s"]), *([trial_cell("error", row["error"])] if has_errors else [])]
         rows.append(cells)
-    note = "Click a header to sort, a trial for its curves and attempts."
+    note = ""
     if len(trials) > len(rows):
-        note += f" The first {counted(len(rows), 'trial')} of {len(trials)} are shown."
+        note = f"<p class=note>The first {counted(len(rows), 'trial')} of {len(trials)} are shown.</p>"
     names = [f"trial-{trial_id}" for trial_id in shown["trial_id"]]
-    content = table(header, rows, sortable=True, ids=names)
+    content = table(header, rows, ids=names)
     same = [f"{name} = {value_text(data.trials[name].iloc[0])}" for name in data.parameters if name not in differing]
     shared = f"<details><summary>Common parameters</summary><p>{escape(', '.join(same))}</p></details>" if same else ""
-    return f"<p class=note>{note}</p>{content}{shared}"
+    return f"{note}{content}{shared}"
 
 
 def _ordered(trials: pd.DataFrame) -> pd.DataFrame:
@@ -190,57 +185,6 @@ def _links(trial_ids: Sequence[str], names: Mapping[str, str]) -> str:
     return links + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
 
 
-def trial_details(data: ReportData) -> str:
-    """Return the trial details for the page's script: curves, attempts and the command for logs."""
-    if data.trials.empty:
-        return ""
-    shown = list(_ordered(data.trials)["trial_id"].head(MAX_TABLE_ROWS))
-    labels = {metric.name: metric.label for metric in data.panel_metrics("step") if metric.name in data.curves}
-    curves, attempts = _curves(data, shown, list(labels)), _attempts(data)
-    details = {
-        trial_id: {
-            "logs": f"depthrate logs {trial_id} --store {data.store}",
-            "curves": curves.get(trial_id, {}),
-            "attempts": attempts.get(trial_id, []),
-        }
-        for trial_id in map(str, shown)
-    }
-    content = json_in_script({"labels": labels, "trials": details})
-    return f'<script type="application/json" id="trial-details">{content}</script>'
-
-
-def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the curves of some trials, thinned to keep the page small."""
-    if data.curves.empty or not names:
-        return {}
-    max_points = max(8, min(80, MAX_DETAILS // (len(trial_ids) * (1 + len(names)))))
-    return thinned_curves(data.curves[data.curves["trial_id"].isin(list(trial_ids))], names, max_points, digits=4)
-
-
-def _attempts(data: ReportData) -> dict[str, list[str]]:
-    """Return descriptions of each trial's attempts, in order."""
-    attempts: dict[str, list[str]] = {}
-    for record in sorted(data.attempts, key=lambda record: record["started_at"]):
-        text = _attempt_text(record)
-        for trial_id in record["trial_ids"]:
-            attempts.setdefault(str(trial_id), []).append(text)
-    return attempts
-
-
-def _attempt_text(record: Mapping[str, Any]) -> str:
-    started = datetime.fromtimestamp(record["started_at"], UTC)
-    ended = record.get("ended_at") or record.get("heartbeat_at")
-    duration = f", {duration_text(ended - record['started_at'])}" if is_finite(ended) else ""
-    places = [f"on {record['host']}"] if record.get("host") else []
-    places += [f"({record['device']})"] if record.get("device") else []
-    places += [f"job {record['job_id']}"] if record.get("job_id") else []
-    pack = f", a pack of {len(record['trial_ids'])}" if len(record["trial_ids"]) > 1 else ""
-    error = f": {cut_error(str(record['error']))}" if record.get("error") else ""
-    location = f" {' '.join(places)}" if places else ""
-    time = f"started {started:%Y-%m-%d %H:%M:%S} UTC{duration}"
-    return f"{record['attempt_id']} {record['state']}{location}, {time}{pack}{error}"
-
-
 def failure_table(data: ReportData) -> str:
     """Return the errors of failed trials, most frequent first. Empty without failures."""
     if data.trials.empty or not (data.trials["state"] == "failed").any():
@@ -268,9 +212,7 @@ def cost_tables(cost: SweepCost) -> str:
     content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)
     failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
     if failed:
-        content += (
-            f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed], sortable=True)}"
-        )
+        content += f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed])}"
     return content
 
 
@@ -292,4 +234,4 @@ def _share(hours: Hours) -> Cell:
 def search_table(columns: list[str], rows: list[list[Any]]) -> str:
     """Return the best proposals of each study."""
     cells = [[trial_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
-    return table(columns, cells, sortable=True)
+    return table(columns, cells)
