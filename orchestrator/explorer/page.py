@@ -6,7 +6,9 @@ import html
 from importlib import resources
 
 _FOLDER = resources.files(__package__)
-STYLE = (_FOLDER / "explorer.css").read_text(encoding="utf-8")
+PALETTE = (_FOLDER / "palette.css").read_text(encoding="utf-8")
+"""Colours, type and basic rules, which the report shares."""
+STYLE = PALETTE + (_FOLDER / "explorer.css").read_text(encoding="utf-8")
 SCRIPT = (_FOLDER / "explorer.js").read_text(encoding="utf-8")
 BODY = (_FOLDER / "explorer.html").read_text(encoding="utf-8")
 """Content of the page's body, which the script fills in. It has no text of a user."""
