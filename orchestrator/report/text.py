@@ -11,6 +11,8 @@ from depthrate.tasks.fits.rate_fit import RateFit
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MAX_LABEL = 40
 """Maximum number of characters of a user's string in a legend. Longer strings would push the axes aside."""
+MAX_NAME = 300
+"""Maximum number of characters of a user's string in running text."""
 
 
 def formula_markup(formula: str) -> str:
@@ -43,12 +45,17 @@ def curve_label(curve: FittedCurve) -> str:
 
 def group_text(by: dict[str, Any]) -> str:
     """Name a group, as in `weight_decay = 0.005`."""
-    return ", ".join(f"{name} = {value_text(value)}" for name, value in by.items())
+    return ", ".join(f"{name} = {shorten(value_text(value))}" for name, value in by.items())
 
 
 def group_values(by: dict[str, Any]) -> str:
     """Name a group by its values, without the parameters' names."""
     return ", ".join(map(value_text, by.values()))
+
+
+def group_phrase(by: dict[str, Any]) -> str:
+    """Name a group in a sentence, as in `width 64, weight_decay 0.005`. Long values are cut."""
+    return ", ".join(f"{shorten(name)} {shorten(value_text(value))}" for name, value in by.items())
 
 
 def is_null(value: Any) -> bool:
@@ -119,6 +126,6 @@ def escape_for_plotly(value: object) -> str:
     return html.escape(shorten(str(value)), quote=False)
 
 
-def shorten(text: str) -> str:
-    """Cut a string to MAX_LABEL characters."""
-    return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"
+def shorten(text: str, limit: int = MAX_LABEL) -> str:
+    """Cut a string to a number of characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

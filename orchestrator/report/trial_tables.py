@@ -1,4 +1,4 @@
-"""Render the tables of trials, excluded trials, failures, cost and searches, and the details of a clicked trial."""
+"""Render the tables of trials, excluded trials, failures, attempts, cost and searches."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,18 +11,19 @@ from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, SweepCost, device_hours_unit
-from depthrate.orchestrator.report.curve_groups import thinned_curves, unique, varying_names
+from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
-from depthrate.orchestrator.report.plot import json_in_script
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
     duration_text,
     escape,
+    group_phrase,
     group_text,
     is_finite,
     is_null,
     number_text,
+    shorten,
     value_text,
 )
 from depthrate.tasks.metric import Metric
@@ -33,11 +34,9 @@ NODE_COLUMNS = ("node", "attempts", "done", "allocated (h)", "wasted (h)", "fail
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
-"""Maximum number of characters of an error. The logs contain the full error."""
+"""Maximum number of characters of an error or value. The logs contain the full error."""
 MAX_COLUMNS = 13
 """Maximum number of columns of the table of trials, chosen for a laptop's screen. Metrics are omitted first."""
-MAX_DETAILS = 60_000
-"""Maximum total number of values in the curves of all trial details."""
 
 
 def trial_table(data: ReportData) -> str:
@@ -56,22 +55,22 @@ def trial_table(data: ReportData) -> str:
     for row in shown.to_dict("records"):
         trial_id, state = str(row["trial_id"]), str(row["state"])
         cells = [
-            Cell(f'<button type="button" class=trial><code>{escape(trial_id)}</code></button>', trial_id),
-            Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>', state),
+            Cell(f"<code>{escape(trial_id)}</code>"),
+            Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>'),
         ]
         cells += [trial_cell(name, row[name]) for name in differing]
         numbers = [values.get(trial_id, {}).get(column) for _, column in measured]
-        cells += [Cell(number_text(n, zeros=True), str(n) if is_finite(n) else "", is_number=True) for n in numbers]
+        cells += [number_cell(number_text(number, zeros=True)) for number in numbers]
         cells += [trial_cell("wall_s", row["wall_s"]), *([trial_cell("error", row["error"])] if has_errors else [])]
         rows.append(cells)
-    note = "Click a header to sort, a trial for its curves and attempts."
+    note = f"Log of a trial: <code>depthrate logs TRIAL --store {escape(data.store)}</code>."
     if len(trials) > len(rows):
         note += f" The first {counted(len(rows), 'trial')} of {len(trials)} are shown."
-    names = [f"trial-{trial_id}" for trial_id in shown["trial_id"]]
-    content = table(header, rows, sortable=True, ids=names)
-    same = [f"{name} = {value_text(data.trials[name].iloc[0])}" for name in data.parameters if name not in differing]
-    shared = f"<details><summary>Common parameters</summary><p>{escape(', '.join(same))}</p></details>" if same else ""
-    return f"<p class=note>{note}</p>{content}{shared}"
+    content = table(header, rows, [f"trial-{trial_id}" for trial_id in shown["trial_id"]])
+    same = group_text({name: data.trials[name].iloc[0] for name in data.parameters if name not in differing})
+    return f"<p class=note>{note}</p>{content}" + (
+        f"<p class=note>Common parameters: {escape(same)}.</p>" if same else ""
+    )
 
 
 def _ordered(trials: pd.DataFrame) -> pd.DataFrame:
@@ -104,18 +103,11 @@ def trial_cell(name: str, value: Any) -> Cell:
     """Return a cell of the table of trials."""
     if is_null(value):
         return Cell("", is_number=name == "wall_s")
-    text = value_text(value)
+    text = shorten(value_text(value), MAX_ERROR)
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if name == "error":
-        return Cell(long_cell(cut_error(text)).content, text)
-    if name == "wall_s" and is_number:
-        return Cell(f"{value:.1f}", text, is_number)
-    return Cell(escape(text), text, is_number)
-
-
-def cut_error(text: str) -> str:
-    """Cut an error to MAX_ERROR characters."""
-    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} …"
+        return long_cell(text)
+    return Cell(f"{value:.1f}" if name == "wall_s" and is_number else escape(text), is_number)
 
 
 def left_out_table(data: ReportData) -> str:
@@ -174,7 +166,7 @@ def _setting_names(data: ReportData) -> dict[str, str]:
     differing = varying_names(data.trials, data.parameters)
     rows = data.trials[["trial_id", *differing]].to_dict("records")
     return {
-        str(row["trial_id"]): ", ".join(f"{name} {value_text(row[name])}" for name in differing) or str(row["trial_id"])
+        str(row["trial_id"]): group_phrase({name: row[name] for name in differing}) or str(row["trial_id"])
         for row in rows
     }
 
@@ -190,41 +182,11 @@ def _links(trial_ids: Sequence[str], names: Mapping[str, str]) -> str:
     return links + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
 
 
-def trial_details(data: ReportData) -> str:
-    """Return the trial details for the page's script: curves, attempts and the command for logs."""
-    if data.trials.empty:
-        return ""
-    shown = list(_ordered(data.trials)["trial_id"].head(MAX_TABLE_ROWS))
-    labels = {metric.name: metric.label for metric in data.panel_metrics("step") if metric.name in data.curves}
-    curves, attempts = _curves(data, shown, list(labels)), _attempts(data)
-    details = {
-        trial_id: {
-            "logs": f"depthrate logs {trial_id} --store {data.store}",
-            "curves": curves.get(trial_id, {}),
-            "attempts": attempts.get(trial_id, []),
-        }
-        for trial_id in map(str, shown)
-    }
-    content = json_in_script({"labels": labels, "trials": details})
-    return f'<script type="application/json" id="trial-details">{content}</script>'
-
-
-def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the curves of some trials, thinned to keep the page small."""
-    if data.curves.empty or not names:
-        return {}
-    max_points = max(8, min(80, MAX_DETAILS // (len(trial_ids) * (1 + len(names)))))
-    return thinned_curves(data.curves[data.curves["trial_id"].isin(list(trial_ids))], names, max_points, digits=4)
-
-
-def _attempts(data: ReportData) -> dict[str, list[str]]:
-    """Return descriptions of each trial's attempts, in order."""
-    attempts: dict[str, list[str]] = {}
-    for record in sorted(data.attempts, key=lambda record: record["started_at"]):
-        text = _attempt_text(record)
-        for trial_id in record["trial_ids"]:
-            attempts.setdefault(str(trial_id), []).append(text)
-    return attempts
+def attempt_list(data: ReportData) -> str:
+    """Return a line per attempt, latest first. Empty without attempts."""
+    records = sorted(data.attempts, key=lambda record: -record["started_at"])
+    items = "".join(f"<li>{escape(_attempt_text(record))}</li>" for record in records[:MAX_TABLE_ROWS])
+    return f"<h3>Attempts</h3><ul>{items}</ul>" if items else ""
 
 
 def _attempt_text(record: Mapping[str, Any]) -> str:
@@ -235,7 +197,7 @@ def _attempt_text(record: Mapping[str, Any]) -> str:
     places += [f"({record['device']})"] if record.get("device") else []
     places += [f"job {record['job_id']}"] if record.get("job_id") else []
     pack = f", a pack of {len(record['trial_ids'])}" if len(record["trial_ids"]) > 1 else ""
-    error = f": {cut_error(str(record['error']))}" if record.get("error") else ""
+    error = f": {shorten(str(record['error']), MAX_ERROR)}" if record.get("error") else ""
     location = f" {' '.join(places)}" if places else ""
     time = f"started {started:%Y-%m-%d %H:%M:%S} UTC{duration}"
     return f"{record['attempt_id']} {record['state']}{location}, {time}{pack}{error}"
@@ -251,7 +213,7 @@ def failure_table(data: ReportData) -> str:
     for error, part in groups[:MAX_TABLE_ROWS]:
         first = str(part["trial_id"].iloc[0])
         command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
-        rows.append([Cell(str(len(part)), is_number=True), long_cell(cut_error(error)), Cell(command)])
+        rows.append([Cell(str(len(part)), is_number=True), long_cell(shorten(error, MAX_ERROR)), Cell(command)])
     return f"<h3>Failures</h3>{table(['trials', 'error', 'logs'], rows)}"
 
 
@@ -268,21 +230,25 @@ def cost_tables(cost: SweepCost) -> str:
     content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)
     failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
     if failed:
-        content += (
-            f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed], sortable=True)}"
-        )
+        content += f"<h3>Failures by node</h3>{table(NODE_COLUMNS, list(map(_node_row, failed)))}"
     return content
 
 
 def _node_row(node: NodeCost) -> list[Cell]:
     kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
-    numbers = (Cell(str(number), str(number), is_number=True) for number in (node.attempts, node.done))
+    numbers = (number_cell(str(number)) for number in (node.attempts, node.done))
     hours = _hours(node.hours), _hours(node.wasted_hours)
-    return [Cell(escape(node.node)), *numbers, *hours, Cell(escape(kinds)), long_cell(cut_error(node.last_error))]
+    return [
+        Cell(escape(node.node)),
+        *numbers,
+        *hours,
+        Cell(escape(kinds)),
+        long_cell(shorten(node.last_error, MAX_ERROR)),
+    ]
 
 
 def _hours(hours: float) -> Cell:
-    return Cell(number_text(hours), str(hours), is_number=True)
+    return number_cell(number_text(hours))
 
 
 def _share(hours: Hours) -> Cell:
@@ -292,4 +258,4 @@ def _share(hours: Hours) -> Cell:
 def search_table(columns: list[str], rows: list[list[Any]]) -> str:
     """Return the best proposals of each study."""
     cells = [[trial_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
-    return table(columns, cells, sortable=True)
+    return table(columns, cells)
