@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from plotly.offline import get_plotlyjs_version
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE, Drift
@@ -31,7 +30,7 @@ from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.page import all_plots, library, render_report
+from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.plot import Axes, make_layout
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import number_text, three_decimals
@@ -184,10 +183,6 @@ def test_summary_has_a_sentence_per_fit() -> None:
 def test_a_report_is_small_enough_to_send() -> None:
     assert len(plain_data().trials) >= 15
     assert len(plain_page().encode()) < 1_500_000
-
-
-def test_bundled_plotly_is_the_checked_one() -> None:
-    assert library().startswith(f"/**\n* plotly.js (cartesian - minified) v{get_plotlyjs_version()}")
 
 
 @pytest.mark.slow
