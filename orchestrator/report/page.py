@@ -53,7 +53,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Content security policy of the page, which has no script and loads nothing."""
 OPEN_SECTIONS = ("Requested figures",)
 """Headings of sections that are not folded."""
-MAX_TITLES = 4
+MAX_TITLES = 3
 """Maximum number of figures named in the heading of a folded section."""
 
 
@@ -173,7 +173,7 @@ def _figure_grid(plots: list[Plot], numbers: Iterator[int]) -> str:
 
 def _titles_text(plots: Sequence[Plot]) -> str:
     """Name the first figures of a section."""
-    titles = [shorten(plot.title) for plot in plots]
+    titles = [shorten(plot.title, 60) for plot in plots]
     more = len(titles) - MAX_TITLES
     return ", ".join(titles[:MAX_TITLES]) + (f" and {counted(more, 'other figure')}" if more > 0 else "")
 
