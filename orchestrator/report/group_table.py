@@ -1,7 +1,7 @@
 """Render the table of rates: one row per group, with the interval of each exponent drawn and printed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, inadequacy, preferred_models
@@ -10,6 +10,7 @@ from depthrate.orchestrator.report.fit_text import inadequacy_text
 from depthrate.orchestrator.report.text import (
     curve_label,
     escape,
+    group_phrase,
     interval_of,
     shorten,
     signed_text,
@@ -20,29 +21,37 @@ from depthrate.orchestrator.report.text import (
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
 
-STRIP_WIDTH, STRIP_HEIGHT, STRIP_MARGIN = 190, 24, 8
+STRIP_WIDTH, STRIP_HEIGHT, STRIP_MARGIN = 150, 24, 10
 
 
-def group_table(curves: Sequence[FittedCurve]) -> str:
+def group_table(curves: Sequence[FittedCurve], colours: Mapping[str, str]) -> str:
     """Return the rates of one metric by group, or of several metrics without groups, one row per curve.
 
-    Columns of the class `wide` are omitted on a phone. The tables of all fits contain them too.
+    Columns of the class `spare` are omitted on a phone. The tables of all fits contain them too.
+
+    Args:
+        colours: Colours in the figure, by the groups' names, such as `width 64`.
     """
     strip = _Strip([power for curve in curves if (power := adequate_power(curve))])
     by, xs = list(curves[0].by), unique(x_text(curve.x) for curve in curves)
     names = by or ["metric", "x"][: min(len(xs), 2)]
     heads = [f"<th>{escape(shorten(name))}</th>" for name in names]
-    heads += [f"<th class=wide>{strip.axis()}</th><th>exponent a [95 %]</th><th class='number wide'>R²</th>"]
-    heads += ["<th class=wide>preferred model</th><th>adequate</th><th class='number wide'>trials</th>"]
+    heads += [f"<th class=spare>{strip.axis()}</th><th>exponent a [95 %]</th><th class='number spare'>R²</th>"]
+    heads += ["<th class=spare>preferred model</th><th>adequate</th><th class='number spare'>trials</th>"]
     rows, previous = [], None
     for curve in curves:
-        values = list(map(value_text, curve.by.values())) or [curve_label(curve), x_text(curve.x)][: len(names)]
-        first = values[0] != previous or len(names) == 1
-        previous = values[0]
-        cells = [f"<td>{escape(shorten(value))}</td>" for value in values]
-        if not first:
-            cells[0] = "<td class=again>" + cells[0].removeprefix("<td>")
-        rows.append(f"<tr{' class=first' if first else ''}>{''.join(cells)}{_rate_cells(curve, strip)}</tr>")
+        values = [shorten(value_text(value)) for value in curve.by.values()]
+        values = values or [curve_label(curve), x_text(curve.x)][: len(names)]
+        is_first, previous = values[0] != previous or len(names) == 1, values[0]
+        phrases = [group_phrase({name: value}) for name, value in curve.by.items()]
+        keys = [phrase in colours for phrase in phrases] or [False] * len(names)
+        if (phrase := group_phrase(curve.by)) in colours:
+            keys[-1] = True
+        colour = next((colours[text] for text in (*phrases, phrase) if text in colours), "ink")
+        kinds = [f"{'key ' * key}{'again' * (place == 0 and not is_first)}" for place, key in enumerate(keys)]
+        cells = [f"<td class='{kind}'>{escape(value)}</td>" for kind, value in zip(kinds, values, strict=True)]
+        row = f"<tr style='--c:var(--{colour})'{' class=first' * is_first}>"
+        rows.append(f"{row}{''.join(cells)}{_rate_cells(curve, strip)}</tr>")
     what = f"{curve_label(curves[0])} against" if by else "Power laws over"
     over = unique(curve.draws for curve in curves if curve.draws)
     notes = [f"{what} {' and '.join(xs)}{', by group' if by else ''}."]
@@ -66,8 +75,9 @@ def _rate_cells(curve: FittedCurve, strip: "_Strip") -> str:
         exponent, verdict = "<i>no power law</i>", "no" if has_low_r2 else f"no: {inadequacy_text(curve, power)}"
     r2 = three_decimals(power.r2) if power else "—"
     return (
-        f"<td class=wide>{strip.row(adequate)}</td><td>{exponent}</td><td class='number wide'>{r2}</td>"
-        f"<td class=wide>{escape(models) or '<i>none</i>'}</td><td>{verdict}</td><td class='number wide'>{len(curve.rows)}</td>"
+        f"<td class=spare>{strip.row(adequate)}</td><td>{exponent}</td><td class='number spare'>{r2}</td>"
+        f"<td class=spare>{escape(models) or '<i>none</i>'}</td><td>{verdict}</td>"
+        f"<td class='number spare'>{len(curve.rows)}</td>"
     )
 
 

@@ -20,11 +20,13 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.explorer.page import PALETTE
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.curve_groups import unique, value_texts, varying_names
+from depthrate.orchestrator.report.drawing.render import figure_html
+from depthrate.orchestrator.report.figure import Figure
+from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.figures.search import search_plots
 from depthrate.orchestrator.report.fit_tables import fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_requests, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.group_table import group_table
-from depthrate.orchestrator.report.plot import Plot, figure_html
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
 from depthrate.orchestrator.report.text import (
     MAX_NAME,
@@ -49,7 +51,7 @@ from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.metric import Metric
 
 STYLE = PALETTE + (resources.files(__package__) / "page.css").read_text(encoding="utf-8")
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy of the page, which has no script and loads nothing."""
 OPEN_SECTIONS = ("Requested figures",)
 """Headings of sections that are not folded."""
@@ -86,7 +88,7 @@ def render_report(data: ReportData) -> str:
     return _page(data.name, "\n".join([_head(data), _summary(data), *sections, note, *folded]))
 
 
-def all_plots(data: ReportData) -> list[Plot]:
+def all_plots(data: ReportData) -> list[Figure]:
     """Return all figures of the report, in order."""
     return [plot for section in figures.SECTIONS for plot in section.plots(data)]
 
@@ -137,11 +139,19 @@ def _last_values(data: ReportData, metric: Metric) -> str:
 
 
 def _rates(data: ReportData, section: ReportSection, numbers: Iterator[int]) -> str:
-    """Return a table per metric with groups, one table for the metrics without groups, and the figures."""
+    """Return a table and figures per metric with groups, and one table for all metrics without groups."""
     tables: dict[str, list[FittedCurve]] = {}
     for curves in fit_requests(data.fits):
         tables.setdefault(f"{curve_label(curves[0])}|{curves[0].x}" if curves[0].by else "", []).extend(curves)
-    return "".join(map(group_table, tables.values())) + _figures([section], data, numbers)
+    parts = []
+    for curves in tables.values():
+        plots = rate_plots(curves)
+        panels, exponents = (plots[:1], plots[1:]) if curves[0].by else (plots, [])
+        colours = {key.name: key.colour for plot in panels for key in plot.keys}
+        beside = _figure_grid(exponents, numbers)
+        parts.append(f"<div class=pair>{group_table(curves, colours)}{beside}</div>{_figure_grid(panels, numbers)}")
+    lead = f"<p class=note>{section.lead(data)}</p>" if parts else ""
+    return f"<section>{''.join(parts)}{lead}</section>" if parts else ""
 
 
 def _search(data: ReportData, numbers: Iterator[int]) -> str:
@@ -166,12 +176,12 @@ def _figures(sections: list[ReportSection], data: ReportData, numbers: Iterator[
     return f"{tables}{_figure_grid(plots, numbers)}<p class=note>{lead}</p>"
 
 
-def _figure_grid(plots: list[Plot], numbers: Iterator[int]) -> str:
+def _figure_grid(plots: list[Figure], numbers: Iterator[int]) -> str:
     figures_html = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'<div class="figures">{figures_html}</div>' if plots else ""
 
 
-def _titles_text(plots: Sequence[Plot]) -> str:
+def _titles_text(plots: Sequence[Figure]) -> str:
     """Name the first figures of a section."""
     titles = [shorten(plot.title, 60) for plot in plots]
     more = len(titles) - MAX_TITLES

@@ -12,7 +12,7 @@ import pandas as pd
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
-from depthrate.orchestrator.report.plot import Plot
+from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.search.search_view import SearchView
 from depthrate.storage.attempts.records import Record
 from depthrate.sweeps.spec import FigureRequest
@@ -86,7 +86,7 @@ class ReportData:
     search: SearchView | None = None
     figures: list[FigureContent] = field(default_factory=list)
     """Figures that the sweep requests under `figures:`."""
-    plot_cache: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
+    plot_cache: dict[Callable[..., list[Figure]], list[Figure]] = field(init=False, default_factory=dict, compare=False)
     """Figures by section function. They are made only once."""
 
     @property
@@ -150,7 +150,7 @@ class ReportSection:
     """Position on the page. Sections are sorted by it."""
     section: str
     """Heading on the page. Consecutive sections with the same heading share it."""
-    draw: Callable[[ReportData], list[Plot]]
+    draw: Callable[[ReportData], list[Figure]]
     """Function that makes the figures, if any. `plots` caches them."""
     lead: Callable[[ReportData], str] = lambda data: ""
     """Explanation of the figures, as HTML."""
@@ -159,7 +159,7 @@ class ReportSection:
     tables: Callable[[ReportData], str] = lambda data: ""
     """Tables above the figures, as HTML."""
 
-    def plots(self, data: ReportData) -> list[Plot]:
+    def plots(self, data: ReportData) -> list[Figure]:
         """Return the figures, shared by the page and the figure files."""
         if self.draw not in data.plot_cache:
             data.plot_cache[self.draw] = self.draw(data)

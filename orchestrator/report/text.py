@@ -121,11 +121,6 @@ def escape(value: object) -> str:
     return html.escape(str(value).encode("utf-8", "replace").decode())
 
 
-def escape_for_plotly(value: object) -> str:
-    """Escape tags and entities for plotly, which decodes entities itself."""
-    return html.escape(shorten(str(value)), quote=False)
-
-
 def shorten(text: str, limit: int = MAX_LABEL) -> str:
     """Cut a string to a number of characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

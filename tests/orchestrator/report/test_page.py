@@ -65,7 +65,7 @@ def test_table_of_groups() -> None:
         group(32, 0.003, make_fit(r2=0.2)),
         three_values,
     ]
-    table = group_table([*curves, group(64, 0.003)])
+    table = group_table([*curves, group(64, 0.003)], {"width 32": "ramp-3"})
     rows = [
         [words(cell) for cell in re.findall("<td.*?>(.*?)</td>", row)] for row in re.findall("<tr.*?</tr>", table)[1:]
     ]
