@@ -168,13 +168,13 @@ def numbers(values: Iterable[Any]) -> list[float]:
 
 def mean_line(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, **options: Any) -> Series:
     """Return the strong line of a group with dots. A name is shown."""
-    looks = {"is_named": bool(name), "width": 1.8, "symbol": "dot"} | options
+    looks: dict[str, Any] = {"is_named": bool(name), "width": 1.8, "symbol": "dot"} | options
     return Series(x=numbers(x), y=numbers(y), colour=colour, name=name, **looks)
 
 
 def trial_dots(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, **options: Any) -> Series:
     """Return small dots without a line, one per trial."""
-    looks = {"symbol": "dot", "size": 3, "opacity": 0.6} | options
+    looks: dict[str, Any] = {"symbol": "dot", "size": 3, "opacity": 0.6} | options
     return Series(x=numbers(x), y=numbers(y), colour=colour, name=name, **looks)
 
 

@@ -71,7 +71,7 @@ class MatplotlibPen:
         self._axes.plot(*(points + self._origin).T, **options)
 
     def image(self, pixels_YXC: np.ndarray, x: float, y: float, width: float, height: float) -> None:
-        left, top = self._origin + np.array([x, y])
+        left, top = self._origin[0] + x, self._origin[1] + y
         box = (left, left + width, top + height, top)
         self._axes.imshow(pixels_YXC, extent=box, interpolation="nearest", zorder=self._order())
 
@@ -88,7 +88,8 @@ class MatplotlibPen:
     ) -> None:
         options = self._looks(colour, 1.0) | {"ha": ALIGNMENTS[anchor], "weight": "bold" if is_bold else "normal"}
         with rc_context(self._settings):
-            self._axes.text(*(self._origin + np.array([x, y])), text, fontsize=size, **options)
+            left, top = self._origin
+            self._axes.text(left + x, top + y, self._style.label(text), fontsize=size, **options)
 
     def _looks(self, colour: str, opacity: float) -> dict[str, Any]:
         return {"color": self._style.colour(colour), "alpha": opacity, "zorder": self._order(), "clip_on": False}

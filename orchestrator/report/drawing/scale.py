@@ -88,14 +88,12 @@ def _even_ticks(low: float, high: float, num: int) -> tuple[list[float], int]:
 
 def _text(value: float, decimals: int | None, *, is_log: bool) -> str:
     """Write a tick as a plain number, or with a power of ten if it is very small or large."""
-    if value == 0:
-        return "0"
-    size = abs(value)
-    if PLAIN_FROM <= size <= PLAIN_TO or (not is_log and decimals is not None and decimals <= 5 and size < 1e6):
+    size, is_wide = abs(value), is_log or decimals is None or decimals > 5
+    if value == 0 or PLAIN_FROM <= size <= PLAIN_TO or (not is_wide and size < 1e6):
         return minus_signs(f"{value:g}" if decimals is None else f"{value:.{decimals}f}")
     power = math.floor(math.log10(size) + 1e-9)
     raised = f"10{str(power).translate(_RAISED)}"
     if decimals is None and math.isclose(value, 10.0**power, rel_tol=1e-6):
         return raised
-    digits = 0 if decimals is None else max(0, decimals + power)
-    return minus_signs(f"{value / 10.0**power:.{digits}f}·") + raised
+    lead = value / 10.0**power
+    return minus_signs(f"{lead:g}·" if decimals is None else f"{lead:.{max(0, decimals + power)}f}·") + raised

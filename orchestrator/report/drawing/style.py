@@ -1,5 +1,6 @@
 """Define colours, and the sizes and fonts of figures on the page and in files."""
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -74,9 +75,13 @@ class FigureStyle:
             return name
         return f"var(--{name})" if self.colours is None else self.colours[name]
 
+    def label(self, text: str) -> str:
+        """Return a text as it is shown: in a paper, `weight_decay` is weight decay."""
+        return re.sub(r"(?<=[^\W_])_(?=[^\W_])", " ", text) if self.is_paper else text
+
     def facet_height(self, width: float) -> float:
         """Return the height of a facet of this width."""
-        return min(max(0.73 * width, 11 * self.text), 24 * self.text)
+        return min(max(0.73 * width, 16 * self.text), 24 * self.text)
 
 
 PAGE = FigureStyle()

@@ -92,7 +92,7 @@ class SvgPen:
         if text:
             looks = f"fill:{self._colour(colour)};font-size:{_number(size)}px{';font-weight:600' if is_bold else ''}"
             place = f'x="{_number(x)}" y="{_number(y)}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
-            self._elements.append(f'<text {place} style="{looks}">{escape(text)}</text>')
+            self._elements.append(f'<text {place} style="{looks}">{escape(self._style.label(text))}</text>')
 
     def _add_path(self, path: str, looks: str, opacity: float) -> None:
         if path:

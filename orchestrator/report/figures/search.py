@@ -29,7 +29,7 @@ def _plot(states: Sequence[StudyState], name: str, *, is_log: bool) -> Figure | 
         state, points = study.content
         name, colour = study.key[0] or "proposals", study.colour
         best = [(x, y) for x, y, number in points if number in state.best()]
-        marks.append(trial_dots(*zip(*best, strict=True), name, colour, size=11, symbol="ring"))
+        marks.append(trial_dots([x for x, _ in best], [y for _, y in best], name, colour, size=11, symbol="ring"))
         x, y, _ = zip(*sorted(points), strict=True)
         marks.append(trial_dots(x, y, name, colour, size=5, is_named=len(studies) > 1))
     axes = Axis(title=shorten(name), is_log=is_log), Axis(title=shorten(objective), is_log=y_log)

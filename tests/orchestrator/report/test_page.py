@@ -90,7 +90,10 @@ def test_metrics_without_groups_share_a_table() -> None:
         "NC3",
         "Objective gap",
     ]
-    assert render_report(four_groups()).count("<table class=groups>") == 4
+    page = render_report(four_groups())
+    assert page.count("<table class=groups>") == 4
+    keys = re.findall(r"<tr style='--c:var\(--ramp-\d\)' class=first><td class='key '>(.*?)</td>", page)
+    assert keys == ["0.001", "0.002", "0.005", "0.01"] * 4, "in the colours of the figures"
 
 
 @pytest.mark.slow
