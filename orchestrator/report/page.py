@@ -83,7 +83,7 @@ def render_report(data: ReportData) -> str:
         _folded("Metrics", "definitions", _definitions(data)),
         _folded("Reproduction", "sweep file, commands, versions", _reproduction(data)),
     ]
-    explorer = escape(next_call("report", data.name, data.store, "--interactive"))
+    explorer = escape(shorten(next_call("report", data.name, data.store, "--interactive"), MAX_NAME))
     note = f"<p class=note>To filter and zoom: <code>{explorer}</code>, or <code>depthrate serve</code>.</p>"
     return _page(data.name, "\n".join([_head(data), _summary(data), *sections, note, *folded]))
 
