@@ -136,7 +136,7 @@ def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: P
     assert answer("status", "tiny", "--store", store)[0]["ok"] == 4, "running again redoes them"
 
 
-SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "scipy", "pandas"}
+SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "matplotlib", "optuna", "scipy", "pandas"}
 
 
 @pytest.mark.parametrize(
