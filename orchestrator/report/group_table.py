@@ -36,7 +36,9 @@ def group_table(curves: Sequence[FittedCurve], colours: Mapping[str, str]) -> st
     by, xs = list(curves[0].by), unique(x_text(curve.x) for curve in curves)
     names = by or ["metric", "x"][: min(len(xs), 2)]
     heads = [f"<th>{escape(shorten(name))}</th>" for name in names]
-    heads += [f"<th class=spare>{strip.axis()}</th><th>exponent a [95 %]</th><th class='number spare'>R²</th>"]
+    heads += [
+        f"<th class=spare>{strip.axis()}</th><th class=nowrap>exponent a [95 %]</th><th class='number spare'>R²</th>"
+    ]
     heads += ["<th class=spare>preferred model</th><th>adequate</th><th class='number spare'>trials</th>"]
     rows, previous = [], None
     for curve in curves:

@@ -9,6 +9,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.tasks.fits.rate_fit import RateFit
 
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MAX_LABEL = 40
 """Maximum number of characters of a user's string in a legend. Longer strings would push the axes aside."""
 MAX_NAME = 300
@@ -117,8 +118,12 @@ def p_text(p: float | None) -> str:
 
 
 def escape(value: object) -> str:
-    """Escape for HTML. Lone surrogates become question marks, since files cannot contain them."""
-    return html.escape(str(value).encode("utf-8", "replace").decode())
+    """Escape for HTML. Lone surrogates become question marks, since files cannot contain them.
+
+    Marks that change the direction of text are shown as codes, since they would reverse the rest of a sentence.
+    """
+    text = _DIRECTIONS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", str(value))
+    return html.escape(text.encode("utf-8", "replace").decode())
 
 
 def shorten(text: str, limit: int = MAX_LABEL) -> str:
