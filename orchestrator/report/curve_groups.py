@@ -73,25 +73,22 @@ def split_facets(
     for key, content in groups:
         facets.setdefault(tuple(key[place] for place in by), []).append((key, content))
     selected = {title: spread(facets[title], MAX_LINES) for title in spread(list(facets), MAX_FACETS)}
-    within = [
-        place
-        for place in range(len(names))
-        if place not in by and len({key[place] for part in selected.values() for key, _ in part}) > 1
-    ]
-    values = unique(tuple(key[place] for place in within) for part in selected.values() for key, _ in part)
-    is_common = len(values) <= MAX_LINES
+    keys = [key for part in selected.values() for key, _ in part]
+    within = [place for place in varying_places(keys) if place not in by]
+
+    def name_of(key: tuple[str, ...]) -> str:
+        return setting_text([names[place] for place in within], [key[place] for place in within])
+
+    common = unique(tuple(key[place] for place in within) for key in keys)
     result = []
     for title, part in selected.items():
-        lines = values if is_common else [tuple(key[place] for place in within) for key, _ in part]
+        lines = common if len(common) <= MAX_LINES else [tuple(key[place] for place in within) for key, _ in part]
         colours = dict(zip(lines, colours_of([", ".join(line) for line in lines]), strict=True))
-        lines_names = [names[place] for place in within]
-        shown = []
-        for key, content in part:
-            line = tuple(key[place] for place in within)
-            shown.append(Group(key, setting_text(lines_names, line), colours[line], content))
+        shown = [
+            Group(key, name_of(key), colours[tuple(key[place] for place in within)], content) for key, content in part
+        ]
         result.append((setting_text([names[place] for place in by], title), shown))
-    num_shown = sum(len(part) for part in selected.values())
-    return result, omission_notes(num_shown, len(groups), noun=noun)
+    return result, omission_notes(len(keys), len(groups), noun=noun)
 
 
 def _facet_parameters(keys: Sequence[tuple[str, ...]]) -> tuple[int, ...]:

@@ -100,7 +100,6 @@ def read_report(
         panels=checked.task.panels,
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
-        attempts=records,
         cost=compute_cost(records, (row for batch in commits for row in batch.to_pylist()), time.time()),
         search=search,
         figures=figures,

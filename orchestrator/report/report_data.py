@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,6 @@ from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.search.search_view import SearchView
-from depthrate.storage.attempts.records import Record
 from depthrate.sweeps.spec import FigureRequest
 from depthrate.tasks.metric import Metric, Per
 from depthrate.tasks.panel import Panel
@@ -81,8 +80,6 @@ class ReportData:
     """
     cost: SweepCost = field(default_factory=SweepCost)
     """Cost of the sweep's attempts, including failed attempts."""
-    attempts: Sequence[Record] = ()
-    """Records of its attempts."""
     search: SearchView | None = None
     figures: list[FigureContent] = field(default_factory=list)
     """Figures that the sweep requests under `figures:`."""

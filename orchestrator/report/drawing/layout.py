@@ -1,9 +1,11 @@
 """Draw a figure's marks, ticks and texts with a pen, in pixels with y downwards. The page and files have the same layout."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -23,43 +25,18 @@ from depthrate.orchestrator.report.figure import (
 )
 from depthrate.orchestrator.report.text import minus_signs
 
+if TYPE_CHECKING:
+    from depthrate.orchestrator.report.drawing.matplotlib_pen import MatplotlibPen
+    from depthrate.orchestrator.report.drawing.svg import SvgPen
+
+    Pen: TypeAlias = SvgPen | MatplotlibPen
+
 MAX_END_NAME = 18
 """Maximum number of characters of a name at a line's end. With longer names the figure has a legend."""
 _NARROW = set("ijltfI.,:;|'![]() ")
 _WIDE = set("mwMW—%")
 _COLOUR_BAR = 10.0
 """Width of a colour bar."""
-
-
-class Pen(Protocol):
-    """Output of a layout. Colours are names of the style's colours, or hexadecimal."""
-
-    def lines(
-        self, parts: Iterable[np.ndarray], colour: str, width: float, dash: str = "", opacity: float = 1.0
-    ) -> None:
-        """Draw lines through arrays of points (x, y)."""
-
-    def area(self, points: np.ndarray, colour: str, opacity: float) -> None:
-        """Fill a polygon."""
-
-    def spots(self, points: np.ndarray, colour: str, size: float, symbol: str, opacity: float = 1.0) -> None:
-        """Draw dots, rings or triangles."""
-
-    def image(self, pixels_YXC: np.ndarray, x: float, y: float, width: float, height: float) -> None:
-        """Stretch RGB pixels over a box."""
-
-    def text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        size: float,
-        colour: str = "ink",
-        anchor: str = "start",
-        *,
-        is_bold: bool = False,
-    ) -> None:
-        """Write a text with its baseline at y. The anchor is start, middle or end."""
 
 
 def text_width(text: str, size: float) -> float:
@@ -87,7 +64,7 @@ def _has_end_names(figure: Figure) -> bool:
     return is_distinct and not has_labels and all(m.width and len(m.name) <= MAX_END_NAME for m in named)
 
 
-def layouts(figure: Figure, style: FigureStyle, width: float) -> list["FacetLayout"]:
+def layouts(figure: Figure, style: FigureStyle, width: float) -> list[FacetLayout]:
     """Return the layout of each facet, of this width."""
     has_names = _has_end_names(figure)
     result = []

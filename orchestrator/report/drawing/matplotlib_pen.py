@@ -21,7 +21,7 @@ ALIGNMENTS = {"start": "left", "middle": "center", "end": "right"}
 
 
 class MatplotlibPen:
-    """A pen that draws on one axes object of the figure's size, in points."""
+    """A pen like `SvgPen` that draws on one axes object of the figure's size, in points."""
 
     def __init__(self, style: FigureStyle) -> None:
         fonts = {"font.family": ["STIXGeneral", "DejaVu Serif"] if style.is_paper else ["DejaVu Sans"]}
@@ -53,15 +53,18 @@ class MatplotlibPen:
     def lines(
         self, parts: Iterable[np.ndarray], colour: str, width: float, dash: str = "", opacity: float = 1.0
     ) -> None:
+        """Draw lines through arrays of points."""
         dashes = [length * self._style.scale / width for length in DASHES[dash]]
         for points in parts:
             options: dict[str, Any] = self._looks(colour, opacity) | {"linestyle": (0, dashes) if dashes else "-"}
             self._axes.plot(*(points + self._origin).T, linewidth=width, solid_capstyle="butt", **options)
 
     def area(self, points: np.ndarray, colour: str, opacity: float) -> None:
+        """Fill a polygon."""
         self._axes.fill(*(points + self._origin).T, linewidth=0, **self._looks(colour, opacity))
 
     def spots(self, points: np.ndarray, colour: str, size: float, symbol: str, opacity: float = 1.0) -> None:
+        """Draw dots, rings or triangles."""
         options = self._looks(colour, opacity) | {"marker": MARKERS[symbol], "markersize": size, "linestyle": "none"}
         if symbol == "dot":
             options |= {"markeredgewidth": 0}
@@ -71,6 +74,7 @@ class MatplotlibPen:
         self._axes.plot(*(points + self._origin).T, **options)
 
     def image(self, pixels_YXC: np.ndarray, x: float, y: float, width: float, height: float) -> None:
+        """Stretch pixels over a box."""
         left, top = self._origin[0] + x, self._origin[1] + y
         box = (left, left + width, top + height, top)
         self._axes.imshow(pixels_YXC, extent=box, interpolation="nearest", zorder=self._order())
@@ -86,6 +90,7 @@ class MatplotlibPen:
         *,
         is_bold: bool = False,
     ) -> None:
+        """Write a text with its baseline at y."""
         options = self._looks(colour, 1.0) | {"ha": ALIGNMENTS[anchor], "weight": "bold" if is_bold else "normal"}
         with rc_context(self._settings):
             left, top = self._origin

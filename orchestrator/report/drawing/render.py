@@ -37,8 +37,8 @@ def figure_html(figure: Figure, number: int | None = None) -> str:
 def _legend_html(figure: Figure) -> str:
     entries = [f"<li>{escape(figure.legend_title)}</li>"] if figure.legend_title else []
     for key in legend_keys(figure):
-        width = draw_key(pen := SvgPen(PAGE), key, PAGE, 0, 12)
-        entries.append(f"<li>{pen.element(width, 16, '')}{escape(key.name)}</li>")
+        width = draw_key(pen := SvgPen(PAGE), key, PAGE, 0, 10)
+        entries.append(f"<li>{pen.element(width, 12, '')}{escape(key.name)}</li>")
     return f'<ul class="legend">{"".join(entries)}</ul>' if entries else ""
 
 

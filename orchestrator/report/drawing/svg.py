@@ -17,7 +17,7 @@ SERIF = "STIXGeneral, 'STIX Two Text', 'Times New Roman', Times, 'Liberation Ser
 
 
 class SvgPen:
-    """A pen that writes elements."""
+    """A pen that writes elements. Colours are names of the style's colours, or hexadecimal."""
 
     def __init__(self, style: FigureStyle) -> None:
         self._style = style
@@ -47,15 +47,18 @@ class SvgPen:
     def lines(
         self, parts: Iterable[np.ndarray], colour: str, width: float, dash: str = "", opacity: float = 1.0
     ) -> None:
+        """Draw lines through arrays of points (x, y)."""
         dashes = " ".join(_number(self._style.scale * length) for length in DASHES[dash])
         path = "".join(map(_polyline, parts))
         looks = f"fill:none;stroke:{self._colour(colour)};stroke-width:{_number(width)}"
         self._add_path(path, looks + (f";stroke-dasharray:{dashes}" if dashes else ""), opacity)
 
     def area(self, points: np.ndarray, colour: str, opacity: float) -> None:
+        """Fill a polygon."""
         self._add_path(f"{_polyline(points)}z" if len(points) else "", f"fill:{self._colour(colour)}", opacity)
 
     def spots(self, points: np.ndarray, colour: str, size: float, symbol: str, opacity: float = 1.0) -> None:
+        """Draw dots, rings or triangles."""
         paint, scale = self._colour(colour), self._style.scale
         if symbol in ("up", "down"):
             half, height = size / 2, size if symbol == "up" else -size
@@ -73,6 +76,7 @@ class SvgPen:
             self._add_path(path, looks, opacity)
 
     def image(self, pixels_YXC: np.ndarray, x: float, y: float, width: float, height: float) -> None:
+        """Stretch RGB pixels over a box."""
         box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
         data = base64.b64encode(_png(pixels_YXC)).decode()
         looks = 'preserveAspectRatio="none" style="image-rendering:pixelated"'
@@ -89,6 +93,7 @@ class SvgPen:
         *,
         is_bold: bool = False,
     ) -> None:
+        """Write a text with its baseline at y. The anchor is start, middle or end."""
         if text:
             looks = f"fill:{self._colour(colour)};font-size:{_number(size)}px{';font-weight:600' if is_bold else ''}"
             place = f'x="{_number(x)}" y="{_number(y)}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
