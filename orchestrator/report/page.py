@@ -39,7 +39,6 @@ from depthrate.orchestrator.report.text import (
     value_text,
 )
 from depthrate.orchestrator.report.trial_tables import (
-    attempt_list,
     cost_tables,
     failure_table,
     left_out_table,
@@ -210,7 +209,7 @@ def _trials(data: ReportData) -> str:
         sentences.append(f"First commit {committed[0]}, last {committed[-1]}.")
     states = f"<p>{pills}</p><p>{escape(shorten(' '.join(sentences), MAX_NAME))}</p>"
     cost = f"<h3>Cost</h3>{cost_tables(data.cost)}" if data.cost.devices else ""
-    return f"{states}{failure_table(data)}{cost}<h3>Trials</h3>{trial_table(data)}{attempt_list(data)}"
+    return f"{states}{failure_table(data)}{cost}<h3>Trials</h3>{trial_table(data)}"
 
 
 def _definitions(data: ReportData) -> str:

@@ -1,7 +1,6 @@
-"""Render the tables of trials, excluded trials, failures, attempts, cost and searches."""
+"""Render the tables of trials, excluded trials, failures, cost and searches."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,9 @@ from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cel
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
-    duration_text,
     escape,
     group_phrase,
     group_text,
-    is_finite,
     is_null,
     number_text,
     shorten,
@@ -180,27 +177,6 @@ def _links(trial_ids: Sequence[str], names: Mapping[str, str]) -> str:
         for trial_id in trial_ids[:MAX_IDS]
     )
     return links + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
-
-
-def attempt_list(data: ReportData) -> str:
-    """Return a line per attempt, latest first. Empty without attempts."""
-    records = sorted(data.attempts, key=lambda record: -record["started_at"])
-    items = "".join(f"<li>{escape(_attempt_text(record))}</li>" for record in records[:MAX_TABLE_ROWS])
-    return f"<h3>Attempts</h3><ul>{items}</ul>" if items else ""
-
-
-def _attempt_text(record: Mapping[str, Any]) -> str:
-    started = datetime.fromtimestamp(record["started_at"], UTC)
-    ended = record.get("ended_at") or record.get("heartbeat_at")
-    duration = f", {duration_text(ended - record['started_at'])}" if is_finite(ended) else ""
-    places = [f"on {record['host']}"] if record.get("host") else []
-    places += [f"({record['device']})"] if record.get("device") else []
-    places += [f"job {record['job_id']}"] if record.get("job_id") else []
-    pack = f", a pack of {len(record['trial_ids'])}" if len(record["trial_ids"]) > 1 else ""
-    error = f": {shorten(str(record['error']), MAX_ERROR)}" if record.get("error") else ""
-    location = f" {' '.join(places)}" if places else ""
-    time = f"started {started:%Y-%m-%d %H:%M:%S} UTC{duration}"
-    return f"{record['attempt_id']} {record['state']}{location}, {time}{pack}{error}"
 
 
 def failure_table(data: ReportData) -> str:

@@ -81,9 +81,13 @@ def _even_ticks(low: float, high: float, num: int) -> tuple[list[float], int]:
     """Return evenly spaced round numbers and the number of their decimals."""
     rough = (high - low) / max(num, 2)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(lead * power for lead in (1, 2, 5, 10) if lead * power >= rough * 0.999)
+    steps = [lead * power for lead in (0.5, 1, 2, 5, 10) if lead * power < 2.5 * rough]
+    for step in reversed(steps):
+        indices = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        if len(indices) >= MIN_TICKS:
+            break
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)], decimals
+    return [index * step for index in indices], decimals
 
 
 def _text(value: float, decimals: int | None, *, is_log: bool) -> str:
