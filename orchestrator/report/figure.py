@@ -22,8 +22,6 @@ MAX_LINES = 8
 MAX_FACETS = 9
 MAX_POINTS = 3000
 """Maximum number of dots in one figure."""
-MAX_NUMBERED_COLUMNS = 8
-"""Maximum number of columns of a heat map with numbers in its cells."""
 DASHES = ("dash", "dot", "dashdot")
 """Dash styles of different reference lines."""
 LOG_FACTOR = 8
@@ -75,6 +73,7 @@ class HeatMap:
     high: float
     is_diverging: bool = False
     has_numbers: bool = True
+    """Whether the cells show their values, if all of them fit."""
 
 
 @dataclass(frozen=True, kw_only=True)

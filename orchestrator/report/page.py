@@ -5,6 +5,7 @@ The first screen has the rates. All other sections are folded. Users' text (swee
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
@@ -96,8 +97,8 @@ def _head(data: ReportData) -> str:
     """Return the name, the trials and their parameters, and a warning about unreadable data."""
     names = sorted(varying_names(data.trials, data.parameters), key=lambda name: name == "seed")
     ranges = ", ".join(_range_text(name, data.trials[name]) for name in names)
-    counts = data.trials["state"].value_counts() if len(data.trials) else {}
-    states = [f"{counts[state]} {state}" for state in TRIAL_STATE_ORDER if state != "ok" and state in counts]
+    counts = Counter(data.trials["state"] if len(data.trials) else ())
+    states = [f"{counts[state]} {state}" for state in TRIAL_STATE_ORDER if state != "ok" and counts[state]]
     sentences = [f"Report of {counted(len(data.trials), 'trial')}{f': {ranges}' if ranges else ''}."]
     sentences += [f"{', '.join(states)}."] if states else []
     head = f"<h1>{escape(shorten(data.name, MAX_NAME))}</h1>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from depthrate.orchestrator.report.drawing.scale import Scale, padded, ticks
 from depthrate.orchestrator.report.drawing.style import DIVERGING, SEQUENTIAL, FigureStyle
 from depthrate.orchestrator.report.figure import (
-    MAX_NUMBERED_COLUMNS,
     Axis,
     EndLabel,
     Facet,
@@ -35,6 +35,8 @@ MAX_END_NAME = 18
 """Maximum number of characters of a name at a line's end. With longer names the figure has a legend."""
 _NARROW = set("ijltfI.,:;|'![]() ")
 _WIDE = set("mwMW—%")
+MAX_LABEL_SHARE = 0.4
+"""Maximum width of a label at a line's end, as a share of the facet."""
 _COLOUR_BAR = 10.0
 """Width of a colour bar."""
 
@@ -43,6 +45,12 @@ def text_width(text: str, size: float) -> float:
     """Estimate the width of a text in a wide sans-serif font."""
     units = sum(0.36 if c in _NARROW else 0.95 if c in _WIDE else 0.7 if c.isupper() else 0.61 for c in text)
     return size * units
+
+
+def _fitted(text: str, size: float, width: float) -> str:
+    """Cut a text to a width."""
+    needed = text_width(text, size)
+    return text if needed <= width else f"{text[: max(1, int(len(text) * width / needed) - 1)]}…"
 
 
 def legend_keys(figure: Figure) -> list[Key]:
@@ -104,23 +112,28 @@ class FacetLayout:
         y_ends: tuple[float, float],
         labels: Sequence[EndLabel],
     ) -> None:
-        self._style, self._facet, self._labels, self._width = style, facet, labels, width
+        self._style, self._facet, self._width = style, facet, width
         size = style.text
+        longest = MAX_LABEL_SHARE * width
+        self._labels = [
+            replace(label, text=_fitted(label.text, size, longest), detail=_fitted(label.detail, size, longest))
+            for label in labels
+        ]
         self._small = size - 1
         self.height = style.facet_height(width)
         heat = next((mark for mark in facet.marks if isinstance(mark, HeatMap)), None)
         top = size * (0.9 + 1.4 * bool(facet.title) + 1.4 * bool(facet.y.title or (heat and heat.label)))
         bottom = self.height - size * 3.1
-        self._y_ticks = ticks(facet.y, *y_ends, num=round((bottom - top) / (4 * size)))
-        left = max((text_width(text, self._small) for _, text in self._y_ticks), default=0.0) + 0.9 * size
         self._right = width - self._right_margin(heat)
-        if facet.is_square and heat is not None:
-            rows, columns = heat.values.shape
+        if facet.is_square and heat is None:
+            x_ends, y_ends = _equal_units(x_ends, y_ends, 0.85 * self._right, bottom - top)
+        self._y_ticks = ticks(facet.y, *y_ends)
+        left = max((text_width(text, self._small) for _, text in self._y_ticks), default=0.0) + 0.9 * size
+        if facet.is_square:
+            rows, columns = (y_ends[1] - y_ends[0], x_ends[1] - x_ends[0]) if heat is None else heat.values.shape
             side = min((bottom - top) / rows, (self._right - left) / columns)
             bottom, self._right = top + side * rows, left + side * columns
             self.height = bottom + size * 3.1
-        elif facet.is_square:
-            x_ends, y_ends = _equal_units(x_ends, y_ends, self._right - left, bottom - top)
         self._top, self._bottom, self._left = top, bottom, left
         self._x = Scale(*x_ends, left, self._right, facet.x.is_log)
         self._y = Scale(*y_ends, bottom, top, facet.y.is_log)
@@ -142,7 +155,7 @@ class FacetLayout:
 
     def _draw_axes(self, pen: Pen) -> None:
         size, small, facet = self._style.text, self._small, self._facet
-        x_ticks = self._separate(ticks(facet.x, self._x.low, self._x.high, num=5))
+        x_ticks = self._separate(ticks(facet.x, self._x.low, self._x.high))
         x_places = self._x([value for value, _ in x_ticks])
         y_places = self._y([value for value, _ in self._y_ticks])
         frame = [(self._left, self._top), (self._left, self._bottom), (self._right, self._bottom)]
@@ -154,13 +167,15 @@ class FacetLayout:
             pen.text(x, self._bottom + 1.35 * size, text, small, "muted", "middle")
         for y, (_, text) in zip(y_places, self._y_ticks, strict=True):
             pen.text(self._left - 3 - 0.3 * size, y + 0.35 * small, text, small, "muted", "end")
-        pen.text(self._right, self._bottom + 2.6 * size, facet.x.title, small, "muted", "end")
+        pen.text(
+            self._right, self._bottom + 2.6 * size, _fitted(facet.x.title, small, self._right), small, "muted", "end"
+        )
         above = self._top - 0.7 * size
         if facet.y.title:
-            pen.text(0, above, facet.y.title, small, "muted")
+            pen.text(0, above, _fitted(facet.y.title, small, self._width), small, "muted")
             above -= 1.4 * size
         if facet.title:
-            pen.text(0, above, facet.title, size, is_bold=True)
+            pen.text(0, above, _fitted(facet.title, size, self._width), size, is_bold=True)
 
     def _separate(self, x_ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
         """Return the ticks whose texts do not touch the previous one."""
@@ -201,12 +216,13 @@ class FacetLayout:
         shares = np.clip((mark.values - mark.low) / span if span else np.full(mark.values.shape, 0.5), 0, 1)
         pixels, height = _coloured(shares, colours), self._bottom - self._top
         pen.image(pixels, self._left, self._top, self._right - self._left, height)
-        if mark.has_numbers and mark.values.shape[1] <= MAX_NUMBERED_COLUMNS:
+        cell, texts = (self._right - self._left) / mark.values.shape[1], np.vectorize(_number)(mark.values)
+        if mark.has_numbers and max(text_width(text, small) for text in texts.flat) < cell:
             luminance = pixels @ np.array([0.299, 0.587, 0.114])
-            for (row, column), value in np.ndenumerate(mark.values):
+            for (row, column), text in np.ndenumerate(texts):
                 x, y = float(self._x([column])[0]), float(self._y([row])[0])
                 colour = "#ffffff" if luminance[row, column] < 140 else "#1b1c1f"
-                pen.text(x, y + 0.35 * small, _number(value) if np.isfinite(value) else "", small, colour, "middle")
+                pen.text(x, y + 0.35 * small, text, small, colour, "middle")
         x, width = self._right + 0.7 * size, _COLOUR_BAR * self._style.scale
         pen.image(_coloured(np.linspace(1, 0, 64)[:, None], colours), x, self._top, width, height)
         for value, y in ((mark.high, self._top + small), (mark.low, self._bottom)):
@@ -297,4 +313,4 @@ def _coloured(shares_YX: np.ndarray, colours: Sequence[str]) -> np.ndarray:
 
 
 def _number(value: float) -> str:
-    return minus_signs(f"{value:.3g}")
+    return minus_signs(f"{value:.3g}") if np.isfinite(value) else ""

@@ -61,11 +61,11 @@ DODGE = 0.02
 
 def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
     """Plot each metric against x on log axes, one line per group, and the exponents of the groups."""
-    requests: dict[tuple[str, str], list[FittedCurve]] = {}
+    requests: dict[tuple[str, str, tuple[str, ...]], list[FittedCurve]] = {}
     for curve in curves:
-        requests.setdefault((curve_label(curve), curve.x), []).append(curve)
+        requests.setdefault((curve_label(curve), curve.x, tuple(curve.by)), []).append(curve)
     figures: list[Figure | None] = []
-    for (label, x), part in requests.items():
+    for (label, x, _), part in requests.items():
         ordered = sorted(part, key=lambda curve: sort_key(tuple(curve.by.values())))
         figures += [plot(label, minus_signs(shorten(x)), ordered) for plot in (_fit_plot, _exponent_plot)]
     return [figure for figure in figures if figure is not None]

@@ -220,7 +220,8 @@ def test_nine_groups_have_three_facets_and_their_exponents() -> None:
     groups = [(width, decay) for width in (32, 64, 128) for decay in (0.001, 0.003, 0.01)]
     by = {"width": [width for width, _ in groups], "weight_decay": [decay for _, decay in groups]}
     curves = [curve for curve in make_data(by=by).fits if curve.metric == "nc1"]
-    rates, exponents = rate_plots(curves)
+    rates, exponents, ungrouped = rate_plots([*curves, replace(curves[0], by={})])
+    assert rates.title == ungrouped.title and len(ungrouped.facets) == 1, "another fit request"
     assert [facet.title for facet in rates.facets] == ["width 32", "width 64", "width 128"]
     colours = [{mark.colour for mark in facet.marks} for facet in rates.facets]
     assert [key.name for key in rates.keys] == [f"weight_decay {decay}" for decay in (0.001, 0.003, 0.01)]
