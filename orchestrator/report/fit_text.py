@@ -36,10 +36,10 @@ MAX_GROUPS_NAMED = 4
 
 
 def fit_requests(curves: Sequence[FittedCurve]) -> list[list[FittedCurve]]:
-    """Return the curves of each metric over one x, in order."""
-    requests: dict[tuple[str, str], list[FittedCurve]] = {}
+    """Return the curves of each metric over one x by the same parameters, in order."""
+    requests: dict[tuple[str, ...], list[FittedCurve]] = {}
     for curve in curves:
-        requests.setdefault((curve_label(curve), curve.x), []).append(curve)
+        requests.setdefault((curve_label(curve), curve.x, *curve.by), []).append(curve)
     return list(requests.values())
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted
@@ -31,7 +30,6 @@ from depthrate.orchestrator.report.group_table import group_table
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
 from depthrate.orchestrator.report.text import (
     MAX_NAME,
-    curve_label,
     duration_text,
     escape,
     is_number,
@@ -140,11 +138,11 @@ def _last_values(data: ReportData, metric: Metric) -> str:
 
 def _rates(data: ReportData, section: ReportSection, numbers: Iterator[int]) -> str:
     """Return a table and figures per metric with groups, and one table for all metrics without groups."""
-    tables: dict[str, list[FittedCurve]] = {}
-    for curves in fit_requests(data.fits):
-        tables.setdefault(f"{curve_label(curves[0])}|{curves[0].x}" if curves[0].by else "", []).extend(curves)
+    requests = fit_requests(data.fits)
+    alone = [curve for curves in requests for curve in curves if not curve.by]
+    tables = [*([alone] if alone else []), *(curves for curves in requests if curves[0].by)]
     parts = []
-    for curves in tables.values():
+    for curves in tables:
         plots = rate_plots(curves)
         panels, exponents = (plots[:1], plots[1:]) if curves[0].by else (plots, [])
         colours = {key.name: key.colour for plot in panels for key in plot.keys}

@@ -27,11 +27,11 @@ def _plot(states: Sequence[StudyState], name: str, *, is_log: bool) -> Figure | 
     marks: list[Mark] = []
     for study in studies:
         state, points = study.content
-        name, colour = study.key[0] or "proposals", study.colour
+        label, colour = study.key[0] or "proposals", study.colour
         best = [(x, y) for x, y, number in points if number in state.best()]
-        marks.append(trial_dots([x for x, _ in best], [y for _, y in best], name, colour, size=11, symbol="ring"))
+        marks.append(trial_dots([x for x, _ in best], [y for _, y in best], label, colour, size=11, symbol="ring"))
         x, y, _ = zip(*sorted(points), strict=True)
-        marks.append(trial_dots(x, y, name, colour, size=5, is_named=len(studies) > 1))
+        marks.append(trial_dots(x, y, label, colour, size=5, is_named=len(studies) > 1))
     axes = Axis(title=shorten(name), is_log=is_log), Axis(title=shorten(objective), is_log=y_log)
     notes = ["Dots: proposals. Rings: best of each study.", *omissions]
     facet = Facet(title=title, x=axes[0], y=axes[1], marks=marks)
