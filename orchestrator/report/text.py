@@ -49,11 +49,6 @@ def group_text(by: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {shorten(value_text(value))}" for name, value in by.items())
 
 
-def group_values(by: dict[str, Any]) -> str:
-    """Name a group by its values, without the parameters' names."""
-    return ", ".join(map(value_text, by.values()))
-
-
 def group_phrase(by: dict[str, Any]) -> str:
     """Name a group in a sentence, as in `width 64, weight_decay 0.005`. Long values are cut."""
     return ", ".join(f"{shorten(name)} {shorten(value_text(value))}" for name, value in by.items())
