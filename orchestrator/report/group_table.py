@@ -1,11 +1,17 @@
 """Render the table of rates: one row per group, with the interval of each exponent drawn and printed."""
 
-import math
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, inadequacy, preferred_models
 from depthrate.orchestrator.report.curve_groups import unique
+from depthrate.orchestrator.report.drawing.scale import Scale, padded, ticks
+from depthrate.orchestrator.report.drawing.style import PAGE
+from depthrate.orchestrator.report.drawing.svg import SvgPen
+from depthrate.orchestrator.report.figure import Axis
+from depthrate.orchestrator.report.figures.metric_against_x import HALF
 from depthrate.orchestrator.report.fit_text import inadequacy_text
 from depthrate.orchestrator.report.text import (
     curve_label,
@@ -21,7 +27,7 @@ from depthrate.orchestrator.report.text import (
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
 
-STRIP_WIDTH, STRIP_HEIGHT, STRIP_MARGIN = 150, 24, 10
+STRIP_WIDTH, STRIP_HEIGHT = 150, 24
 
 
 def group_table(curves: Sequence[FittedCurve], colours: Mapping[str, str]) -> str:
@@ -32,12 +38,12 @@ def group_table(curves: Sequence[FittedCurve], colours: Mapping[str, str]) -> st
     Args:
         colours: Colours in the figure, by the groups' names, such as `width 64`.
     """
-    strip = _Strip([power for curve in curves if (power := adequate_power(curve))])
+    scale = _strip_scale([power for curve in curves if (power := adequate_power(curve))])
     by, xs = list(curves[0].by), unique(x_text(curve.x) for curve in curves)
     names = by or ["metric", "x"][: min(len(xs), 2)]
     heads = [f"<th>{escape(shorten(name))}</th>" for name in names]
     heads += [
-        f"<th class=spare>{strip.axis()}</th><th class=nowrap>exponent a [95 %]</th><th class='number spare'>R²</th>"
+        f"<th class=spare>{_strip_axis(scale)}</th><th class=nowrap>exponent a [95 %]</th><th class='number spare'>R²</th>"
     ]
     heads += ["<th class=spare>preferred model</th><th>adequate</th><th class='number spare'>trials</th>"]
     rows, previous = [], None
@@ -53,7 +59,7 @@ def group_table(curves: Sequence[FittedCurve], colours: Mapping[str, str]) -> st
         kinds = [f"{'key ' * key}{'again' * (place == 0 and not is_first)}" for place, key in enumerate(keys)]
         cells = [f"<td class='{kind}'>{escape(value)}</td>" for kind, value in zip(kinds, values, strict=True)]
         row = f"<tr style='--c:var(--{colour})'{' class=first' * is_first}>"
-        rows.append(f"{row}{''.join(cells)}{_rate_cells(curve, strip)}</tr>")
+        rows.append(f"{row}{''.join(cells)}{_rate_cells(curve, scale, colour)}</tr>")
     what = f"{curve_label(curves[0])} against" if by else "Power laws over"
     over = unique(curve.draws for curve in curves if curve.draws)
     notes = [f"{what} {' and '.join(xs)}{', by group' if by else ''}."]
@@ -63,7 +69,7 @@ def group_table(curves: Sequence[FittedCurve], colours: Mapping[str, str]) -> st
     return f'<div class="scroll" tabindex="0"><table class=groups>{caption}{body}</table></div>'
 
 
-def _rate_cells(curve: FittedCurve, strip: "_Strip") -> str:
+def _rate_cells(curve: FittedCurve, scale: Scale, colour: str) -> str:
     power, adequate = curve.power, adequate_power(curve)
     models = " or ".join(MODELS[name].words for name in preferred_models(curve).names)
     if adequate is not None:
@@ -77,47 +83,37 @@ def _rate_cells(curve: FittedCurve, strip: "_Strip") -> str:
         exponent, verdict = "<i>no power law</i>", "no" if has_low_r2 else f"no: {inadequacy_text(curve, power)}"
     r2 = three_decimals(power.r2) if power else "—"
     return (
-        f"<td class=spare>{strip.row(adequate)}</td><td>{exponent}</td><td class='number spare'>{r2}</td>"
+        f"<td class=spare>{_strip(scale, adequate, colour)}</td><td>{exponent}</td><td class='number spare'>{r2}</td>"
         f"<td class=spare>{escape(models) or '<i>none</i>'}</td><td>{verdict}</td>"
         f"<td class='number spare'>{len(curve.rows)}</td>"
     )
 
 
-class _Strip:
-    """Drawing of exponents and their intervals on one axis, which includes 0."""
+def _strip_scale(powers: Sequence[RateFit]) -> Scale:
+    """Return an axis with 0, all exponents and their intervals. Intervals much wider than the rest end at its edge."""
+    exponents = [0.0, *(power.exponent for power in powers)]
+    ends = [end for power in powers for end in interval_of(power) or ()]
+    margin = max(max(exponents) - min(exponents), 0.5)
+    lowest, highest = min(exponents) - margin, max(exponents) + margin
+    low, high = padded(np.clip([*exponents, *ends], lowest, highest), is_log=False)
+    return Scale(low, high, 0, STRIP_WIDTH)
 
-    def __init__(self, powers: Sequence[RateFit]):
-        exponents = [0.0, *(power.exponent for power in powers)]
-        ends = [end for power in powers for end in interval_of(power) or ()]
-        margin = max(max(exponents) - min(exponents), 0.5)  # a wider interval ends at the edge
-        low = max(min([*exponents, *ends]), min(exponents) - margin)
-        high = min(max([*exponents, *ends]), max(exponents) + margin)
-        decade = 10.0 ** math.floor(math.log10((high - low or 1.0) / 4))
-        self._step = next(step * decade for step in (1, 2, 5, 10) if step * decade >= (high - low or 1.0) / 4.0001)
-        self._first, self._last = math.floor(low / self._step), max(math.ceil(high / self._step), 1)
 
-    def axis(self) -> str:
-        """Return the axis, for the head of the column."""
-        ticks = [number * self._step for number in range(self._first, self._last + 1)]
-        texts = "".join(f'<text x="{self._x(tick)}" y="12">{signed_text(tick, ".4g")}</text>' for tick in ticks)
-        return self._svg(texts)
+def _strip_axis(scale: Scale) -> str:
+    pen = SvgPen(PAGE)
+    for value, text in ticks(Axis(title=""), scale.low, scale.high):
+        pen.text(float(scale([value])[0]), 12, text, 11, "muted", "middle")
+    return pen.element(STRIP_WIDTH, STRIP_HEIGHT, "")
 
-    def row(self, power: RateFit | None) -> str:
-        """Return a dot at the exponent and a line over its interval, with the value ½ dotted."""
-        middle, content = STRIP_HEIGHT / 2, ""
-        if self._first * self._step < 0.5 < self._last * self._step:
-            content = f'<path class=half d="M{self._x(0.5)},0V{STRIP_HEIGHT}"/>'
-        if power is not None:
-            interval = interval_of(power)
-            line = f'<path d="M{self._x(interval[0])},{middle}H{self._x(interval[1])}"/>' if interval else ""
-            content += f'{line}<circle cx="{self._x(power.exponent)}" cy="{middle}" r="3.6"/>'
-        return self._svg(content)
 
-    def _x(self, value: float) -> str:
-        share = (value / self._step - self._first) / (self._last - self._first)
-        place = STRIP_MARGIN + share * (STRIP_WIDTH - 2 * STRIP_MARGIN)
-        return f"{min(max(place, 0.0), STRIP_WIDTH):.1f}"
-
-    @staticmethod
-    def _svg(content: str) -> str:
-        return f'<svg class=strip viewBox="0 0 {STRIP_WIDTH} {STRIP_HEIGHT}" aria-hidden=true>{content}</svg>'
+def _strip(scale: Scale, power: RateFit | None, colour: str) -> str:
+    """Return a dot at the exponent and a line over its interval, with the value ½ dotted."""
+    pen, middle = SvgPen(PAGE), STRIP_HEIGHT / 2
+    if scale.low < HALF < scale.high:
+        x = float(scale([HALF])[0])
+        pen.lines([np.array([(x, 0), (x, STRIP_HEIGHT)])], "muted", 0.8, "dot")
+    if power is not None:
+        interval = scale(interval_of(power) or ())
+        pen.lines([np.array([(x, middle) for x in interval])] if len(interval) else [], colour, 1.8)
+        pen.spots(np.array([(scale([power.exponent])[0], middle)]), colour, 7, "dot")
+    return pen.element(STRIP_WIDTH, STRIP_HEIGHT, "")

@@ -18,13 +18,14 @@ from depthrate.orchestrator.analysis.preferred_model import curves_with_common_e
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.explorer.page import PALETTE
+from depthrate.orchestrator.monitor.cost import cost_lines
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.curve_groups import unique, value_texts, varying_names
 from depthrate.orchestrator.report.drawing.render import figure_html
 from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.figures.search import search_plots
-from depthrate.orchestrator.report.fit_tables import fit_table, sensitivity_table, support_table
+from depthrate.orchestrator.report.fit_tables import fit_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_requests, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.group_table import group_table
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
@@ -38,7 +39,6 @@ from depthrate.orchestrator.report.text import (
     value_text,
 )
 from depthrate.orchestrator.report.trial_tables import (
-    cost_tables,
     failure_table,
     left_out_table,
     search_table,
@@ -64,9 +64,7 @@ def render_report(data: ReportData) -> str:
     sections = [_rates(data, rates, numbers), _search(data, numbers)]
     folded = [
         _folded("Evidence", "for and against each power law", support_table(data.fits)),
-        _folded("All fits", "all models of each group", fit_table(data.fits) + sensitivity_table(data.fits))
-        if data.fits or data.is_underway
-        else "",
+        _folded("All fits", "all models of each group", fit_table(data.fits)) if data.fits or data.is_underway else "",
         _folded("Excluded and unconverged trials", "with reasons", left_out_table(data)) if data.fits else "",
     ]
     for title, group in itertools.groupby(others, key=lambda section: section.section):
@@ -77,7 +75,7 @@ def render_report(data: ReportData) -> str:
         else:
             folded.append(_folded(title, _titles_text([plot for part in parts for plot in part.plots(data)]), content))
     folded += [
-        _folded("Trials", f"states, cost, failures and values of {counted(len(data.trials), 'trial')}", _trials(data)),
+        _folded("Trials", f"states, hours, failures and values of {counted(len(data.trials), 'trial')}", _trials(data)),
         _folded("Metrics", "definitions", _definitions(data)),
         _folded("Reproduction", "sweep file, commands, versions", _reproduction(data)),
     ]
@@ -201,14 +199,11 @@ def _trials(data: ReportData) -> str:
         median, maximum = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
         hours = number_text(wall_s.sum() / 3600)
         sentences.append(f"Total: {hours} trial-hours. Per trial: median {median}, maximum {maximum}.")
-    if devices := data.cost.devices:
-        hours = ", ".join(f"{number_text(hours.held)} on {kind}" for kind, hours in sorted(devices.items()))
-        sentences.append(f"Allocated device hours: {hours}.{'' if 'cuda' in devices else ' No GPU-hours.'}")
     if committed := sorted(str(time) for time in data.trials["committed_at"].dropna()):
         sentences.append(f"First commit {committed[0]}, last {committed[-1]}.")
     states = f"<p>{pills}</p><p>{escape(shorten(' '.join(sentences), MAX_NAME))}</p>"
-    cost = f"<h3>Cost</h3>{cost_tables(data.cost)}" if data.cost.devices else ""
-    return f"{states}{failure_table(data)}{cost}<h3>Trials</h3>{trial_table(data)}"
+    cost = "\n".join(cost_lines(shorten(data.name), data.cost))
+    return f"{states}{f'<pre>{escape(cost)}</pre>' if cost else ''}{failure_table(data)}{trial_table(data)}"
 
 
 def _definitions(data: ReportData) -> str:

@@ -1,4 +1,4 @@
-"""Render the tables of trials, excluded trials, failures, cost and searches."""
+"""Render the tables of trials, excluded trials, failures and searches."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,6 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, SweepCost, device_hours_unit
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
@@ -25,9 +24,6 @@ from depthrate.orchestrator.report.text import (
 )
 from depthrate.tasks.metric import Metric
 
-HOUR_COLUMNS = {"held": "allocated"} | HOUR_LABELS
-"""Attribute of `Hours` -> heading. Both are in hours."""
-NODE_COLUMNS = ("node", "attempts", "done", "allocated (h)", "wasted (h)", "failures", "last error")
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
@@ -109,53 +105,30 @@ def trial_cell(name: str, value: Any) -> Cell:
 
 def left_out_table(data: ReportData) -> str:
     """Return the excluded and unconverged trials, one line per reason."""
-    reasons: dict[str, dict[frozenset[str], list[FittedCurve]]] = {}
+    reasons: dict[str, tuple[set[str], set[str]]] = {}
     for curve in data.fits:
         for reason, doubtful in _doubts(curve):
-            reasons.setdefault(reason, {}).setdefault(frozenset(doubtful), []).append(curve)
-    for reason, parts in reasons.items():
-        is_whole_curve = [
-            trial_ids == {row["trial_id"] for row in curve.rows}
-            for trial_ids, curves in parts.items()
-            for curve in curves
-        ]
-        if all(is_whole_curve) and len(is_whole_curve) == len(data.fits):  # one line for all groups
-            reasons[reason] = {frozenset().union(*parts): list(data.fits)}
+            metrics, trial_ids = reasons.setdefault(reason, (set(), set()))
+            metrics.add(curve_label(curve))
+            trial_ids.update(doubtful)
     if not reasons:
         return "<p>None. Every committed trial is in its fits and converged.</p>"
-    names = _setting_names(data)
+    names, rows = _setting_names(data), []
     places = {trial_id: place for place, trial_id in enumerate(names)}
-    rows = []
-    for reason, parts in reasons.items():
-        for trial_ids, curves in parts.items():
-            ordered = sorted(trial_ids, key=lambda trial_id: places.get(trial_id, len(names)))
-            links = Cell(f"<div class=long>{_links(ordered, names)}</div>")
-            count = number_cell(str(len(trial_ids)))
-            rows.append([long_cell(reason), text_cell(_curves_text(curves, data.fits)), count, links])
+    for reason, (metrics, trial_ids) in reasons.items():
+        ordered = sorted(trial_ids, key=lambda trial_id: places.get(trial_id, len(names)))
+        links = Cell(f"<div class=long>{_links(ordered, names)}</div>")
+        rows.append([long_cell(reason), text_cell(", ".join(sorted(metrics))), number_cell(str(len(trial_ids))), links])
     return table(*without_empty(["reason", "fits", "trials", "settings"], rows))
 
 
-def _doubts(curve: FittedCurve) -> Iterable[tuple[str, list[str]]]:
-    reasons: dict[str, list[str]] = {}
+def _doubts(curve: FittedCurve) -> Iterable[tuple[str, Iterable[str]]]:
     for point in curve.left_out:
-        reasons.setdefault(str(point["reason"]), []).append(str(point["trial_id"]))
-    yield from reasons.items()
+        yield str(point["reason"]), [str(point["trial_id"])]
     if curve.unconverged:
-        yield f"included, but unconverged: {UNCONVERGED_RULE}", sorted(curve.unconverged)
+        yield f"included, but unconverged: {UNCONVERGED_RULE}", curve.unconverged
     if curve.above:
-        share = f"{max(curve.above.values()):.1%}"
-        yield (
-            f"included, but the objective is above a shallower network's, by up to {share} of its gap",
-            sorted(curve.above),
-        )
-
-
-def _curves_text(curves: Sequence[FittedCurve], fits: Sequence[FittedCurve]) -> str:
-    """Name the curves, without groups if all curves are included."""
-    is_all = len(curves) == len(fits)
-    groups = ["" if is_all else group_text(curve.by) for curve in curves]
-    names = [curve_label(curve) + (f" ({by})" if by else "") for curve, by in zip(curves, groups, strict=True)]
-    return ", ".join(unique(names))
+        yield "included, but the objective is above a shallower network's", curve.above
 
 
 def _setting_names(data: ReportData) -> dict[str, str]:
@@ -191,44 +164,6 @@ def failure_table(data: ReportData) -> str:
         command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
         rows.append([Cell(str(len(part)), is_number=True), long_cell(shorten(error, MAX_ERROR)), Cell(command)])
     return f"<h3>Failures</h3>{table(['trials', 'error', 'logs'], rows)}"
-
-
-def cost_tables(cost: SweepCost) -> str:
-    """Return the allocated hours by device and use, and the failures by node."""
-    rows = [
-        [
-            Cell(escape(device_hours_unit(device))),
-            *(_hours(getattr(hours, kind)) for kind in HOUR_COLUMNS),
-            _share(hours),
-        ]
-        for device, hours in sorted(cost.devices.items())
-    ]
-    content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)
-    failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
-    if failed:
-        content += f"<h3>Failures by node</h3>{table(NODE_COLUMNS, list(map(_node_row, failed)))}"
-    return content
-
-
-def _node_row(node: NodeCost) -> list[Cell]:
-    kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
-    numbers = (number_cell(str(number)) for number in (node.attempts, node.done))
-    hours = _hours(node.hours), _hours(node.wasted_hours)
-    return [
-        Cell(escape(node.node)),
-        *numbers,
-        *hours,
-        Cell(escape(kinds)),
-        long_cell(shorten(node.last_error, MAX_ERROR)),
-    ]
-
-
-def _hours(hours: float) -> Cell:
-    return number_cell(number_text(hours))
-
-
-def _share(hours: Hours) -> Cell:
-    return Cell("" if hours.efficiency is None else f"{hours.efficiency:.0%}", is_number=True)
 
 
 def search_table(columns: list[str], rows: list[list[Any]]) -> str:

@@ -73,10 +73,11 @@ def test_table_of_groups() -> None:
     assert rows[1] == ["32", "0.003", "", "no power law", "0.200", "none", "no", "4"]
     assert rows[2][-2:] == ["no: 3 values of depth, at least 4 needed", "3"]
     assert rows[3][3:5] == ["no fit: 2 points with 1 x", "—"]
-    strips = re.findall("<svg class=strip.*?</svg>", table)
-    assert [words(text) for text in re.findall("<text.*?</text>", strips[0])] == ["0", "0.2", "0.4", "0.6", "0.8"]
-    assert ["circle" in strip for strip in strips[1:]] == [True, False, False, False]
-    assert all("class=half" in strip for strip in strips[1:]), "the axis includes 1/2"
+    strips = re.findall('<svg class="facet".*?</svg>', table)
+    assert [words(text) for text in re.findall("<text.*?</text>", strips[0])] == ["0", "0.2", "0.4", "0.6"]
+    assert ["linecap:round" in strip for strip in strips[1:]] == [True, False, False, False], "a dot at each exponent"
+    assert all("dasharray" in strip for strip in strips[1:]), "the axis includes 1/2"
+    assert ["var(--ramp-3)" in strip for strip in strips[1:]] == [True, False, False, False], "as in the figure"
 
 
 @pytest.mark.slow
