@@ -15,6 +15,7 @@ from depthrate.orchestrator.analysis.preferred_model import (
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.text import (
     curve_label,
+    ends_text,
     escape,
     group_phrase,
     group_text,
@@ -75,9 +76,8 @@ def groups_sentence(curves: Sequence[FittedCurve]) -> str:
 
 
 def _exponent_text(curve: FittedCurve, power: RateFit) -> str:
-    interval = interval_of(power)
-    ends = f" [{', '.join(signed_text(end, '.2f') for end in interval)}]" if interval else ""
-    return f"<strong>{signed_text(power.exponent, '.2f')}</strong>{ends} at {escape(group_phrase(curve.by))}"
+    exponent = f"<strong>{signed_text(power.exponent, '.2f')}</strong>"
+    return f"{exponent} {ends_text(interval_of(power))} at {escape(group_phrase(curve.by))}".replace("  ", " ")
 
 
 def _groups_text(chosen: Sequence[FittedCurve], curves: Sequence[FittedCurve]) -> str:
@@ -132,11 +132,11 @@ def common_sentence(curve: FittedCurve) -> str:
     common = curve.common
     if common is None:
         return ""
-    exponent, low, high = (signed_text(value, ".2f") for value in (common.exponent, common.ci_low, common.ci_high))
+    exponent, ends = signed_text(common.exponent, ".2f"), ends_text((common.ci_low, common.ci_high))
     verdict = "do not share one exponent" if common.p_common < LEVEL else "are compatible with one exponent"
     p = escape(p_text(common.p_common)) if common.p_common < 0.001 else f"= {p_text(common.p_common)}"
     label = escape(curve_label(curve))
-    return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}). Common fit: a = {exponent} [{low}, {high}]."
+    return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}). Common fit: a = {exponent} {ends}."
 
 
 def no_interval_text(power: RateFit) -> str:
@@ -207,7 +207,7 @@ def _interval_text(curve: FittedCurve) -> str:
         return no_interval_text(power)
     over = f" over {escape(curve.draws)}" if curve.draws else ""
     of_a = "" if interval[0] > 0 else " of a"
-    return f"95 % interval{of_a} [{', '.join(signed_text(end, '.2f') for end in interval)}]{over}"
+    return f"95 % interval{of_a} {ends_text(interval)}{over}"
 
 
 def rivals_text(curve: FittedCurve) -> str:
@@ -240,11 +240,11 @@ def bound_text(curve: FittedCurve) -> str:
     if check is None or not curve.is_stationary:
         return ""
     shape = f"{escape(x_text(curve.x))}<sup>{signed_text(-check.exponent, '.2f')}</sup>, up to a factor"
-    ratio, low, high = (signed_text(value, ".2f") for value in (check.ratio, check.ci_low, check.ci_high))
+    ratio, ends = signed_text(check.ratio, ".2f"), ends_text((check.ci_low, check.ci_high))
     verdict = check.verdict
     if verdict == "slower":
         verdict = "<strong>slower than the bound allows</strong>"
-    return f"{shape}. Ratio to the bound: a = {ratio} [{low}, {high}], {verdict}"
+    return f"{shape}. Ratio to the bound: a = {ratio} {ends}, {verdict}"
 
 
 def drift_text(curve: FittedCurve) -> str:
@@ -271,7 +271,7 @@ def range_text(curve: FittedCurve) -> str:
     if len(curve.sensitivity) > 2:
         last = curve.sensitivity[-1]
         ends = (last["ci_low"], last["ci_high"])
-        interval = f" [{', '.join(signed_text(end, '.2f') for end in ends)}]" if all(map(is_finite, ends)) else ""
+        interval = f" {ends_text(ends)}" if all(map(is_finite, ends)) else ""
         parts.append(f"a = {signed_text(last['exponent'], '.2f')}{interval} from {x_text(curve.x)} = {last['x_min']:g}")
     return "; ".join(parts)
 

@@ -15,6 +15,7 @@ from depthrate.orchestrator.report.figures.metric_against_x import HALF
 from depthrate.orchestrator.report.fit_text import inadequacy_text
 from depthrate.orchestrator.report.text import (
     curve_label,
+    ends_text,
     escape,
     group_phrase,
     interval_of,
@@ -73,9 +74,8 @@ def _rate_cells(curve: FittedCurve, scale: Scale, colour: str) -> str:
     power, adequate = curve.power, adequate_power(curve)
     models = " or ".join(MODELS[name].words for name in preferred_models(curve).names)
     if adequate is not None:
-        interval = interval_of(adequate)
-        ends = f" [{', '.join(signed_text(end, '.2f') for end in interval)}]" if interval else ""
-        exponent, verdict = f"<b>{signed_text(adequate.exponent, '.2f')}</b>{ends}", "yes"
+        exponent = f"<b>{signed_text(adequate.exponent, '.2f')}</b> {ends_text(interval_of(adequate))}"
+        verdict = "yes"
     elif power is None:
         exponent, verdict = f"<i>no fit: {escape(curve.note or 'too few points')}</i>", ""
     else:

@@ -6,7 +6,7 @@ The first screen has the rates. All other sections are folded. Users' text (swee
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -93,8 +93,7 @@ def _head(data: ReportData) -> str:
     """Return the name, the trials and their parameters, and a warning about unreadable data."""
     names = sorted(varying_names(data.trials, data.parameters), key=lambda name: name == "seed")
     ranges = ", ".join(_range_text(name, data.trials[name]) for name in names)
-    counts = Counter(data.trials["state"] if len(data.trials) else ())
-    states = [f"{counts[state]} {state}" for state in TRIAL_STATE_ORDER if state != "ok" and counts[state]]
+    states = _states(data, TRIAL_STATE_ORDER[:-1])
     sentences = [f"Report of {counted(len(data.trials), 'trial')}{f': {ranges}' if ranges else ''}."]
     sentences += [f"{', '.join(states)}."] if states else []
     head = f"<h1>{escape(shorten(data.name, MAX_NAME))}</h1>"
@@ -103,6 +102,12 @@ def _head(data: ReportData) -> str:
         items = "".join(f"<li>{escape(shorten(problem, MAX_NAME))}</li>" for problem in data.problems)
         head += f'<div class="warning" role="alert"><strong>Some data could not be read:</strong><ul>{items}</ul></div>'
     return f"<header>{head}</header>"
+
+
+def _states(data: ReportData, states: Iterable[str]) -> list[str]:
+    """Count the trials in some states, as in `3 failed`, without 0."""
+    counts = Counter(data.trials["state"] if len(data.trials) else ())
+    return [f"{counts[state]} {state}" for state in states if counts[state]]
 
 
 def _range_text(name: str, column: "pd.Series[Any]") -> str:
@@ -188,20 +193,17 @@ def _trials(data: ReportData) -> str:
     """Return the trials' states, times, costs, failures and values."""
     if data.trials.empty:
         return "<p>No trials are planned.</p>"
-    counts = data.trials["state"].value_counts()
-    pills = "".join(
-        f'<span class="pill {state}"><b>{counts[state]}</b> {state}</span>'
-        for state in reversed(TRIAL_STATE_ORDER)
-        if state in counts
+    wall_s, sentences = (
+        _finite_values(data.trials, "wall_s"),
+        [f"{', '.join(_states(data, reversed(TRIAL_STATE_ORDER)))}."],
     )
-    wall_s, sentences = _finite_values(data.trials, "wall_s"), []
     if wall_s.size:
         median, maximum = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
         hours = number_text(wall_s.sum() / 3600)
         sentences.append(f"Total: {hours} trial-hours. Per trial: median {median}, maximum {maximum}.")
     if committed := sorted(str(time) for time in data.trials["committed_at"].dropna()):
         sentences.append(f"First commit {committed[0]}, last {committed[-1]}.")
-    states = f"<p>{pills}</p><p>{escape(shorten(' '.join(sentences), MAX_NAME))}</p>"
+    states = f"<p>{escape(shorten(' '.join(sentences), MAX_NAME))}</p>"
     cost = "\n".join(cost_lines(shorten(data.name), data.cost))
     return f"{states}{f'<pre>{escape(cost)}</pre>' if cost else ''}{failure_table(data)}{trial_table(data)}"
 

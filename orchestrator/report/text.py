@@ -27,6 +27,11 @@ def interval_of(fit: RateFit) -> tuple[float, float] | None:
     return (fit.ci_low, fit.ci_high) if is_finite(fit.ci_low) and is_finite(fit.ci_high) else None
 
 
+def ends_text(ends: tuple[float, float] | None) -> str:
+    """Format an interval, as in `[0.41, 0.52]`. Empty without one."""
+    return f"[{', '.join(signed_text(end, '.2f') for end in ends)}]" if ends else ""
+
+
 def x_text(x: str) -> str:
     """Format x as the base of a power, with arithmetic in parentheses and with minus signs."""
     return x if x.isidentifier() else f"({minus_signs(x)})"

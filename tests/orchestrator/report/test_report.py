@@ -277,8 +277,8 @@ def test_table_of_trials_is_cut_and_says_so() -> None:
     page = render_report(replace(data, trials=trials))
     assert "The first 500 trials of 600 are shown." in page
     assert "ValueError: no" in page  # failures come first, wherever they are planned
-    assert "599</b> ok" in page
-    assert "1</b> failed" in page
+    assert "599 ok" in page
+    assert "1 failed" in page
 
 
 def test_each_trial_stands_once_with_its_numbers() -> None:
