@@ -100,10 +100,11 @@ def _strip_scale(powers: Sequence[RateFit]) -> Scale:
 
 
 def _strip_axis(scale: Scale) -> str:
+    """Return the ticks, as the head of the column."""
     pen = SvgPen(PAGE)
     for value, text in ticks(Axis(title=""), scale.low, scale.high):
         pen.text(float(scale([value])[0]), 12, text, 11, "muted", "middle")
-    return pen.element(STRIP_WIDTH, STRIP_HEIGHT, "")
+    return pen.element(STRIP_WIDTH, STRIP_HEIGHT, "exponents, drawn")
 
 
 def _strip(scale: Scale, power: RateFit | None, colour: str) -> str:
