@@ -99,9 +99,7 @@ def report_sweep(sweep_ref: str, url: str | None, page: Path, options: ReportOpt
     if not checked.trials:
         command = next_call("run", sweep_ref, url)
         raise UsageError(f"sweep {checked.sweep.name!r} has no trials yet. Run it: {command}")
-    previous = _title(page)
-    written = write_report(checked, store, ["depthrate", "run", sweep_ref, "--store", store.url], page, options)
-    return written if previous == _title(page) else replace(written, replaced=previous)
+    return write_report(checked, store, ["depthrate", "run", sweep_ref, "--store", store.url], page, options)
 
 
 def write_report(
@@ -112,7 +110,7 @@ def write_report(
     Raises:
         UsageError: A file cannot be written.
     """
-    results = results_of(store, checked.task)
+    results, previous = results_of(store, checked.task), _title(page)
     html, num_figures, latex = "", 0, tuple[Path, ...]()
     if options.interactive:
         html = explorer_page(checked.sweep.name, explore(checked, store, results).packed())
@@ -126,7 +124,12 @@ def write_report(
             num_figures = export_figures(all_plots(data), options.figures, options.figure_style())
         latex = () if options.latex is None else tuple(export_latex(data, options.latex))
     return WrittenReport(
-        len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(checked, store, results.snapshot)
+        len(html.encode()) / 1e6,
+        num_figures,
+        results.problems,
+        latex,
+        mixtures(checked, store, results.snapshot),
+        previous if previous != _title(page) else None,
     )
 
 

@@ -12,7 +12,9 @@ def _read(name: str) -> str:
 
 
 _COMMON, _EXPLORER, _WIDGET = (_read(name) for name in ("common.js", "explorer.js", "widget.js"))
-STYLE, BODY = _read("explorer.css"), _read("explorer.html")
+PALETTE = _read("palette.css")
+"""Colours, type and basic rules, which the report shares."""
+STYLE, BODY = PALETTE + _read("explorer.css"), _read("explorer.html")
 """`BODY` is the content of the page's body, which the script fills in. It has no text of a user."""
 SCRIPT = f"{_COMMON}{_EXPLORER}window.explorer = await explore(document);\n"
 WIDGET = f"{_COMMON}{_EXPLORER}const STYLE = {json.dumps(STYLE)}, BODY = {json.dumps(BODY)};\n{_WIDGET}"

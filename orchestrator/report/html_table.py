@@ -1,9 +1,9 @@
-"""Render tables as HTML. On a narrow screen each row is a paragraph."""
+"""Render tables as HTML. A table wider than the screen scrolls in its box."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from depthrate.orchestrator.report.text import escape
+from depthrate.orchestrator.report.text import escape, shorten
 
 EMPTY = ("", "—", "<div class=long></div>", "<div class=long>—</div>")
 
@@ -14,7 +14,6 @@ class Cell:
 
     content: str
     """HTML."""
-    sort_key: str = ""
     is_number: bool = False
 
 
@@ -42,15 +41,10 @@ def long_cell(text: str) -> Cell:
     return Cell(f"<div class=long>{escape(text)}</div>")
 
 
-def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    ids: Sequence[str] = (),
-) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], ids: Sequence[str] = ()) -> str:
     """Return a table. Headers are aligned like their columns. `ids` are the rows' HTML ids, for links."""
     names = ids or [""] * len(rows)
-    body = "".join(_row(header, row, name=name) for row, name in zip(rows, names, strict=True))
+    body = "".join(_row(row, name) for row, name in zip(rows, names, strict=True))
     return _box(header, rows[0], f"<tbody>{body}</tbody>")
 
 
@@ -58,12 +52,11 @@ def grouped_table(header: Sequence[str], groups: Sequence[Group]) -> str:
     """Return a table in groups, without empty columns."""
     rows = [row for group in groups for row in group.rows]
     filled = filled_columns(header, rows)
-    names = [header[i] for i in filled]
     bodies = []
     for group in groups:
         title = f'<tr class=group><th colspan="{len(filled)}" scope="rowgroup">{group.title}</th></tr>'
-        bodies.append(f"<tbody>{title}{''.join(_row(names, [row[i] for i in filled]) for row in group.rows)}</tbody>")
-    return _box(names, [rows[0][i] for i in filled], "".join(bodies))
+        bodies.append(f"<tbody>{title}{''.join(_row([row[i] for i in filled]) for row in group.rows)}</tbody>")
+    return _box([header[i] for i in filled], [rows[0][i] for i in filled], "".join(bodies))
 
 
 def filled_columns(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[int]:
@@ -79,18 +72,15 @@ def without_empty(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tupl
 
 
 def _box(header: Sequence[str], first: Sequence[Cell], bodies: str) -> str:
-    heads = [f'<th scope="col"{_number_class(cell)}>{escape(n)}</th>' for n, cell in zip(header, first, strict=True)]
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{"".join(heads)}</tr></thead>{bodies}</table></div>'
+    names = zip(header, first, strict=True)
+    heads = "".join(f'<th scope="col"{_number_class(cell)}>{escape(shorten(name))}</th>' for name, cell in names)
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>{bodies}</table></div>'
 
 
-def _row(header: Sequence[str], row: Sequence[Cell], *, name: str = "") -> str:
-    """Return a row. Each cell has its column's name, which a narrow screen shows."""
-    cells = []
-    for label, cell in zip(header, row, strict=True):
-        kind = " class=none" if cell.content in EMPTY else _number_class(cell)
-        cells.append(f'<td{kind} data-label="{escape(label)}">{cell.content}</td>')
+def _row(row: Sequence[Cell], name: str = "") -> str:
+    cells = "".join(f"<td{_number_class(cell)}>{cell.content}</td>" for cell in row)
     identity = f' id="{escape(name)}"' if name else ""
-    return f"<tr{identity}>{''.join(cells)}</tr>"
+    return f"<tr{identity}>{cells}</tr>"
 
 
 def _number_class(cell: Cell) -> str:

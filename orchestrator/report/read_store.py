@@ -52,6 +52,7 @@ def read_report(
     import pandas as pd
 
     sweep, planned, metrics_by_name = checked.sweep, checked.trials, known_measurements(checked.task)
+    results = results.only(planned.ids, sweep.name)  # a trial of several sweeps has a row per sweep
     done = results.sql(_DONE).df().set_index("trial_id").reindex(planned.ids)
     trials = _trial_rows(planned, status, done)
     trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))

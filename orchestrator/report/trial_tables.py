@@ -1,4 +1,4 @@
-"""Render the tables of trials, excluded trials, failures, cost and searches, and the details of a clicked trial."""
+"""Render the tables of trials, excluded trials, failures and searches."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,34 +9,31 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, SweepCost, device_hours_unit
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
     escape,
+    group_phrase,
     group_text,
-    is_finite,
     is_null,
     number_text,
+    shorten,
     value_text,
 )
 from depthrate.tasks.metric import Metric
 
-HOUR_COLUMNS = {"held": "allocated"} | HOUR_LABELS
-"""Attribute of `Hours` -> heading. Both are in hours."""
-NODE_COLUMNS = ("node", "attempts", "done", "allocated (h)", "wasted (h)", "failures", "last error")
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
-"""Maximum number of characters of an error. The logs contain the full error."""
+"""Maximum number of characters of an error or value. The logs contain the full error."""
 MAX_COLUMNS = 13
 """Maximum number of columns of the table of trials, chosen for a laptop's screen. Metrics are omitted first."""
 
 
 def trial_table(data: ReportData) -> str:
-    """Return one row per trial: state, varying parameters and metrics."""
+    """Return one row per trial: state, varying parameters and metrics. A click shows the rest."""
     if data.trials.empty:
         return "<p>No trials are planned.</p>"
     trials = _ordered(data.trials)
@@ -52,21 +49,21 @@ def trial_table(data: ReportData) -> str:
         trial_id, state = str(row["trial_id"]), str(row["state"])
         cells = [
             Cell(f"<code>{escape(trial_id)}</code>"),
-            Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>', state),
+            Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>'),
         ]
         cells += [trial_cell(name, row[name]) for name in differing]
         numbers = [values.get(trial_id, {}).get(column) for _, column in measured]
-        cells += [Cell(number_text(n, zeros=True), str(n) if is_finite(n) else "", is_number=True) for n in numbers]
+        cells += [number_cell(number_text(number, zeros=True)) for number in numbers]
         cells += [trial_cell("wall_s", row["wall_s"]), *([trial_cell("error", row["error"])] if has_errors else [])]
         rows.append(cells)
-    note = ""
+    note = f"Log of a trial: <code>depthrate logs TRIAL --store {escape(data.store)}</code>."
     if len(trials) > len(rows):
-        note = f"<p class=note>The first {counted(len(rows), 'trial')} of {len(trials)} are shown.</p>"
-    names = [f"trial-{trial_id}" for trial_id in shown["trial_id"]]
-    content = table(header, rows, ids=names)
-    same = [f"{name} = {value_text(data.trials[name].iloc[0])}" for name in data.parameters if name not in differing]
-    shared = f"<details><summary>Common parameters</summary><p>{escape(', '.join(same))}</p></details>" if same else ""
-    return f"{note}{content}{shared}"
+        note += f" The first {counted(len(rows), 'trial')} of {len(trials)} are shown."
+    content = table(header, rows, [f"trial-{trial_id}" for trial_id in shown["trial_id"]])
+    same = group_text({name: data.trials[name].iloc[0] for name in data.parameters if name not in differing})
+    return f"<p class=note>{note}</p>{content}" + (
+        f"<p class=note>Common parameters: {escape(same)}.</p>" if same else ""
+    )
 
 
 def _ordered(trials: pd.DataFrame) -> pd.DataFrame:
@@ -99,69 +96,39 @@ def trial_cell(name: str, value: Any) -> Cell:
     """Return a cell of the table of trials."""
     if is_null(value):
         return Cell("", is_number=name == "wall_s")
-    text = value_text(value)
+    text = shorten(value_text(value), MAX_ERROR)
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if name == "error":
-        return Cell(long_cell(cut_error(text)).content, text)
-    if name == "wall_s" and is_number:
-        return Cell(f"{value:.1f}", text, is_number)
-    return Cell(escape(text), text, is_number)
-
-
-def cut_error(text: str) -> str:
-    """Cut an error to MAX_ERROR characters."""
-    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} …"
+        return long_cell(text)
+    return Cell(f"{value:.1f}" if name == "wall_s" and is_number else escape(text), is_number)
 
 
 def left_out_table(data: ReportData) -> str:
     """Return the excluded and unconverged trials, one line per reason."""
-    reasons: dict[str, dict[frozenset[str], list[FittedCurve]]] = {}
+    reasons: dict[str, tuple[set[str], set[str]]] = {}
     for curve in data.fits:
         for reason, doubtful in _doubts(curve):
-            reasons.setdefault(reason, {}).setdefault(frozenset(doubtful), []).append(curve)
-    for reason, parts in reasons.items():
-        is_whole_curve = [
-            trial_ids == {row["trial_id"] for row in curve.rows}
-            for trial_ids, curves in parts.items()
-            for curve in curves
-        ]
-        if all(is_whole_curve) and len(is_whole_curve) == len(data.fits):  # one line for all groups
-            reasons[reason] = {frozenset().union(*parts): list(data.fits)}
+            metrics, trial_ids = reasons.setdefault(reason, (set(), set()))
+            metrics.add(curve_label(curve))
+            trial_ids.update(doubtful)
     if not reasons:
         return "<p>None. Every committed trial is in its fits and converged.</p>"
-    names = _setting_names(data)
+    names, rows = _setting_names(data), []
     places = {trial_id: place for place, trial_id in enumerate(names)}
-    rows = []
-    for reason, parts in reasons.items():
-        for trial_ids, curves in parts.items():
-            ordered = sorted(trial_ids, key=lambda trial_id: places.get(trial_id, len(names)))
-            links = Cell(f"<div class=long>{_links(ordered, names)}</div>")
-            count = number_cell(str(len(trial_ids)))
-            rows.append([long_cell(reason), text_cell(_curves_text(curves, data.fits)), count, links])
+    for reason, (metrics, trial_ids) in reasons.items():
+        ordered = sorted(trial_ids, key=lambda trial_id: places.get(trial_id, len(names)))
+        links = Cell(f"<div class=long>{_links(ordered, names)}</div>")
+        rows.append([long_cell(reason), text_cell(", ".join(sorted(metrics))), number_cell(str(len(trial_ids))), links])
     return table(*without_empty(["reason", "fits", "trials", "settings"], rows))
 
 
-def _doubts(curve: FittedCurve) -> Iterable[tuple[str, list[str]]]:
-    reasons: dict[str, list[str]] = {}
+def _doubts(curve: FittedCurve) -> Iterable[tuple[str, Iterable[str]]]:
     for point in curve.left_out:
-        reasons.setdefault(str(point["reason"]), []).append(str(point["trial_id"]))
-    yield from reasons.items()
+        yield str(point["reason"]), [str(point["trial_id"])]
     if curve.unconverged:
-        yield f"included, but unconverged: {UNCONVERGED_RULE}", sorted(curve.unconverged)
+        yield f"included, but unconverged: {UNCONVERGED_RULE}", curve.unconverged
     if curve.above:
-        share = f"{max(curve.above.values()):.1%}"
-        yield (
-            f"included, but the objective is above a shallower network's, by up to {share} of its gap",
-            sorted(curve.above),
-        )
-
-
-def _curves_text(curves: Sequence[FittedCurve], fits: Sequence[FittedCurve]) -> str:
-    """Name the curves, without groups if all curves are included."""
-    is_all = len(curves) == len(fits)
-    groups = ["" if is_all else group_text(curve.by) for curve in curves]
-    names = [curve_label(curve) + (f" ({by})" if by else "") for curve, by in zip(curves, groups, strict=True)]
-    return ", ".join(unique(names))
+        yield "included, but the objective is above a shallower network's", curve.above
 
 
 def _setting_names(data: ReportData) -> dict[str, str]:
@@ -169,7 +136,7 @@ def _setting_names(data: ReportData) -> dict[str, str]:
     differing = varying_names(data.trials, data.parameters)
     rows = data.trials[["trial_id", *differing]].to_dict("records")
     return {
-        str(row["trial_id"]): ", ".join(f"{name} {value_text(row[name])}" for name in differing) or str(row["trial_id"])
+        str(row["trial_id"]): group_phrase({name: row[name] for name in differing}) or str(row["trial_id"])
         for row in rows
     }
 
@@ -195,40 +162,8 @@ def failure_table(data: ReportData) -> str:
     for error, part in groups[:MAX_TABLE_ROWS]:
         first = str(part["trial_id"].iloc[0])
         command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
-        rows.append([Cell(str(len(part)), is_number=True), long_cell(cut_error(error)), Cell(command)])
+        rows.append([Cell(str(len(part)), is_number=True), long_cell(shorten(error, MAX_ERROR)), Cell(command)])
     return f"<h3>Failures</h3>{table(['trials', 'error', 'logs'], rows)}"
-
-
-def cost_tables(cost: SweepCost) -> str:
-    """Return the allocated hours by device and use, and the failures by node."""
-    rows = [
-        [
-            Cell(escape(device_hours_unit(device))),
-            *(_hours(getattr(hours, kind)) for kind in HOUR_COLUMNS),
-            _share(hours),
-        ]
-        for device, hours in sorted(cost.devices.items())
-    ]
-    content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)
-    failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
-    if failed:
-        content += f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed])}"
-    return content
-
-
-def _node_row(node: NodeCost) -> list[Cell]:
-    kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
-    numbers = (Cell(str(number), str(number), is_number=True) for number in (node.attempts, node.done))
-    hours = _hours(node.hours), _hours(node.wasted_hours)
-    return [Cell(escape(node.node)), *numbers, *hours, Cell(escape(kinds)), long_cell(cut_error(node.last_error))]
-
-
-def _hours(hours: float) -> Cell:
-    return Cell(number_text(hours), str(hours), is_number=True)
-
-
-def _share(hours: Hours) -> Cell:
-    return Cell("" if hours.efficiency is None else f"{hours.efficiency:.0%}", is_number=True)
 
 
 def search_table(columns: list[str], rows: list[list[Any]]) -> str:

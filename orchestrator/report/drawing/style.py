@@ -42,10 +42,11 @@ class PaperWidth(StrEnum):
 
     column = "column"
     text = "text"
+    page = "page"
 
 
-WIDTHS_IN = {PaperWidth.column: 3.25, PaperWidth.text: 5.5}
-"""Widths in inches: one of ICML's two columns, and the text of NeurIPS and ICLR."""
+WIDTHS = {PaperWidth.column: (3.25, 1), PaperWidth.text: (5.5, 2), PaperWidth.page: (6.75, 3)}
+"""Widths in inches with the facets side by side: one of ICML's two columns, the text of NeurIPS and ICLR, and both columns."""
 POINTS_PER_INCH = 72
 
 
@@ -76,8 +77,11 @@ class FigureStyle:
         return f"var(--{name})" if self.colours is None else self.colours[name]
 
     def label(self, text: str) -> str:
-        """Return a text as it is shown: in a paper, `weight_decay` is weight decay."""
-        return re.sub(r"(?<=[^\W_])_(?=[^\W_])", " ", text) if self.is_paper else text
+        """Return a text as it is shown: in a paper, `weight_decay` is weight decay, and NC1 has a subscript."""
+        if not self.is_paper:
+            return text
+        text = re.sub(r"(?<=[^\W_])_(?=[^\W_])", " ", text)
+        return re.sub(r"\b([A-Z]{2,})(\d)(?=[A-Z]?\b)", lambda name: name[1] + chr(ord("₀") + int(name[2])), text)
 
     def facet_height(self, width: float) -> float:
         """Return the height of a facet of this width."""
@@ -92,5 +96,5 @@ _PAPER = FigureStyle(text=7.5, scale=0.6, colours=LIGHT, is_paper=True)
 
 def paper_style(width: PaperWidth) -> FigureStyle:
     """Return the style of figures that are printed at their actual size, in a serif font."""
-    points = WIDTHS_IN[width] * POINTS_PER_INCH
-    return replace(_PAPER, file_width=points, columns=1 if width is PaperWidth.column else 3)
+    inches, columns = WIDTHS[width]
+    return replace(_PAPER, file_width=inches * POINTS_PER_INCH, columns=columns)

@@ -250,7 +250,7 @@ def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
             panel.words.get(code, str(code)) + (f" ({count} of {len(part)})" if count < len(part) else "")
             for code, count in sorted(codes.items())
         ]
-        cells = [*(Cell(escape(value), value) for value in key), Cell(str(len(part)), is_number=True)]
+        cells = [*(Cell(escape(value)) for value in key), Cell(str(len(part)), is_number=True)]
         cells.append(Cell(escape("; ".join(verdicts))))
         rows.append([*cells, *(_mean_cell(part, name, predicted) for name, predicted in columns)])
     labels = [data.measurement(name).label for name, _ in columns]

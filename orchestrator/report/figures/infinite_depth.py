@@ -133,4 +133,4 @@ def _bound_text(data: ReportData, metric: Metric) -> str:
     return "." if bound.isna().all() else ", dash-dotted the limit plus the theorem's bound, without a factor."
 
 
-SECTION = ReportSection(20, "Rates", limit_plots, _lead)
+SECTION = ReportSection(20, "Limits at infinite depth", limit_plots, _lead)

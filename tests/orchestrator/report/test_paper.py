@@ -50,8 +50,9 @@ def test_paper_figure_has_width_and_text() -> None:
     assert re.search(rb"/MediaBox \[ 0 0 234 ", pdf) and b"/FontFile2" in pdf and b"/ToUnicode" in pdf
     assert b"/Type3" not in pdf
     assert draw(small_figure(), COLUMN) == files, "the same figure gives the same bytes"
-    wide = draw(small_figure(), paper_style(PaperWidth.text), ["svg"])["svg"].decode()
-    assert re.search(r'<svg [^>]*width="396pt"', wide), "5.5 inches"
+    for width, points in ((PaperWidth.text, 396), (PaperWidth.page, 486)):
+        wide = draw(small_figure(), paper_style(width), ["svg"])["svg"].decode()
+        assert f'width="{points}pt"' in wide, "5.5 and 6.75 inches"
 
 
 def test_the_text_of_a_pdf_is_found(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_the_text_of_a_pdf_is_found(tmp_path: Path) -> None:
     path = tmp_path / "figure.pdf"
     path.write_bytes(draw(small_figure([NASTY]), COLUMN, ["pdf"])["pdf"])
     text = subprocess.run([pdftotext, str(path), "-"], capture_output=True, text=True, check=True).stdout
-    assert "depth" in text and "NC1" in text and "$x^2$ \\def" in text, "a user's dollar is no mathematics"
+    assert "depth" in text and "NC₁" in text and "$x^2$ \\def" in text, "a user's dollar is no mathematics"
 
 
 @pytest.mark.slow

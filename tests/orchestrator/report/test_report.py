@@ -106,9 +106,7 @@ SENTENCES = {
         make_curve(make_fit(), make_fit("exponential", aicc=-33.9)),
         "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66].",
         [
-            "NC1 depth^−0.58",
-            "15",
-            "0.970",
+            "NC1 over depth",
             "preferred: power law; exponential: ΔAICc +6.1, does not fit (the mean at depth = 8 is off by a factor 31.0)",
         ],
     ),
@@ -142,7 +140,7 @@ SENTENCES = {
     "no interval": (
         make_curve(BARE),
         "NC1 goes as depth^−0.58, no interval (too few points).",
-        ["NC1 depth^−0.58", "2", "none (too few distinct values or points)"],
+        ["NC1 over depth", "none (too few distinct values or points)"],
     ),
     "no fit": (
         make_curve(excluded={"diverged": 2, "not positive": 1, "failed": 0}, by={"lr": 0.1}),
@@ -255,14 +253,16 @@ def test_many_groups_share_a_sentence() -> None:
     fits = [replace(curve, unconverged=frozenset(row["trial_id"] for row in curve.rows)) for curve in data.fits]
     sentences = [words(sentence) for sentence in fit_sentences(fits)]
     assert len(sentences) == len(fits) / 4
-    assert sentences[0].startswith("NC1 by lr: 1 falls as depth^−0.")
-    assert sentences[0].count("95 % interval") == 4 and "unconverged" not in " ".join(sentences)
+    assert sentences[0].startswith("NC1 falls as a power of depth in 4 of 4 groups, with exponents from 0.")
+    assert "unconverged" not in " ".join(sentences)
     num_trials = len({row["trial_id"] for curve in fits for row in curve.rows})
-    assert words(unconverged_sentence(fits)) == f"Unconverged: {num_trials} of {num_trials} trials. Train longer."
-    assert len(fit_sentences(fits[:3])) == 3
+    assert words(unconverged_sentence(fits)) == (
+        f"Unconverged: {num_trials} of {num_trials} trials, so the fits describe this training budget and not an optimum. "
+        "Train longer."
+    )
     assert left_out_table(replace(data, fits=fits)).count("<tr>") == 2, "its header and a line"
     some = [replace(fits[0], unconverged=frozenset()), *fits[1:]]
-    assert left_out_table(replace(data, fits=some)).count("<tr>") == 5
+    assert left_out_table(replace(data, fits=some)).count("<tr>") == 2, "one line per reason"
 
 
 def test_numbers_keep_trailing_zeros() -> None:
@@ -277,13 +277,13 @@ def test_table_of_trials_is_cut_and_says_so() -> None:
     page = render_report(replace(data, trials=trials))
     assert "The first 500 trials of 600 are shown." in page
     assert "ValueError: no" in page  # failures come first, wherever they are planned
-    assert "599</b> ok" in page
-    assert "1</b> failed" in page
+    assert "599 ok" in page
+    assert "1 failed" in page
 
 
 def test_each_trial_stands_once_with_its_numbers() -> None:
     data = plain_data()
-    page = re.sub("<script.*?</script>", "", plain_page(), flags=re.DOTALL)
+    page = plain_page()
     text, trial = words(page), data.results.iloc[0]
     assert all(text.count(str(trial_id)) == 1 for trial_id in data.trials["trial_id"])
     row = re.findall(f'<tr id="trial-{trial["trial_id"]}">(.*?)</tr>', page)[0]
@@ -292,20 +292,12 @@ def test_each_trial_stands_once_with_its_numbers() -> None:
     assert f">{trial['loss']:.3g}<" in row
     falling = frozenset(str(trial_id) for trial_id in data.trials["trial_id"][1:3])
     told = render_report(replace(data, fits=[replace(curve, unconverged=falling) for curve in data.fits]))
-    doubts = re.findall('<section id="excluded-and-unconverged-trials">.*?</section>', told, re.DOTALL)[0]
+    doubts = re.findall('<details id="excluded-and-unconverged-trials">.*?</details>', told, re.DOTALL)[0]
     assert doubts.count("included, but unconverged") == 1, "one line a reason, however many curves"
     assert "NC1, NC2A, NC3, Objective gap" in words(doubts)
     links = re.findall('<a href="#trial-([^"]*)">([^<]*)</a>', doubts)
     assert [name for _, name in links] == ["depth 2, seed 1", "depth 2, seed 2"]
     assert {link for link, _ in links} == falling
-
-
-def test_the_contents_lead_to_every_section_once() -> None:
-    page = plain_page()
-    (contents,) = re.findall(r"<nav class=.contents.*?</nav>", page, re.DOTALL)
-    linked, there = re.findall('href="#([^"]*)"', contents), re.findall('<section id="([^"]*)"', page)
-    assert linked == there and len(set(there)) == len(there) > 5
-    assert "prefers-color-scheme: dark" in page
 
 
 def test_reproduction_holds_spec_commands_and_versions() -> None:
@@ -436,24 +428,12 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, False), (390, True)])
-def test_nothing_is_wider_than_the_screen(window: Browser, width: int, is_dark: bool) -> None:
-    window.open(window.page, width, is_dark=is_dark)
-    assert window.run("return document.documentElement.scrollWidth") == width
-    boxes = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
-    assert window.run(f"return document.querySelectorAll('.scroll').length > 2 && {boxes}") == 0, "no table is cut"
-    background = window.run("return getComputedStyle(document.body).backgroundColor")
-    assert background == ("rgb(24, 24, 24)" if is_dark else "rgb(255, 255, 255)")
-    beside = "getComputedStyle(document.querySelector('td.number'), '::before').content"
-    assert (window.run(f"return {beside}") != "none") == (width == 390), "on a phone each number has its name"
-
-
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
 def test_texts_of_four_groups_are_whole_and_apart(window: Browser, tmp_path: Path, width: int) -> None:
     page = tmp_path / "groups.html"
     page.write_text(render_report(make_data(by={"weight_decay": [0.001, 0.002, 0.005, 0.01]})), encoding="utf-8")
     window.open(page, width)
+    window.run("for (const part of document.querySelectorAll('details')) part.open = true")
     assert window.faults() == [] and window.messages() == []
 
 
