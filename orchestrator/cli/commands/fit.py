@@ -1,23 +1,37 @@
-"""`depthrate fit`: fit, save and print a sweep's rates. With options, print an ad hoc fit."""
+"""`depthrate fit`: fit, save and print a sweep's rates. With options, print an ad hoc fit. Fits any table as well."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 
+from depthrate.orchestrator.analysis.table_fit import fit_table, law_text, read_table
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
-from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument, wide_option
+from depthrate.orchestrator.cli.options import declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_warnings
+from depthrate.orchestrator.console.tables import (
+    counted,
+    make_console,
+    print_json,
+    print_line,
+    print_table,
+    print_warnings,
+)
 from depthrate.storage.files.store import existing_store
 
 
 @declared(__doc__)
-@sweep_argument("sweep")
+@click.argument("sweep", help="A sweep file, the name of a shipped or launched sweep, or a table with --y.")
 @store_option
+@click.option("--y", help="Column of the table (.csv, .parquet, .json) SWEEP to fit, instead of a sweep.")
+@click.option("--over", help="With --y: column of the independent units, such as a run. Default: each row.")
+@click.option(
+    "--huber", type=click.FloatRange(0, min_open=True), help="With --y: Huber's delta for residuals of log y."
+)
 @click.option("--metric", help="Metric to fit instead of the sweep's fits.")
-@click.option("--x", help="Parameter to fit over. Default: depth.")
+@click.option("--x", help="Parameter to fit over. Default: depth. With --y: columns, separated by commas.")
 @click.option("--by", multiple=True, help="Parameter with one curve per value. Repeatable.")
 @click.option("--layer", type=int, help="Layer to fit, -2 for the one before the last. Default: the last.")
 @click.option("--where", help="SQL condition over results that selects trials.")
@@ -27,6 +41,10 @@ from depthrate.storage.files.store import existing_store
 @json_option
 @wide_option
 def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], **options: Any) -> None:
+    table = {name: options.pop(name) for name in ("y", "over", "huber")}
+    if table["y"] is not None:
+        _fit_table(Path(sweep), options["x"] or "depth", **table, json=json)
+        return
     opened = existing_store(store)
     changes = {name: value for name, value in {"by": list(by) or None, **options}.items() if value is not None}
     checked, view = find_sweep(sweep, opened)
@@ -49,3 +67,29 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)
+
+
+def _fit_table(path: Path, x: str, y: str, over: str | None, huber: float | None, *, json: bool) -> None:
+    """Fit the columns of a table, and print one row per form and variable."""
+    found = fit_table(read_table(path), y, [name.strip() for name in x.split(",")], over, huber=huber)
+    if json:
+        print_json(found.fields())
+        return
+    rows = []
+    for row in found.rows():
+        interval = "" if row["ci_low"] is None else f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+        tests = [None if row[name] is None else f"{row[name]:.2g}" for name in ("p_half", "p_one")]
+        rows.append([row["form"], row["x"], round(row["exponent"], 4), interval, *tests])
+    print_table(make_console(), ["form", "x", "exponent a", "95 %", "p(a = 1/2)", "p(a = 1)"], rows)
+    for fit in found.surfaces.fits:
+        mark = "preferred" if fit in found.preferred else "" if fit.is_adequate else "inadequate"
+        floor = f", E in [{fit.floor_interval[0]:.4g}, {fit.floor_interval[1]:.4g}]" if fit.floor_interval else ""
+        facts = f"R^2 {fit.r2:.4f}, AICc {fit.aicc:.1f}, left out {fit.left_out:.3g}{floor}"
+        print_line(f"{fit.form}: {y} = {law_text(fit)} ({', '.join(filter(None, [mark, facts]))})")
+    best = found.surfaces.fits[0]
+    print_line(
+        f"{best.n_points} values of {best.n_units} units, intervals by {best.method or 'nothing (too few units)'}. "
+        f"p-values are corrected for {found.rows()[0]['num_tests']} tests (Holm)."
+    )
+    for sentence in found.words():
+        print_line(sentence)
