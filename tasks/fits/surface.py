@@ -37,6 +37,8 @@ MANY_UNITS = 20
 COVERAGE = 0.95
 MAX_INFLATION = 5.0
 """Variance inflation above which two variables are confounded (Belsley, Kuh and Welsch 1980; a correlation of .89)."""
+SMALLEST_EIGENVALUE = 1e-9
+"""Eigenvalue of the correlations below which one variable follows from the others."""
 MAX_ON_BOUND = 0.025
 """Share of resamples with E at 0 above which E is not identified."""
 CLEAR_AICC = 2.0
@@ -496,11 +498,25 @@ def _is_identified(fit: SurfaceFit) -> bool:
     return fit.on_bound <= MAX_ON_BOUND and fit.floor > 0 and (fit.floor_interval is None or fit.floor_interval[0] > 0)
 
 
+def inflation_of(rows: Sequence[Sequence[float]]) -> float:
+    """Return the largest variance inflation of the variables of a design, of rows of positive values.
+
+    It is infinite if one is a power of others, or has one value.
+    """
+    log_x_KN = np.log(np.array(rows, dtype=np.float64)).T
+    if not log_x_KN.size or (np.ptp(log_x_KN, axis=1) == 0).any():
+        return math.inf
+    return _inflation(log_x_KN)
+
+
 def _inflation(log_x_KN: Array) -> float:
     """Return the largest variance inflation of a variable: 1 / (1 - R^2) of its regression on the others."""
     if len(log_x_KN) == 1:
         return 1.0
-    return float(np.diag(np.linalg.pinv(np.corrcoef(log_x_KN), hermitian=True)).max())
+    correlation_KK = np.corrcoef(log_x_KN)
+    if np.linalg.eigvalsh(correlation_KK)[0] < SMALLEST_EIGENVALUE:
+        return math.inf
+    return float(np.diag(np.linalg.inv(correlation_KK)).max())
 
 
 def _most_correlated(log_x_KN: Array) -> list[int]:

@@ -5,12 +5,13 @@ from typing import Any
 
 import click
 
-from depthrate.orchestrator.analysis.table_fit import fit_table, law_text, read_table
+from depthrate.orchestrator.analysis.table_fit import fit_table, read_table
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fits
+from depthrate.orchestrator.console.surface_table import print_surface
 from depthrate.orchestrator.console.tables import (
     counted,
     make_console,
@@ -52,10 +53,11 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
-    if changes and not any(curve.rows for curve in result.curves):
+    used = [*result.curves, *(surface.values for surface in result.surfaces)]
+    if changes and not any(curve.rows for curve in used):
         given = ", ".join(f"{name} {value}" for name, value in changes.items())
         counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
-        left_out = "".join(f". Left out: {curve.excluded_text}" for curve in result.curves[:1])
+        left_out = "".join(f". Left out: {curve.excluded_text}" for curve in used[:1])
         raise UsageError(f"nothing to fit: none of {counts} is committed with a value for {given}{left_out}")
     console = make_console()
     print_warnings(result.warnings)
@@ -64,6 +66,11 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         return
     more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
     print_fits(console, result.curves, wide=wide, more=more)
+    for surface in result.surfaces:
+        if surface.fit is None:
+            console.print(f"{surface.values.metric} over {surface.values.x}: no fit, {surface.note}")
+        else:
+            print_surface(console, surface.fit, surface.values.label())
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)
@@ -75,21 +82,4 @@ def _fit_table(path: Path, x: str, y: str, over: str | None, huber: float | None
     if json:
         print_json(found.fields())
         return
-    rows = []
-    for row in found.rows():
-        interval = "" if row["ci_low"] is None else f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
-        tests = [None if row[name] is None else f"{row[name]:.2g}" for name in ("p_half", "p_one")]
-        rows.append([row["form"], row["x"], round(row["exponent"], 4), interval, *tests])
-    print_table(make_console(), ["form", "x", "exponent a", "95 %", "p(a = 1/2)", "p(a = 1)"], rows)
-    for fit in found.surfaces.fits:
-        mark = "preferred" if fit in found.preferred else "" if fit.is_adequate else "inadequate"
-        floor = f", E in [{fit.floor_interval[0]:.4g}, {fit.floor_interval[1]:.4g}]" if fit.floor_interval else ""
-        facts = f"R^2 {fit.r2:.4f}, AICc {fit.aicc:.1f}, left out {fit.left_out:.3g}{floor}"
-        print_line(f"{fit.form}: {y} = {law_text(fit)} ({', '.join(filter(None, [mark, facts]))})")
-    best = found.surfaces.fits[0]
-    print_line(
-        f"{best.n_points} values of {best.n_units} units, intervals by {best.method or 'nothing (too few units)'}. "
-        f"p-values are corrected for {found.rows()[0]['num_tests']} tests (Holm)."
-    )
-    for sentence in found.words():
-        print_line(sentence)
+    print_surface(make_console(), found)
