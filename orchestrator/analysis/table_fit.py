@@ -154,7 +154,7 @@ def fit_table(
     best = (surfaces.preferred or surfaces.fits)[0]
     shifts = {}
     for k, name in enumerate(x):
-        if name in frame.columns and _counts(x_KN[k]):
+        if name.isidentifier() and _counts(x_KN[k]):
             moved = [*x_KN[:k], x_KN[k] - 1, *x_KN[k + 1 :]]
             again = fit(moved, forms=[best.form], num_resamples=0).fits[0]
             shifts[name] = again.exponents[k] - best.exponents[k]

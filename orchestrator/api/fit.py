@@ -8,7 +8,7 @@ from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.fitted_surface import FittedSurface, fit_surface_requests
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.preferred_model import preferred_models
+from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
@@ -54,7 +54,10 @@ def fit_sweep(
     results = results_of(store, checked.task)
     fitted = (results, checked.sweep.fit if requests is None else requests, fitted_trials(checked, view), checked.task)
     curves, surfaces = fit_curves(*fitted), fit_surface_requests(*fitted)
-    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name, preferred_models(curve).text)]
+    rows = []
+    for curve in curves:
+        shared = curve.table_rows(checked.sweep.name, preferred_models(curve).text)
+        rows += [row | {"is_adequate": not inadequacy(curve, fit)} for row, fit in zip(shared, curve.fits, strict=True)]
     rows += [row for surface in surfaces for row in surface.table_rows(checked.sweep.name)]
     warnings = list(mixtures(checked, store, results.snapshot))
     if (note := results.membership().note(checked.sweep.name)) is not None:

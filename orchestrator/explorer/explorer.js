@@ -1,34 +1,20 @@
-// The explorer of a sweep: one ES module without dependencies. It runs in a file, whose data are in the page, and in
-// `depthrate serve`, which sends the data, the curves of the selection, and fits by the rules of `depthrate fit`.
-// Order: texts, data, view state, filter, scales, drawing, the panels, side bar, top bar and keys, hosts.
-// All texts of users become text nodes or attributes, never markup.
+// The explorer of a sweep: one function without dependencies, in three hosts. In a file the data are in the page.
+// `depthrate serve` sends them, the curves of the selection, and fits by the rules of `depthrate fit`. In a notebook they are
+// the value of a widget. Order: texts, data, view state, filter, scales, drawing, the panels, side bar, top bar, hosts.
+// `root` is the document or a shadow root, and `place` keeps the view as text.
 
-const $ = (selector, root = document) => root.querySelector(selector);
+const ADDRESS = {
+  read: () => location.hash.slice(1),
+  write: (text) => history.replaceState(null, "", `#${text}`),
+  watch: (changed) => addEventListener("hashchange", changed),
+};
 
-function element(namespace, tag, attributes, children) {
-  const node = namespace ? document.createElementNS(namespace, tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes ?? {})) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value != null) node.setAttribute(name, value);
-  }
-  node.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
-  return node;
-}
-const h = (tag, attributes, ...children) => element(null, tag, attributes, children);
-const s = (tag, attributes, ...children) => element("http://www.w3.org/2000/svg", tag, attributes, children);
+async function explore(root, place = ADDRESS, packed = null) {
+const $ = (selector, within = root) => within.querySelector(selector);
+const $$ = (selector, within = root) => [...within.querySelectorAll(selector)];
+const themed = root.host ?? document.documentElement;
 
 // ------------------------------------------------------------------------------------- texts and numbers
-
-const MAX_LABEL = 40;
-const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]/gu;
-
-// A text of a user on one line: characters that hide or turn text are shown by their numbers, and long texts are cut.
-function clean(text, most = MAX_LABEL) {
-  const all = String(text);
-  const cut = all.length > most ? `${all.slice(0, most - 1)}…` : all;
-  return cut.replace(INVISIBLE, (character) => `\\u${character.codePointAt(0).toString(16).padStart(4, "0")}`);
-}
 
 const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 const power = (exponent) => [...String(exponent)].map((digit) => SUPERSCRIPT[digit]).join("");
@@ -48,8 +34,6 @@ function format(v, digits = 3) {
 
 // For columns of numbers: with trailing zeros.
 const padded = (v) => (Math.abs(v) >= 1e-4 && Math.abs(v) < 1000 && v !== 1 ? v.toPrecision(3).replace("-", "−") : format(v));
-const fixed = (v) => v.toFixed(Math.abs(v) < 10 ? 2 : 1).replace("-", "−");
-const counted = (k) => k.toLocaleString("en");
 const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length;
 
 // -------------------------------------------------------------------------------------------------- data
@@ -76,6 +60,10 @@ async function unpack(bytes) {
   return head;
 }
 
+const NO_MARKS = { tags: [], note: "" };
+let marks = { sweep: NO_MARKS, trials: {}, writable: false };
+const marksOf = (i) => marks.trials[idOf(i)] ?? NO_MARKS;
+
 let data, trials, n, params, metrics, grouping, state, isOk, indexOf;
 let rows = {};                                          // curves, measured, layers: {table, start}, start of each trial's rows
 const column = (name) => trials.by.get(name);
@@ -87,6 +75,7 @@ const stateText = (i) => (state.get(i) === "ok" ? "" : `${state.get(i)}${data.er
 function adopt(next) {                                  // makes these the page's data; view, filters and pin stay
   const pinned = pin >= 0 ? idOf(pin) : view.pin;
   data = next;
+  if (!server) marks = data.marks ?? marks;
   trials = data.tables.trials;
   n = trials.n;
   params = trials.columns.filter((c) => c.role === "param");
@@ -157,6 +146,7 @@ function setDefaults() {                                // what nobody has chang
     curve: curveNames()[0] ?? "", curveX: "step", curveMode: "mean", curveLog: "xy", curveFacet: "", smooth: "0",
     layerY: valueColumns(rows.layers)[0]?.name ?? "", layerX: "layer", layerColour: x || colour,
     sx, sy: y || numbers[0] || "", sc: x || "state", pc: colour || "state",
+    ...Object.fromEntries(panels.filter((panel) => panel.zoom).map((panel) => [panel.zoom.key, ""])),
   };
   for (const key in defaults) if (view[key] === undefined || view[key] === former[key]) view[key] = defaults[key];
 }
@@ -169,7 +159,7 @@ const asWord = (value) => encodeURIComponent(String(value));
 function readAddress() {
   Object.assign(view, defaults);
   for (const name of [...filters.keys()]) removeFilter(name);
-  for (const [key, text] of new URLSearchParams(location.hash.slice(1))) {
+  for (const [key, text] of new URLSearchParams(place.read())) {
     const c = column(filterName(key));
     if (key in defaults) view[key] = text;
     else if (c && text.includes("..")) {
@@ -180,23 +170,20 @@ function readAddress() {
       filters.set(c.name, { set: new Set(c.values.filter((value) => wanted.has(asWord(value)))) });
     }
   }
-  document.documentElement.dataset.theme = view.theme === "dark" || view.theme === "light" ? view.theme : "";
+  themed.dataset.theme = view.theme === "dark" || view.theme === "light" ? view.theme : "";
 }
 
-function addressText() {
+function writeAddress() {
   const address = new URLSearchParams(), end = (v) => String(Number.isFinite(v) ? +v.toPrecision(6) : v).replace("Infinity", "inf");
   for (const key in defaults) if (view[key] !== defaults[key]) address.set(key, view[key]);
   for (const [name, f] of filters) {
     address.set(filterKey(name), f.set ? [...f.set].map(asWord).join(",") : `${end(f.lo)}..${end(f.hi)}`);
   }
-  return address.toString().replaceAll("%2C", ",").replaceAll("%2F", "/");
-}
-
-function writeAddress() {
-  history.replaceState(null, "", `#${addressText()}`);
+  place.write(address.toString().replaceAll("%2C", ",").replaceAll("%2F", "/"));
 }
 
 function setView(changes) {
+  for (const { zoom } of panels) if (zoom?.axes.some((name) => name in changes)) view[zoom.key] = "";
   Object.assign(view, changes);
   writeAddress();
   refreshControls();
@@ -248,7 +235,9 @@ function applyExpression() {                            // depth>=8 nc1<0.1 stat
   for (const word of view.expression.match(/-?[^\s<>=!]+\s*(<=|>=|!=|=|<|>)\s*\S+|\S+/g) ?? []) {
     const [, minus, name, operator, raw] = word.match(/^(-?)([^\s<>=!]+)\s*(<=|>=|!=|=|<|>)\s*(.+)$/) ?? [];
     if (!operator) {
-      tests.push((i) => title(i).includes(word) || state.get(i) === word || idOf(i).startsWith(word));
+      tests.push((i) => title(i).includes(word) || state.get(i) === word || idOf(i).startsWith(word) || marksOf(i).tags.includes(word));
+    } else if (name === "tag" && /^!?=$/.test(operator)) {
+      tests.push((i) => marksOf(i).tags.includes(raw) !== (operator === "!=") !== (minus === "-"));
     } else if (column(name)) {
       const c = column(name), value = c.isNumber ? Number(raw) : raw, test = OPERATORS[operator];
       tests.push((i) => test(c.get(i), value, raw) !== (minus === "-"));
@@ -286,15 +275,6 @@ function toggleValue(name, value) {                     // the first click keeps
 
 // ------------------------------------------------------------------------------- scales, colours, groups
 
-function makeScale(log, lo, hi, from, to) {
-  if (!(hi > lo)) [lo, hi] = log ? [lo / 1.5, lo * 1.5] : [lo - 1, lo + 1];
-  const f = log ? Math.log : (v) => v, g = log ? Math.exp : (v) => v;
-  const start = f(lo), k = (to - from) / (f(hi) - start);
-  const scale = (v) => from + (f(v) - start) * k;
-  scale.invert = (position) => g(start + (position - from) / k);
-  return Object.assign(scale, { log, lo, hi, from, to });
-}
-
 function ticksOf({ log, lo, hi, from, to }, spacing = 60) {
   const room = Math.max(2, Math.abs(to - from) / spacing), ticks = [];
   if (log && hi / lo >= 8) {
@@ -317,7 +297,7 @@ function ticksOf({ log, lo, hi, from, to }, spacing = 60) {
 const channels = (hex) => [1, 3, 5].map((k) => parseInt(hex.trim().slice(k, k + 2), 16));
 const hexToRgb = (hex) => `rgb(${channels(hex).join(",")})`;
 const alpha = (rgb, a) => rgb.replace("rgb(", "rgba(").replace(")", `,${a})`);
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const css = (name) => getComputedStyle(themed).getPropertyValue(name).trim();
 let palette;
 
 function readPalette() {
@@ -400,7 +380,7 @@ function redraw() {
     panel.draw();
     panel.overlay?.();
   }
-  document.dispatchEvent(new Event("redrawn"));
+  root.dispatchEvent(new Event("redrawn"));
 }
 
 const watcher = new IntersectionObserver((entries) => {
@@ -408,9 +388,11 @@ const watcher = new IntersectionObserver((entries) => {
   if (panels.some((p) => p.visible && p.dirty)) schedule({});
 }, { rootMargin: "200px" });
 
-// `values` returns the header and the rows of the panel's CSV.
-function addPanel(host, draw, overlay, values) {
-  const panel = { host, draw, overlay, values, dirty: true, visible: false };
+// A panel: `draw` makes its figure, `overlay` marks trials in it, `find` returns the trial at a point with a line for its tip,
+// `drag` starts a drag by {move, end}, `click` may take a click, and `values` returns the rows of its CSV. `zoom` has the part
+// of the view that holds its range, and the parts that name its axes. `areas` are the scales of what is drawn.
+function addPanel(host, parts) {
+  const panel = { host, areas: [], dirty: true, visible: false, ...parts };
   panels.push(panel);
   watcher.observe(host);
   let width = 0;
@@ -419,7 +401,105 @@ function addPanel(host, draw, overlay, values) {
     width = host.clientWidth;
     schedule(panel);
   }).observe(host);
+  if (panel.find) listenToPointer(panel);
+  if (panel.zoom) listenToZoom(panel);
   return panel;
+}
+
+let drag = null;                                        // of the pressed pointer: {x, y, moved, move, end}
+
+function listenToPointer(panel) {
+  const { host } = panel, isButton = (event) => event.target.closest(".label, .tick");
+  host.addEventListener("pointerdown", (event) => {
+    const at = local(host, event), started = event.pointerType !== "touch" && (event.shiftKey ? startZoom(panel, ...at) : panel.drag?.(...at));
+    if (!started) return;
+    drag = { x: at[0], y: at[1], moved: false, ...started };
+    host.setPointerCapture(event.pointerId);
+  });
+  host.addEventListener("pointermove", (event) => {
+    const [px, py] = local(host, event);
+    if (drag) {
+      drag.moved ||= Math.abs(px - drag.x) + Math.abs(py - drag.y) > 6;
+      if (!drag.moved) return;
+      drag.move?.(px, py);
+      if (drag.isBox) drawBox(host, drag.x, drag.y, px, py);
+    } else if (!isButton(event)) {
+      const near = panel.find(px, py);
+      setHover(near?.i ?? -1);
+      showTip(event, near && [title(near.i), near.text, stateText(near.i)]);
+    }
+  });
+  host.addEventListener("pointerup", (event) => {
+    if (drag?.moved) drag.end?.(...local(host, event));
+    if (drag) $(".box", host)?.remove();
+  });
+  host.addEventListener("pointercancel", () => { drag = null; $(".box", host)?.remove(); });
+  host.addEventListener("click", (event) => {           // after a drag too
+    const wasMoved = drag?.moved, at = local(host, event);
+    drag = null;
+    if (!wasMoved && !event.shiftKey && !event.target.closest(".tick") && !panel.click?.(...at)) setPin(panel.find(...at)?.i ?? -1);
+  });
+  host.addEventListener("pointerleave", () => { if (!drag) { setHover(-1); showTip(); } });
+}
+
+function drawBox(host, x0, y0, x1, y1) {                // the rectangle of a drag
+  const box = $(".box", host) ?? host.appendChild(h("div", { class: "box" })), [left, top] = [Math.min(x0, x1), Math.min(y0, y1)];
+  box.style.cssText = `left:${left}px;top:${top}px;width:${Math.abs(x1 - x0)}px;height:${Math.abs(y1 - y0)}px`;
+}
+
+// Zoom: the view holds `x0..x1,y0..y1` in the panel's own units, so that live rows and filters leave it alone.
+const areaAt = (panel, px, py) => panel.areas.find(([sx, sy]) => px >= sx.from - 8 && px <= sx.to + 8 && py >= sy.to - 8 && py <= sy.from + 8);
+
+function zoomedRanges(panel, x, y) {                    // the ranges of both axes, and whether they are zoomed
+  const parts = view[panel.zoom.key].split(",").map((part) => part.split("..").map(Number)), whole = [x, y];
+  const isRange = ([lo, hi], k) => lo < hi && hi < Infinity && (lo > 0 || !(whole[k][0] > 0));
+  const isZoomed = parts.length === 2 && parts.every(isRange);
+  panel.areas = [];
+  $(".reset", panel.host.closest("section")).hidden = !isZoomed;
+  return isZoomed ? [...parts, true] : [x, y, false];
+}
+
+function zoomTo(panel, [sx, sy], left, top, right, bottom) {
+  const ends = [sx.invert(left), sx.invert(right), sy.invert(bottom), sy.invert(top)].map((v) => +v.toPrecision(6)), [x0, x1, y0, y1] = ends;
+  if (x0 < x1 && y0 < y1 && ends.every(Number.isFinite)) setView({ [panel.zoom.key]: `${x0}..${x1},${y0}..${y1}` });
+}
+
+function zoomBy(panel, area, factor, px, py) {          // keeps the point in its place
+  const [sx, sy] = area, to = (edge, at) => at + (edge - at) * factor;
+  zoomTo(panel, area, to(sx.from, px), to(sy.to, py), to(sx.to, px), to(sy.from, py));
+}
+
+function startZoom(panel, x0, y0) {
+  const area = panel.zoom && areaAt(panel, x0, y0);
+  const end = (x1, y1) => zoomTo(panel, area, Math.min(x0, x1), Math.min(y0, y1), Math.max(x0, x1), Math.max(y0, y1));
+  return area && { isBox: true, end };
+}
+
+const unzoom = (panel) => setView({ [panel.zoom.key]: "" });
+const KEY_STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+function listenToZoom(panel) {
+  const { host } = panel, name = host.closest("section").id;
+  Object.assign(host, { tabIndex: 0, role: "group", ariaLabel: `${name}: + and - zoom, Shift and arrow keys move, 0 shows all` });
+  $(".tools", host.closest("section")).append(h("button", { class: "quiet reset", hidden: true, onclick: () => unzoom(panel) }, "reset zoom"));
+  host.addEventListener("dblclick", () => { if (view[panel.zoom.key]) unzoom(panel); else panel.clear?.(); });
+  host.addEventListener("wheel", (event) => {           // also the pinch of a touch pad
+    const at = local(host, event), area = event.ctrlKey && areaAt(panel, ...at);
+    if (!area) return;
+    event.preventDefault();
+    zoomBy(panel, area, event.deltaY > 0 ? 1.25 : 0.8, ...at);
+  }, { passive: false });
+  host.addEventListener("keydown", (event) => {
+    const [area] = panel.areas, by = event.shiftKey && KEY_STEPS[event.key], factor = { "+": 0.8, "=": 0.8, "-": 1.25 }[event.key];
+    if (event.key === "0") unzoom(panel);
+    if (event.ctrlKey || event.metaKey || !area || !(by || factor)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const [{ from: left, to: right }, { from: bottom, to: top }] = area;
+    if (factor) return zoomBy(panel, area, factor, (left + right) / 2, (top + bottom) / 2);
+    const [dx, dy] = [by[0] * (right - left) * 0.2, by[1] * (bottom - top) * 0.2];
+    zoomTo(panel, area, left + dx, top + dy, right + dx, bottom + dy);
+  });
 }
 
 function axes(svg, x, y, { xTicks, yTicks, xLabel, yLabel, labelY = true, xText = format, yText = format }) {
@@ -437,8 +517,8 @@ function axes(svg, x, y, { xTicks, yTicks, xLabel, yLabel, labelY = true, xText 
   svg.append(g);
 }
 
-function svgIn(host, width, height, label) {
-  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+function svgIn(host, width, height, label, role = "img") {
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role, "aria-label": label });
   host.replaceChildren(svg);
   return svg;
 }
@@ -468,10 +548,30 @@ function frame(host, height, label, margin) {           // canvas for marks, SVG
   return host.plot;
 }
 
+// A rectangle that what is drawn may not leave.
+function clipTo(context, sx, sy) {
+  context.save();
+  context.beginPath();
+  context.rect(sx.from - 4, sy.to - 4, sx.to - sx.from + 8, sy.from - sy.to + 8);
+  context.clip();
+}
+
+function strokeMarked(panel, trace) {                   // the hovered and the pinned trial on the canvas of a panel
+  const { over, width, height } = panel.host.plot;
+  over.clearRect(0, 0, width, height);
+  for (const i of marked()) {
+    for (const [strokeStyle, lineWidth] of [[palette.page, 5], [palette.ink, 2]]) {
+      over.beginPath();
+      Object.assign(over, { strokeStyle, lineWidth });
+      trace(over, i);
+      over.stroke();
+    }
+  }
+}
+
 const empty = (svg, text) => svg.append(s("text", { x: 0, y: 40, class: "name" }, text));
 const swatch = (x, y, groups, code, most) => [s("circle", { class: "mean", style: `--c:${groups.colour(code)}`, cx: x, cy: y, r: 3.1 }),
   s("text", { x: x + 7, y: y + 4 }, shortLabel(groups.labels[code], most))];
-const shortLabel = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function spread(items, gap, lo, hi) {                   // pushes labels at the ends of lines apart, so that none overlaps
   items.sort((a, b) => a.y - b.y);
@@ -648,7 +748,6 @@ function parameterFilters() {                           // column -> values, or 
   return view.expression ? null : keep;
 }
 
-const interval = (fit) => (fit.lo == null || fit.hi == null ? "no interval" : `[${fixed(fit.lo)}, ${fixed(fit.hi)}]`);
 const isLaw = (fit) => fit.a != null && !fit.why;
 const cellName = ({ colour, facet }, cell) => [facet.name && `${facet.label} ${facet.labels[cell.f]}`,
   colour.name && colour.name !== facet.name && `${colour.label} ${colour.labels[cell.c]}`].filter(Boolean).join(", ") || "all trials";
@@ -658,23 +757,23 @@ function describe(rate, cell) {
   const local = used.slice(1).map((p, k) => fixed(-(p.mean - used[k].mean) / Math.log(p.x / used[k].x)));
   const excluded = row && Object.entries(row.excluded).map(([reason, count]) => `${count} ${reason}`).join(", ");
   return [cellName(rate, cell),
-    fit.a != null && `${column(view.y).label} ≈ ${format(Math.exp(fit.intercept))} ${x}^${fixed(-fit.a)}, 95 % ${interval(fit)}, R² ${format(fit.r2 ?? NaN)}`,
+    fit.a != null && `${column(view.y).label} ≈ ${format(Math.exp(fit.intercept))} ${x}^${fixed(-fit.a)}, 95 % ${interval(fit.lo, fit.hi)}, R² ${format(fit.r2 ?? NaN)}`,
     fit.why && `no power law (${fit.why})${local.length && !rate.isContinuous ? `; exponents between neighbours: ${pick(local.length, 8).map((k) => local[k]).join(", ")}` : ""}`,
     row ? `depthrate fit: ${row.n_trials} trials${row.over ? `, ${clean(row.over, 100)}` : ""}; preferred: ${clean(row.preferred, 120)}`
       : `${cell.trials.length} trials, ${fit.whole ?? 0} whole replicates${fit.partial ? `, ${fit.partial} with gaps` : ""}`,
     excluded && `excluded: ${clean(excluded, 200)}`, cell.unconverged > 0 && `${cell.unconverged} unconverged`];
 }
 
-const rates = addPanel($("#rates .figure"), drawRates, overlayRates, () => [
+const rates = addPanel($("#rates .pair .figure"), { draw: drawRates, overlay: overlayRates, find: findRate, zoom: { key: "ratesZoom", axes: ["x", "y"] }, values: () => [
   ["group", view.x, "mean", "min", "max", "trials", "left_out", "exponent", "ci_low", "ci_high", "no_power_law"],
   ...rateState.cells.flatMap((cell) => cell.points.map((p) => [cellName(rateState, cell), p.x, ...[p.mean, p.lo, p.hi].map(Math.exp),
-    p.logs.length, p.out, cell.fit.a, cell.fit.lo, cell.fit.hi, cell.fit.why || ""]))]);
+    p.logs.length, p.out, cell.fit.a, cell.fit.lo, cell.fit.hi, cell.fit.why || ""]))] });
 let rateState = { cells: [] }, rateHits = [];
 
 function drawRates() {
   rateState = rateCells();
   const { x, colour, facet, cells, isContinuous } = rateState, host = rates.host, width = host.clientWidth;
-  const focused = document.activeElement?.closest(".tick")?.dataset.x;
+  const focused = root.activeElement?.closest(".tick")?.dataset.x;
   const shownFacets = pick(facet.labels.length, MAX_PANELS).filter((f) => cells.some((cell) => cell.f === f));
   const shownColours = new Set(pick(colour.labels.length, MAX_LINES));
   const shown = cells.filter((cell) => shownFacets.includes(cell.f) && shownColours.has(cell.c));
@@ -683,7 +782,7 @@ function drawRates() {
   const lines = shown.length / Math.max(1, shownFacets.length), label = 94, left0 = 46;
   const cellWidth = (width - left0) / columns, cellHeight = Math.max(columns === 1 ? 250 : 300, 110 + lines * 27);
   const down = Math.ceil(shownFacets.length / columns);
-  const svg = svgIn(host, width, Math.max(120, down * cellHeight), `${column(view.y)?.label} against ${x?.label}`);
+  const svg = svgIn(host, width, Math.max(120, down * cellHeight), `${column(view.y)?.label} against ${x?.label}`, "group");
   rateHits = [];
   drawExponents();
   drawRateNote(cells.length - shown.length);
@@ -691,19 +790,24 @@ function drawRates() {
   if (!shown.length) { empty(svg, "No trial of the selection has a positive value here."); return; }
   const logs = shown.flatMap((cell) => cell.points.flatMap((p) => [p.lo, p.hi])), out = dropped();
   for (const { fit, points } of shown) if (isLaw(fit)) for (const p of points) logs.push(Math.log(onLine(fit, p.x)));
-  const yRange = [Math.exp(Math.min(...logs)), Math.exp(Math.max(...logs))];
-  const xs = shown.flatMap((cell) => [cell.points[0].x, cell.points.at(-1).x]), xRange = [Math.min(...xs), Math.max(...xs)];
+  const xs = shown.flatMap((cell) => [cell.points[0].x, cell.points.at(-1).x]);
+  const whole = [[Math.min(...xs), Math.max(...xs)], [Math.exp(Math.min(...logs)), Math.exp(Math.max(...logs))]];
+  const [xRange, yRange, isZoomed] = zoomedRanges(rates, ...whole);
   shownFacets.forEach((f, place) => {
     const x0 = left0 + (place % columns) * cellWidth, y0 = Math.floor(place / columns) * cellHeight, bottom = y0 + cellHeight - 52;
     const sx = makeScale(true, ...xRange, x0 + 6, x0 + cellWidth - label - 12), sy = makeScale(true, ...yRange, bottom, y0 + 40);
-    const here = shown.filter((cell) => cell.f === f), g = s("g", {}), isFirst = place % columns === 0;
+    const here = shown.filter((cell) => cell.f === f), g = s("g", {}), isFirst = place % columns === 0, clip = `clip${place}`;
+    const inside = s("g", isZoomed ? { "clip-path": `url(#${clip})` } : {});
+    rates.areas.push([sx, sy]);
     svg.append(g);
+    if (isZoomed) g.append(s("clipPath", { id: clip }, s("rect", { x: sx.from - 4, y: sy.to - 4, width: sx.to - sx.from + 8, height: sy.from - sy.to + 8 })));
     if (facet.name) g.append(s("text", { x: x0, y: y0 + 14, class: "head" }, `${facet.label} ${facet.labels[f]}`));
     if (isFirst) g.append(s("text", { x: 0, y: y0 + (facet.name ? 14 : 24), class: "name" }, shortLabel(column(view.y).label, facet.name ? 7 : 40)));
     g.append(s("text", { x: sx.to, y: y0 + cellHeight - 12, "text-anchor": "end", class: "name" }, x.label));
     axes(g, sx, sy, { xTicks: isContinuous ? ticksOf(sx, 50) : [], yTicks: ticksOf(sy, 38), labelY: isFirst });
     if (!isContinuous) depthTicks(g, x, sx, bottom, out);
-    for (const cell of here) g.append(drawCell(cell, colour, sx, sy));
+    for (const cell of here) inside.append(drawCell(cell, colour, sx, sy));
+    g.append(inside);
     const labels = here.map((cell) => ({ cell, y: endOf(cell, sy) }));
     spread(labels, 27, y0 + 44, bottom - 10);
     for (const item of labels) g.append(drawRateLabel(item, colour, x0 + cellWidth - label - 6));
@@ -713,10 +817,9 @@ function drawRates() {
 
 function drawAnswer() {                                 // the figure in one sentence
   const { cells } = rateState, good = cells.filter((cell) => isLaw(cell.fit)).sort((a, b) => b.fit.a - a.fit.a), [best] = good;
-  const words = best ? [` Steepest: ${cellName(rateState, best)}, exponent `, h("b", {}, fixed(best.fit.a)), ` ${interval(best.fit)}.`] : [];
-  const groups = cells.length === 1 ? "group follows" : "groups follow";
+  const words = best ? [` Steepest: ${cellName(rateState, best)}, exponent `, h("b", {}, fixed(best.fit.a)), ` ${interval(best.fit.lo, best.fit.hi)}.`] : [];
   $("#rates .answer").hidden = !cells.length;
-  $("#rates .answer").replaceChildren(h("b", {}, `${good.length} of ${cells.length}`), ` ${groups} a power law.`, ...words);
+  $("#rates .answer").replaceChildren(...groupsFollow(good.length, cells.length), ".", ...words);
 }
 
 function depthTicks(g, x, sx, bottom, out) {            // one tick per value; a click leaves the value out
@@ -754,7 +857,7 @@ function drawCell(cell, colour, sx, sy) {
   for (const p of many ? pick(points.length, 1500).map((k) => points[k]) : points) {
     for (const k of pick(p.logs.length, 12)) {          // at most 12 trials of a point answer to the pointer
       const [px, py] = [sx(p.x), sy(Math.exp(p.logs[k]))];
-      rateHits.push({ px, py, i: p.trial[k], cell });
+      if (px > sx.from - 5 && px < sx.to + 5 && py > sy.to - 5 && py < sy.from + 5) rateHits.push({ px, py, i: p.trial[k], cell });
       if (many || (p.logs.length > 1 && p.logs.length <= 6)) g.append(s("circle", { class: "seed", cx: px, cy: py, r: many ? 1.8 : 1.3 }));
     }
     if (!many) g.append(s("circle", { class: p.out || fit.why ? "mean hollow" : "mean", cx: sx(p.x), cy: sy(Math.exp(p.mean)), r: 3.1 }));
@@ -773,7 +876,7 @@ function drawRateLabel({ cell, at, y }, colour, x0) {
     isApart && s("path", { class: "lead", d: `M${x0 - 4},${y}L${x0 + 6},${at - 4}` }),
     s("circle", { cx: x0 + 11, cy: at - 4, r: 3.1, class: law ? "mean" : "mean hollow" }),
     s("text", { x: x0 + 19, y: at, class: law ? null : "none" }, law ? fixed(fit.a) : "no power law"),
-    s("text", { x: x0 + 19, y: at + 12, class: "small" }, law ? interval(fit) : shortLabel(fit.why ?? "", 14)));
+    s("text", { x: x0 + 19, y: at + 12, class: "small" }, law ? interval(fit.lo, fit.hi) : shortLabel(fit.why ?? "", 14)));
 }
 
 function drawLegend(host, groups, shown) {
@@ -852,10 +955,7 @@ function drawExponent(cell, [px, py], colour, sy, inside) {
 }
 
 function overlayRates() {
-  for (const svg of [$("svg", rates.host), $("#exponents svg")]) {
-    if (!svg) continue;
-    for (const g of svg.querySelectorAll("[data-group]")) g.classList.toggle("dim", hoverGroup != null && g.dataset.group !== String(hoverGroup));
-  }
+  for (const g of $$("#rates [data-group]")) g.classList.toggle("dim", hoverGroup != null && g.dataset.group !== String(hoverGroup));
   const svg = $("svg", rates.host);
   svg?.querySelectorAll(".mark").forEach((node) => node.remove());
   for (const i of marked()) {
@@ -868,24 +968,20 @@ function overlayRates() {
   }
 }
 
-rates.host.addEventListener("pointermove", (event) => {
-  if (event.target.closest(".label, .tick")) return;
-  const near = nearest(rateHits, ...local(rates.host, event), 12);
-  setHover(near ? near.i : -1);
-  showTip(event, near && [title(near.i), `${column(view.y).label} ${format(column(view.y).get(near.i))}`, stateText(near.i)]);
-});
-rates.host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
-rates.host.addEventListener("click", (event) => { if (!event.target.closest(".tick")) setPin(hover); });
+function findRate(px, py) {
+  const near = nearest(rateHits, px, py, 12);
+  return near && { i: near.i, text: `${column(view.y).label} ${format(column(view.y).get(near.i))}` };
+}
 
 // ------------------------------------------------------------------------------------- curves and layers
 // Both are lines over the rows of a trial. `choose()` says which columns, axes, groups, panels and lines to draw.
 
 const MAX_CURVES = 300;
 
-function linePanel(host, label, choose) {
+function linePanel(host, label, zoom, choose) {
   let drawn = [], choice = null;
-  const panel = addPanel(host, draw, overlay, () => [["trial_id", ...params.map((c) => c.name), choice?.xName ?? "x", choice?.y.name ?? "y"],
-    ...drawn.flatMap(({ i, xs, ys }) => xs.map((x, k) => [idOf(i), ...params.map((c) => c.get(i)), x, ys[k]]))]);
+  const panel = addPanel(host, { draw, overlay, find, zoom, values: () => [["trial_id", ...params.map((c) => c.name), choice?.xName ?? "x", choice?.y.name ?? "y"],
+    ...drawn.flatMap(({ i, xs, ys }) => xs.map((x, k) => [idOf(i), ...params.map((c) => c.get(i)), x, ys[k]]))] });
   function points(i) {
     const xs = [], ys = [], { start, y, x, logX, logY, smooth } = choice;
     let smoothed = null;
@@ -924,12 +1020,13 @@ function linePanel(host, label, choose) {
       for (const x of xs) [range[0], range[1]] = [Math.min(range[0], x), Math.max(range[1], x)];
       for (let k = 0; k < ys.length; k++) [range[2], range[3]] = [Math.min(range[2], lo[k]), Math.max(range[3], hi[k])];
     }
-    const gap = (part.right - part.left) / across;
+    const gap = (part.right - part.left) / across, [xRange, yRange, isZoomed] = zoomedRanges(panel, range.slice(0, 2), range.slice(2));
     facets.forEach((f, place) => {
       const left = part.left + (place % across) * gap, bottom = (Math.floor(place / across) + 1) * cellHeight - 46, top = bottom - cellHeight + 76;
-      const sx = makeScale(choice.logX, range[0], range[1], left, left + gap - (across > 1 ? 22 : 0)), sy = makeScale(choice.logY, range[2], range[3], bottom, top);
+      const sx = makeScale(choice.logX, ...xRange, left, left + gap - (across > 1 ? 22 : 0)), sy = makeScale(choice.logY, ...yRange, bottom, top);
+      panel.areas.push([sx, sy]);
       for (const item of drawn) if (item.f === f) Object.assign(item, { sx, sy });
-      drawLines(part, strokes.filter((stroke) => stroke.f === f), sx, sy, place % across === 0, across > 1 && place % across < across - 1);
+      drawLines(part, strokes.filter((stroke) => stroke.f === f), sx, sy, place % across === 0, isZoomed);
       if (facet.name) part.svg.append(s("text", { x: left, y: top - 12, class: "head" }, shortLabel(`${facet.label} ${facet.labels[f]}`, 22)));
     });
     if (!choice.areUneven) drawEnds(part, strokes);
@@ -940,8 +1037,9 @@ function linePanel(host, label, choose) {
     for (const item of items) { const key = choice.key(item.i); if (!bundles.has(key)) bundles.set(key, []); bundles.get(key).push(item); }
     return [...bundles.values()].map((bundle) => average(bundle, choice.logY)).filter((item) => item.xs.length);
   }
-  function drawLines(part, strokes, sx, sy, isFirst) {
+  function drawLines(part, strokes, sx, sy, isFirst, isZoomed) {
     const { marks } = part, { groups } = choice;
+    clipTo(marks, sx, sy);
     for (const { xs, lo, hi, code } of strokes) {
       if (!lo) continue;
       marks.beginPath();
@@ -957,9 +1055,10 @@ function linePanel(host, label, choose) {
       Object.assign(marks, { strokeStyle: alpha(groups.colour(code), lo ? 1 : 0.75), lineWidth });
       marks.stroke();
     }
+    marks.restore();
     const xTicks = ticksOf(sx, 64), yTicks = ticksOf(sy, 40), yLabel = isFirst && !choice.facet.name ? choice.y.label : "";
     axes(part.svg, sx, sy, { xTicks, yTicks, xLabel: choice.xLabel, yLabel, labelY: isFirst });
-    choice.areUneven = choice.mode === "mean" && new Set(strokes.map(({ xs }) => xs.at(-1))).size > 1 && !choice.facet.name;
+    choice.areUneven = choice.mode === "mean" && new Set(strokes.map(({ xs }) => xs.at(-1))).size > 1 && !choice.facet.name && !isZoomed;
     if (!choice.areUneven) return;
     const ends = new Map();                             // lines of different lengths: a label at the end of each longest one
     for (const { xs, ys, code } of strokes) {
@@ -981,39 +1080,29 @@ function linePanel(host, label, choose) {
   }
   function overlay() {
     if (!host.plot || !choice || !drawn.length) return;
-    const { over, width, height } = host.plot;
-    over.clearRect(0, 0, width, height);
-    for (const i of marked()) {
+    strokeMarked(panel, (over, i) => {
       const place = drawn.find((item) => item.i === i) ?? drawn.find((item) => item.f === choice.facet.code(i));
-      if (!place) continue;
+      if (!place) return;
       const { xs, ys } = points(i), { sx, sy } = place;
-      for (const [strokeStyle, lineWidth] of [[palette.page, 5], [palette.ink, 2]]) {
-        over.beginPath();
-        xs.forEach((x, k) => over.lineTo(sx(x), sy(ys[k])));
-        Object.assign(over, { strokeStyle, lineWidth });
-        over.stroke();
-      }
-    }
+      clipTo(over, sx, sy);
+      over.beginPath();
+      xs.forEach((x, k) => over.lineTo(sx(x), sy(ys[k])));
+      over.restore();
+    });
   }
-  host.addEventListener("pointermove", (event) => {
-    const [px, py] = local(host, event);
+  function find(px, py) {                               // the line nearest at the pointer's x
     let best = null, distance = 24;
-    for (const item of drawn) {                         // the line nearest at the pointer's x
-      const { xs, ys, sx, sy } = item;
+    for (const { i, xs, ys, sx, sy } of drawn) {
       if (!sx || px < sx.from - 8 || px > sx.to + 8 || py < sy.to - 8 || py > sy.from + 8) continue;
       let k = 0;
       while (k < xs.length - 1 && sx(xs[k + 1]) <= px) k++;
       const next = Math.min(k + 1, xs.length - 1), [a, b] = [sx(xs[k]), sx(xs[next])];
       const share = b > a ? Math.min(Math.max((px - a) / (b - a), 0), 1) : 0, off = Math.abs(sy(ys[k]) + share * (sy(ys[next]) - sy(ys[k])) - py);
-      if (off < distance) { distance = off; best = { item, k: share > 0.5 ? next : k }; }
+      const at = share > 0.5 ? next : k;
+      if (off < distance) { distance = off; best = { i, text: `${choice.xName} ${format(xs[at], 4)}: ${choice.y.label} ${format(ys[at])}` }; }
     }
-    setHover(best ? best.item.i : -1);
-    const value = best && `${choice.xName} ${format(best.item.xs[best.k], 4)}: ${choice.y.label} ${format(best.item.ys[best.k])}`;
-    showTip(event, best && [title(best.item.i), value, stateText(best.item.i)]);
-  });
-  host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
-  host.addEventListener("click", () => setPin(hover));
-  return panel;
+    return best;
+  }
 }
 
 function average(items, log) {                          // mean and range (from 20 lines on: 10 to 90 %) at each common x
@@ -1031,7 +1120,7 @@ function average(items, log) {                          // mean and range (from 
 
 const trialsText = (shown, all) => (shown < all ? `${counted(shown)} of ${counted(all)} trials, evenly chosen` : `${counted(all)} trial${all === 1 ? "" : "s"}`);
 
-linePanel($("#curves .figure"), "curves over steps", () => {
+linePanel($("#curves .figure"), "curves over steps", { key: "curvesZoom", axes: ["curve", "curveX", "curveLog"] }, () => {
   const source = curveSource(view.curve);
   if (!source) return null;
   const { table, start } = source, groups = groupsOf(view.colour), step = table.by.get("step").data, wall = column("wall_s");
@@ -1045,7 +1134,7 @@ linePanel($("#curves .figure"), "curves over steps", () => {
     xName: isTime ? "time" : "step", xLabel: isTime ? "seconds of training" : "step", note: isTime ? `${drawing} Steps count as equally long.` : drawing };
 });
 
-linePanel($("#layers .figure"), "metric over layers", () => {
+linePanel($("#layers .figure"), "metric over layers", { key: "layersZoom", axes: ["layerY", "layerX"] }, () => {
   const source = rows.layers, y = source?.table.by.get(view.layerY);
   if (!y) return null;
   const { table, start } = source, groups = groupsOf(view.layerColour), layer = table.by.get("layer").data, isRelative = view.layerX !== "layer";
@@ -1060,24 +1149,27 @@ linePanel($("#layers .figure"), "metric over layers", () => {
 // ----------------------------------------------------------------------------------------------- scatter
 
 const DENSE = 20000;                                    // above, a density image instead of dots
-const scatter = addPanel($("#scatter .figure"), drawScatter, overlayScatter, () => selectedRows());
-let scatterScales = null, scatterAt = null, brush = null;
+const scatter = addPanel($("#scatter .figure"), { draw: drawScatter, overlay: overlayScatter, find: findDot, drag: brushDots, values: selectedRows,
+  zoom: { key: "scatterZoom", axes: ["sx", "sy"] }, clear: () => [view.sx, view.sy].forEach((name) => filterBy(name, null)) });
+let scatterAt = null;
 
 const rangeFilter = (c, lo, hi) => (c.values ? { set: new Set(c.values.filter((v) => v >= lo && v <= hi)) } : { lo, hi });
 
-function padScale(c, from, to) {
+function paddedRange(c) {
   const pad = (c.hi - c.lo) * 0.03;
-  return c.log ? makeScale(true, c.lo / 1.06, c.hi * 1.06, from, to) : makeScale(false, c.lo - pad, c.hi + pad, from, to);
+  return c.log ? [c.lo / 1.06, c.hi * 1.06] : [c.lo - pad, c.hi + pad];
 }
 
 function drawScatter() {
   const [cx, cy, groups] = [column(view.sx), column(view.sy), groupsOf(view.sc)];
-  scatterScales = scatterAt = null;
+  scatterAt = null;
   const longest = Math.min(11, Math.max(...groups.labels.map((label) => label.length)));
   const part = frame(scatter.host, 290, "scatter", { left: 46, right: Math.max(60, 24 + longest * 6.4), top: 30, bottom: 46 }), { marks } = part;
   if (!cx?.isNumber || !cy?.isNumber) return empty(part.svg, "No two columns of numbers.");
-  scatterScales = [padScale(cx, part.left, part.right), padScale(cy, part.bottom, part.top)];
-  const [sx, sy] = scatterScales, isDense = selectedCount > DENSE;
+  const [xRange, yRange] = zoomedRanges(scatter, paddedRange(cx), paddedRange(cy)), isDense = selectedCount > DENSE;
+  const sx = makeScale(cx.log, ...xRange, part.left, part.right), sy = makeScale(cy.log, ...yRange, part.bottom, part.top);
+  scatter.areas.push([sx, sy]);
+  clipTo(marks, sx, sy);
   const jitter = (c, i) => (c.values && selectedCount > 60 ? ((((i * 2654435761) >>> 8) % 1000) / 1000) * 7 - 3.5 : 0);
   const at = (scatterAt = (i) => [sx(cx.get(i)) + jitter(cx, i), sy(cy.get(i)) - jitter(cy, i * 7 + 1)]);
   if (!isDense && n <= 5000) {                          // the trials outside the filter stay as a faint ground
@@ -1088,6 +1180,7 @@ function drawScatter() {
     }
   }
   if (isDense) drawDensity(part, cx, cy, sx, sy); else drawDots(marks, groups, at);
+  marks.restore();
   const ticks = (c, scale, spacing) => (c.values?.length < 9 ? c.values : ticksOf(scale, spacing));
   axes(part.svg, sx, sy, { xTicks: ticks(cx, sx, 64), yTicks: ticks(cy, sy, 40), xLabel: cx.label, yLabel: cy.label });
   if (!isDense && groups.name) {
@@ -1140,65 +1233,42 @@ function positions(c, scale) {                          // pixels of all trials;
 }
 
 function overlayScatter() {
-  if (!scatterScales) return;
-  const { over, width, height } = scatter.host.plot;
-  over.clearRect(0, 0, width, height);
-  Object.assign(over, { strokeStyle: palette.ink, lineWidth: 1 });
-  if (brush) over.strokeRect(brush.x0, brush.y0, brush.x1 - brush.x0, brush.y1 - brush.y0);
-  for (const i of marked()) {
-    over.beginPath();
-    over.arc(...scatterAt(i).map((v) => (Number.isFinite(v) ? v : -99)), 6, 0, 6.3);
-    over.lineWidth = 2;
-    over.stroke();
-  }
+  if (!scatterAt) return;
+  strokeMarked(scatter, (over, i) => over.arc(...scatterAt(i).map((v) => (Number.isFinite(v) ? v : -99)), 6, 0, 6.3));
 }
 
-scatter.host.addEventListener("pointerdown", (event) => {
-  if (!scatterScales || event.pointerType === "touch") return;
-  const [x0, y0] = local(scatter.host, event);
-  brush = { x0, y0, x1: x0, y1: y0 };
-  scatter.host.setPointerCapture(event.pointerId);
-});
-scatter.host.addEventListener("pointermove", (event) => {
-  if (!scatterScales) return;
-  const [px, py] = local(scatter.host, event), [sx, sy] = scatterScales;
-  if (brush) {
-    Object.assign(brush, { x1: px, y1: py });
-    if (Math.abs(px - brush.x0) + Math.abs(py - brush.y0) <= 8) return;
-    const sorted = (scale, a, b) => [scale.invert(a), scale.invert(b)].sort((p, q) => p - q);
-    for (const [name, range] of [[view.sx, sorted(sx, brush.x0, px)], [view.sy, sorted(sy, brush.y0, py)]]) {
-      filters.set(name, rangeFilter(column(name), ...range));
-      applyFilter(name);
-    }
+function brushDots(x0, y0) {
+  const [area] = scatter.areas, filter = (scale, name, a, b) => {
+    filters.set(name, rangeFilter(column(name), ...[scale.invert(a), scale.invert(b)].sort((p, q) => p - q)));
+    applyFilter(name);
+  };
+  const move = (px, py) => {
+    filter(area[0], view.sx, x0, px);
+    filter(area[1], view.sy, y0, py);
     collect();
     schedule();
-    return;
-  }
+  };
+  return area && { isBox: true, move, end: writeAddress };
+}
+
+function findDot(px, py) {
+  const [area] = scatter.areas;
+  if (!area) return null;
   let near = -1, distance = 12 ** 2;
-  const [fx, fy] = [positions(column(view.sx), sx), positions(column(view.sy), sy)];
+  const [fx, fy] = [positions(column(view.sx), area[0]), positions(column(view.sy), area[1])];
   for (let k = 0; k < selectedCount; k++) {
     const i = selected[k], d = (fx[i] - px) ** 2 + (fy[i] - py) ** 2;
     if (d < distance) { distance = d; near = i; }
   }
-  setHover(near);
   const values = (name) => `${column(name).label} ${format(column(name).get(near))}`;
-  showTip(event, near >= 0 && [title(near), `${values(view.sx)}, ${values(view.sy)}`, stateText(near)]);
-});
-scatter.host.addEventListener("pointerup", (event) => {
-  if (event.pointerType === "touch" || (brush && Math.abs(brush.x1 - brush.x0) + Math.abs(brush.y1 - brush.y0) <= 8)) setPin(hover);
-  brush = null;
-  overlayScatter();
-  writeAddress();
-});
-scatter.host.addEventListener("pointercancel", () => { brush = null; overlayScatter(); });
-scatter.host.addEventListener("dblclick", () => { filterBy(view.sx, null); filterBy(view.sy, null); });
-scatter.host.addEventListener("pointerleave", () => { if (brush) return; setHover(-1); showTip(); });
+  return near < 0 ? null : { i: near, text: `${values(view.sx)}, ${values(view.sy)}` };
+}
 
 // ---------------------------------------------------------------------------------- parallel coordinates
 
 const MOST_LINES = 3000, MAX_AXES = 9;
-const parallel = addPanel($("#parallel .figure"), drawParallel, overlayParallel, () => selectedRows());
-let parallelScales = [], axisBrush = null;
+const parallel = addPanel($("#parallel .figure"), { draw: drawParallel, overlay: overlayParallel, find: findLine, drag: brushAxis, click: clearAxis, values: selectedRows });
+let parallelScales = [];
 
 function parallelAxes(width) {                          // the parameters, the metrics of the sweep's fits, and y
   const metrics = [...data.sweep.axes, view.y].filter((name, k, all) => column(name)?.hi > column(name)?.lo && all.lastIndexOf(name) === k).map(column);
@@ -1261,39 +1331,29 @@ function drawAxis({ c, x, scale }, k, gap, count) {
 }
 
 function overlayParallel() {
-  if (!parallel.path || !parallel.host.plot) return;
-  const { over, width, height } = parallel.host.plot;
-  over.clearRect(0, 0, width, height);
-  for (const i of marked()) {
-    for (const [strokeStyle, lineWidth] of [[palette.page, 5], [palette.ink, 2]]) {
-      over.beginPath();
-      parallel.path(over, i);
-      Object.assign(over, { strokeStyle, lineWidth });
-      over.stroke();
-    }
-  }
+  if (parallel.path && parallel.host.plot) strokeMarked(parallel, parallel.path);
 }
 
 const axisAt = (px) => parallelScales.find(({ x }) => Math.abs(x - px) < 22);
-parallel.host.addEventListener("pointerdown", (event) => {
-  const [px, py] = local(parallel.host, event), axis = axisAt(px);
-  if (event.pointerType === "touch") return;
-  if (!axis) { setPin(hover); return; }
-  axisBrush = { ...axis, start: py, moved: false };
-  parallel.host.setPointerCapture(event.pointerId);
-});
-parallel.host.addEventListener("pointermove", (event) => {
-  const [px, py] = local(parallel.host, event);
-  if (axisBrush) {
-    axisBrush.moved ||= Math.abs(py - axisBrush.start) > 4;
-    const { c, scale, start } = axisBrush, [lo, hi] = [scale.invert(Math.max(py, start)), scale.invert(Math.min(py, start))];
-    const range = c.isNumber ? rangeFilter(c, lo - Math.abs(lo) * 1e-9, hi + Math.abs(hi) * 1e-9) : { set: new Set(c.values.filter((_, k) => k >= lo - 0.01 && k <= hi + 0.01)) };
-    if (axisBrush.moved) filterBy(c.name, range);
-    return;
-  }
+
+function brushAxis(x, start) {
+  const axis = axisAt(x), { c, scale } = axis ?? {};
+  return axis && { move(px, py) {
+    const [lo, hi] = [scale.invert(Math.max(py, start)), scale.invert(Math.min(py, start))], words = (_, k) => k >= lo - 0.01 && k <= hi + 0.01;
+    filterBy(c.name, c.isNumber ? rangeFilter(c, lo - Math.abs(lo) * 1e-9, hi + Math.abs(hi) * 1e-9) : { set: new Set(c.values.filter(words)) });
+  } };
+}
+
+function clearAxis(px) {
+  const axis = axisAt(px);
+  if (axis) filterBy(axis.c.name, null);
+  return axis;
+}
+
+function findLine(px, py) {
   parallel.host.style.cursor = axisAt(px) ? "ns-resize" : "default";
   const k = parallelScales.findIndex(({ x }) => x >= px);
-  if (k < 1) { setHover(-1); showTip(); return; }
+  if (k < 1) return null;
   const [a, b] = [parallelScales[k - 1], parallelScales[k]], share = (px - a.x) / (b.x - a.x), ease = share * share * (3 - 2 * share);
   const [ya, yb] = [a, b].map(({ c, scale }) => positions({ name: c.name, get: axisValue(c) }, scale));
   let near = -1, distance = 8;
@@ -1301,21 +1361,16 @@ parallel.host.addEventListener("pointermove", (event) => {
     const i = selected[j], off = Math.abs(ya[i] + (yb[i] - ya[i]) * ease - py);
     if (off < distance) { distance = off; near = i; }
   }
-  setHover(near);
-  showTip(event, near >= 0 && [title(near), `${b.c.label} ${format(b.c.get(near))}`, stateText(near)]);
-});
-parallel.host.addEventListener("pointerup", () => {
-  if (axisBrush && !axisBrush.moved) filterBy(axisBrush.c.name, null);
-  axisBrush = null;
-});
-parallel.host.addEventListener("pointercancel", () => { axisBrush = null; });
-parallel.host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
+  return near < 0 ? null : { i: near, text: `${b.c.label} ${format(b.c.get(near))}` };
+}
 
 // ------------------------------------------------------------------------------------------------- table
 
 const ROW = 28, tableHost = $("#trials .scroll");
-const table = addPanel(tableHost, drawTable, drawTable, () => selectedRows());
+const table = addPanel(tableHost, { draw: drawTable, overlay: drawTable, values: selectedRows });
 let tableRows = [], sortedOnce = { key: null, order: null };
+
+const hasTags = () => Object.values(marks.trials).some(({ tags }) => tags.length);
 
 function tableColumns() {
   const names = [view.y, ...data.sweep.axes, "wall_s"];
@@ -1344,6 +1399,7 @@ function drawTable() {
     const i = tableRows[k], kind = [i === pin && "pin", i === hover && "over"].filter(Boolean).join(" ");
     made.push(h("tr", { class: kind || null, "data-i": i, "aria-selected": String(i === pin) },
       h("td", { title: stateText(i) || "ok" }, h("i", { class: `state ${state.get(i)}` })),
+      hasTags() && h("td", {}, marksOf(i).tags.map((tag) => h("span", { class: "tag" }, clean(tag, 20)))),
       columns.map((c) => h("td", {}, c.role === "param" ? format(c.get(i), 6) : padded(c.get(i)))),
       h("td", { class: "spark" }, sparkline(i))));
   }
@@ -1352,11 +1408,11 @@ function drawTable() {
 }
 
 function drawTableHead(columns) {
-  const key = JSON.stringify([columns.map((c) => c.name), view.sort, view.curve]), row = $("#trials thead tr");
+  const key = JSON.stringify([columns.map((c) => c.name), view.sort, view.curve, hasTags()]), row = $("#trials thead tr");
   if (row.dataset.key === key) return;                  // the focus stays on its button
-  const focused = document.activeElement?.dataset?.sort;
+  const focused = root.activeElement?.dataset?.sort;
   row.dataset.key = key;
-  row.replaceChildren(h("th", {}, h("span", { class: "hidden" }, "state")), ...columns.map((c) => {
+  row.replaceChildren(h("th", {}, h("span", { class: "hidden" }, "state")), ...(hasTags() ? [h("th", {}, "tags")] : []), ...columns.map((c) => {
     const isSorted = view.sort.replace("-", "") === c.name, isDown = view.sort.startsWith("-"), arrow = isSorted ? (isDown ? " ↓" : " ↑") : "";
     const next = !isSorted ? c.name : isDown ? "" : `-${c.name}`;                                   // up, down, as planned
     return h("th", { "aria-sort": !isSorted ? "none" : isDown ? "descending" : "ascending" },
@@ -1400,7 +1456,7 @@ const BINS = 28, MAX_CHIPS = 200, sideHost = $("#filters");
 let blocks = [];
 
 function buildSide() {
-  const focusable = () => [...sideHost.querySelectorAll("button, input, summary")], focused = focusable().indexOf(document.activeElement);
+  const focusable = () => [...sideHost.querySelectorAll("button, input, summary")], focused = focusable().indexOf(root.activeElement);
   const isOpen = $("#filters details")?.open ?? false, first = [view.y, ...data.sweep.axes.slice(0, 2)];
   const usable = metrics.filter((c) => c.hi > c.lo), rest = usable.filter((c) => !first.includes(c.name));
   const chipped = [...params, state].filter(varies).map((c) => (c.isNumber && !(c.values?.length <= MAX_GROUPS) ? sliderBlock(c) : chipBlock(c)));
@@ -1457,8 +1513,8 @@ function sliderBlock(c) {
     if (node.offsetParent === null) return;
     const f = filters.get(c.name), values = f?.set ? [Math.min(...f.set), Math.max(...f.set)] : f ? [f.lo, f.hi] : [-Infinity, Infinity];
     const [lo, hi] = [Math.max(c.lo, values[0]), Math.min(c.hi, values[1])];
-    if (document.activeElement !== low) low.value = scale(lo);
-    if (document.activeElement !== high) high.value = scale(hi);
+    if (root.activeElement !== low) low.value = scale(lo);
+    if (root.activeElement !== high) high.value = scale(hi);
     text.textContent = `${format(lo)} to ${format(hi)}`;
     bars.replaceChildren(s("path", { class: "all", d: bar(all) }), s("path", { class: "now", d: bar(histogram(bin, misses)) }));
   } };
@@ -1470,7 +1526,7 @@ function histogram(bin, mask) {
   return counts.subarray(0, BINS);
 }
 
-const side = addPanel(sideHost, () => {
+const side = addPanel(sideHost, { draw() {
   for (const block of blocks) block.draw();
   $("#count").replaceChildren(h("b", {}, counted(selectedCount)), ` of ${counted(n)} trials`);
   const chip = (name, text, act) => h("button", { class: "active", onclick: act, "aria-label": `remove filter ${name}` }, text, h("span", {}, "×"));
@@ -1482,7 +1538,7 @@ const side = addPanel(sideHost, () => {
   const count = filters.size + (view.expression ? 1 : 0);
   $("#filter-count").textContent = count ? `(${count})` : "";
   server?.select();
-});
+} });
 side.visible = true;
 watcher.unobserve(sideHost);                            // the counts are drawn even if the side bar is folded
 
@@ -1513,7 +1569,7 @@ function buildControls() {
   const lists = { y: names(metrics.filter((c) => c.hi > 0)), x: names(grouping.filter((c) => c.isNumber && c.hi > 0)), colour: all, facet: small,
     curve: curveNames(), curveFacet: small, layerY: names(valueColumns(rows.layers)), layerColour: all, sx: numbers, sy: numbers, sc: [...all, "state"], pc: [...all, "state"] };
   const none = { colour: "nothing", facet: "none", curveFacet: "none" };
-  for (const select of document.querySelectorAll("select[name]")) {
+  for (const select of $$("select[name]")) {
     const list = lists[select.name], word = none[select.name];
     if (list) select.replaceChildren(...(word ? [h("option", { value: "" }, word)] : []), ...list.map((name) => h("option", { value: name }, clean(name))));
   }
@@ -1528,23 +1584,58 @@ function fitWidth(control) {                            // a select as wide as i
 }
 
 function refreshControls() {
-  for (const control of document.querySelectorAll("select[name], input[name]")) {
+  for (const control of $$("select[name], input[name]")) {
     if (control.type === "checkbox") control.checked = view[control.name] === "1"; else control.value = view[control.name];
     if (control.tagName === "SELECT") fitWidth(control);
   }
 }
 
 function drawPin() {
-  const bar = $("#pin");
+  const bar = $("#pin"), { activeElement: focused } = root, label = bar.contains(focused) && focused.ariaLabel;
   bar.hidden = pin < 0;
-  document.body.classList.toggle("pinned", pin >= 0);
-  if (pin < 0) return;
+  $("#page").classList.toggle("pinned", pin >= 0);
+  if (pin < 0 || (bar.dataset.trial === idOf(pin) && focused?.closest("#pin form"))) return;            // not while a note is typed
+  bar.dataset.trial = idOf(pin);
   const names = [...new Set([view.y, ...data.sweep.axes, "wall_s"])].filter(column), value = (c) => format(c.get(pin));
   const facts = [state, ...names.map(column)].map((c) => h("span", {}, h("i", {}, c.label), value(c)));
-  const button = (text, label, act) => h("button", { onclick: act, "aria-label": label }, text), error = data.errors[pin];
+  const button = (text, name, act) => h("button", { onclick: act, "aria-label": name }, text), error = data.errors[pin];
   bar.replaceChildren(h("i", { class: `state ${state.get(pin)}` }), h("b", {}, title(pin)), h("span", { class: "facts" }, facts, error && h("span", {}, clean(error, 300))),
     ...(server ? [h("a", { href: `trial/${idOf(pin)}` }, "log and code")] : [h("span", { class: "id" }, idOf(pin))]),
-    button("←", "previous trial", () => step(-1)), button("→", "next trial", () => step(1)), button("×", "release", () => setPin(-1)));
+    button("←", "previous trial", () => step(-1)), button("→", "next trial", () => step(1)), button("×", "release", () => setPin(-1)),
+    h("div", { class: "marks", "data-trial": idOf(pin) }));
+  drawMarks();
+  if (label) $$("button", bar).find((node) => node.ariaLabel === label)?.focus();
+}
+
+// Tags and the note of a trial, or of the sweep, with a form if the server takes changes (`depthrate serve --write`).
+function markNodes(trial) {
+  const { tags, note } = trial ? marks.trials[trial] ?? NO_MARKS : marks.sweep, alarm = h("span", { class: "alarm", role: "alert" });
+  const lines = note.split("\n").map((text) => clean(text, 2000)).join("\n");
+  if (!marks.writable) return [...tags.map((tag) => h("span", { class: "tag" }, clean(tag))), lines && h("span", { class: "text" }, lines)].filter(Boolean);
+  const save = (change) => attempt(alarm, () => server.annotate({ trial, ...change }));
+  const remove = (tag) => h("button", { type: "button", class: "tag", title: "remove", "aria-label": `remove tag ${clean(tag)}`, onclick: () => save({ remove: [tag] }) }, clean(tag), h("span", {}, "×"));
+  const added = h("input", { placeholder: "add a tag", "aria-label": "add a tag" }), text = h("textarea", { rows: 1, placeholder: "note", "aria-label": "note" }, note);
+  const onsubmit = (event) => {
+    event.preventDefault();
+    save({ add: [added.value.trim()].filter(Boolean), ...(text.value !== note && { note: text.value }) });
+  };
+  return [h("form", { onsubmit }, tags.map(remove), added, text, h("button", {}, "save"), alarm)];
+}
+
+function drawMarks(isAnswer = false) {                  // what is typed stays, except after its answer
+  for (const host of $$(".marks")) {
+    const isFocused = host.contains(root.activeElement);
+    if (isFocused && !isAnswer) continue;
+    host.replaceChildren(...markNodes(host.dataset.trial));
+    if (isFocused) $("input", host)?.focus();
+  }
+}
+
+function takeMarks(next) {
+  marks = next;
+  applyExpression();
+  collect();
+  schedule();
 }
 
 function step(by) {
@@ -1612,7 +1703,7 @@ async function savePanel(section, kind) {
 }
 
 function buildSaving() {
-  for (const tools of document.querySelectorAll(".tools")) {
+  for (const tools of $$(".tools")) {
     const section = tools.closest("section"), kinds = ["svg", "png", "csv"].map((kind) => h("option", { value: kind }, kind.toUpperCase()));
     const select = h("select", { class: "save", "aria-label": `save ${section.id} as` }, h("option", { value: "" }, "save"), kinds);
     select.addEventListener("change", () => { if (select.value) savePanel(section, select.value); select.value = ""; });
@@ -1628,30 +1719,24 @@ const POLL_MS = 3000, SELECT_MS = 250;
 let server = null, isPressed = false;                   // no new data arrive in the middle of a brush
 
 function connect() {
-  const root = document.body.dataset.trial ? "../" : "", fits = new Map();
-  let tag = "", wanted = "", timer = 0;
-  async function get(path, headers = {}) {
-    const answer = await fetch(root + path, { headers, cache: "no-store" });
-    if (!answer.ok && answer.status !== 304) throw new Error(await answer.text());
-    return answer;
-  }
-  async function attempt(act) {                         // what fails is said, and tried again with the next poll
-    try {
-      await act();
-      showProblem("");
-    } catch (error) { showProblem(error instanceof TypeError ? "The server does not answer. Retrying." : error.message); }
-  }
+  const base = document.body.dataset.trial ? "../" : "", problem = $("#problem"), fits = new Map();
+  const askData = requestOf(`${base}data.bin`), askMarks = requestOf(`${base}marks.json`), ask = (path) => requestOf(base + path)();
+  let wanted = "", timer = 0;
   async function poll() {
-    const answer = await get("data.bin", tag ? { "If-None-Match": tag } : {});
-    if (answer.status === 304) return false;
-    tag = answer.headers.get("ETag");
+    const answer = await askData();
+    if (!answer) return false;
     adopt(await unpack(await answer.arrayBuffer()));
     fits.clear();
     wanted = "";
     return true;
   }
+  async function pollMarks() {
+    const answer = await askMarks();
+    if (answer) marks = await answer.json();
+    return answer;
+  }
   async function load(chosen) {                         // curves and layers of these trials
-    const head = await unpack(await (await get(`rows.bin?of=${chosen.map(idOf).join()}`)).arrayBuffer());
+    const head = await unpack(await (await ask(`rows.bin?of=${chosen.map(idOf).join()}`)).arrayBuffer());
     for (const { by } of Object.values(head.tables)) by.get("trial").data = Int32Array.from(by.get("trial").data, (k) => chosen[k]);
     adoptRows(head.tables);
     server.isLoading = false;
@@ -1662,15 +1747,21 @@ function connect() {
   }
   return {
     isLoading: true,
-    first: poll,
+    first: () => Promise.all([poll(), pollMarks()]),
     watch() {
       setInterval(() => {
         if (document.hidden || isPressed) return;
-        attempt(async () => {
+        attempt(problem, async () => {
+          if (await pollMarks()) { takeMarks(marks); drawMarks(); }
           if (await poll()) rebuild();
           else if (state.values.includes("running")) { wanted = ""; server.select(); }
         });
       }, POLL_MS);
+    },
+    async annotate(change) {
+      const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(change) };
+      takeMarks(await (await requestOf(`${base}marks.json`)(options)).json());
+      drawMarks(true);
     },
     select() {                                          // after each change of the selection, and once it rests
       const done = selected.subarray(0, selectedCount).filter((i) => state.get(i) !== "pending");
@@ -1678,23 +1769,18 @@ function connect() {
       if (key === wanted) return;
       wanted = key;
       clearTimeout(timer);
-      timer = setTimeout(() => chosen.length && attempt(() => load(chosen)), SELECT_MS);
+      timer = setTimeout(() => chosen.length && attempt(problem, () => load(chosen)), SELECT_MS);
     },
     fits(query) {                                       // the fits of a view, or null until they arrive
       if (!query.keep || !query.metric) return null;
       const text = JSON.stringify(query);
       if (!fits.has(text)) {
         fits.set(text, null);
-        attempt(async () => { fits.set(text, await (await get(`fits.json?of=${encodeURIComponent(text)}`)).json()); schedule(rates); });
+        attempt(problem, async () => { fits.set(text, await (await ask(`fits.json?of=${encodeURIComponent(text)}`)).json()); schedule(rates); });
       }
       return fits.get(text);
     },
   };
-}
-
-function showProblem(text) {
-  $("#problem").textContent = clean(text, 500);
-  $("#problem").hidden = !text;
 }
 
 // The page of one trial: its curves and layers as in the explorer, its neighbours, values, log and code.
@@ -1704,21 +1790,39 @@ async function showTrial(id) {
   $("#name").textContent = i < 0 ? id : title(i);
   document.title = `${$("#name").textContent} · depthrate`;
   setExpression(id);
-  const near = h("section", { id: "near" }), place = h("section", { id: "trial" }), log = h("pre", { tabindex: 0 }, "…");
+  const near = h("section", { id: "near" }), values = h("section", { id: "trial" }), log = h("div", { class: "log", tabindex: 0, role: "region", "aria-label": "log" }, "…");
   $("main").prepend(near);
-  $("main").append(place);
+  $("main").append(values);
   if (i >= 0) {
     const others = params.map((c) => [c, neighbours(i, c)]).filter(([, list]) => list.length);
     const facts = [...Object.entries(data.constants), ...trials.columns.map((c) => [c.name, c.get(i)])];
     near.append(h("p", {}, h("i", { class: `state ${state.get(i)}` }), `${state.get(i)}${data.errors[i] ? `: ${clean(data.errors[i], 300)}` : ""}`),
       h("dl", {}, others.map(([c, list]) => [h("dt", {}, `other ${c.label}`), h("dd", {}, list.map((j) => link(j, format(c.get(j), 6))))])),
-      h("p", {}, i > 0 && link(i - 1, "← previous trial"), i < n - 1 && link(i + 1, "next trial →")));
-    place.append(h("h2", {}, "Values"), h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, clean(name)), h("dd", {}, format(value, 6))))));
+      h("p", {}, i > 0 && link(i - 1, "← previous trial"), i < n - 1 && link(i + 1, "next trial →")), h("div", { class: "marks", "data-trial": id }));
+    drawMarks();
+    values.append(h("h2", {}, "Values"), h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, clean(name)), h("dd", {}, format(value, 6))))));
   }
-  place.append(h("h2", {}, "Log"), log);
-  const answer = await (await fetch(`${id}.log`)).json();
-  log.textContent = answer.log;
-  for (const [path, text] of Object.entries(answer.code)) place.append(h("details", {}, h("summary", {}, clean(path, 100)), h("pre", { tabindex: 0 }, text)));
+  values.append(h("h2", {}, "Log"), log);
+  const answer = await (await requestOf(`${id}.log`)()).json();
+  log.replaceChildren(...foldFrames(answer.log));
+  for (const [path, text] of Object.entries(answer.code)) values.append(h("details", {}, h("summary", {}, clean(path, 100)), h("pre", { tabindex: 0 }, text)));
+}
+
+// A log with the frames of depthrate in its tracebacks folded. A frame is a line with its file, and deeper lines.
+const FRAME = /^ +File ".*"/, OUR_FRAME = /^ +File ".*\/depthrate\/(orchestrator|slurm|storage|sweeps|tasks)\/[^"]*"/;
+
+function foldFrames(text) {
+  const blocks = [{ count: 0, lines: [] }];
+  for (const line of text.split("\n")) {
+    const isFrame = FRAME.test(line), isOurs = isFrame ? OUR_FRAME.test(line) : blocks.at(-1).count > 0 && line.startsWith("    ");
+    if (isOurs !== blocks.at(-1).count > 0) blocks.push({ count: 0, lines: [] });
+    if (isOurs && isFrame) blocks.at(-1).count++;
+    blocks.at(-1).lines.push(line);
+  }
+  return blocks.map(({ count, lines }) => {
+    const block = h("pre", {}, lines.join("\n"));
+    return count ? h("details", {}, h("summary", {}, `${count} ${count === 1 ? "frame" : "frames"} of depthrate`), block) : block;
+  });
 }
 
 function neighbours(i, c) {                             // the trials that differ from this one in one parameter
@@ -1745,6 +1849,7 @@ function rebuild() {                                    // after new data: every
   applyAll();
   drawProgress();
   drawPin();
+  drawMarks();
   schedule();
 }
 
@@ -1759,12 +1864,10 @@ function applyAddress() {
   schedule();
 }
 
-function toggleTheme() {
-  const { theme } = document.documentElement.dataset;
-  const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = isDark ? "light" : "dark";
+function changeTheme() {
+  toggleTheme(themed);
   readPalette();
-  setView({ theme: document.documentElement.dataset.theme });
+  setView({ theme: themed.dataset.theme });
 }
 
 async function copyLink() {
@@ -1775,21 +1878,20 @@ async function copyLink() {
 }
 
 function listen() {
-  for (const select of document.querySelectorAll("select[name]")) select.addEventListener("change", () => setView({ [select.name]: select.value }));
-  for (const input of document.querySelectorAll("input[name]")) {
-    const value = () => (input.type !== "checkbox" ? input.value : input.checked ? "1" : "0");
-    input.addEventListener("input", () => setView({ [input.name]: value() }));
+  for (const control of $$("select[name], input[name]")) {
+    const value = () => (control.type !== "checkbox" ? control.value : control.checked ? "1" : "0");
+    control.addEventListener("input", () => setView({ [control.name]: value() }));
   }
   $("#expression").addEventListener("input", (event) => setExpression(event.target.value));
   $("#csv").addEventListener("click", () => save(`${data.sweep.name}.csv`.replace(/[^\w.-]+/g, "-"), csvOf(selectedRows())));
-  $("#theme").addEventListener("click", toggleTheme);
+  $("#theme").addEventListener("click", changeTheme);
   $("#share").addEventListener("click", copyLink);
   $("#help-button").addEventListener("click", () => $("#help").showModal());
-  $("#side").open = innerWidth > 860;
+  $("#side").open = themed.clientWidth > 860 && !root.host;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readPalette(); schedule(); });
-  addEventListener("hashchange", applyAddress);
-  addEventListener("keydown", onKey);
-  for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) addEventListener(name, () => (isPressed = pressed), true);
+  place.watch(applyAddress);
+  root.addEventListener("keydown", onKey);
+  for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) root.addEventListener(name, () => (isPressed = pressed), true);
 }
 
 function onKey(event) {
@@ -1798,7 +1900,7 @@ function onKey(event) {
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || $("#help").open) return;
   if (event.key === "/") { event.preventDefault(); $("#side").open = true; $("#expression").focus(); }
   if (event.key === "?") $("#help").showModal();
-  if (event.key === "t") toggleTheme();
+  if (event.key === "t") changeTheme();
   if (event.key === "c") clearFilters();
   const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (by && pin >= 0 && event.target.type !== "range") step(by);
@@ -1806,7 +1908,8 @@ function onKey(event) {
 
 async function start() {
   const base64 = $("#data")?.textContent.trim();
-  if (base64) adopt(await unpack(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))));
+  packed ??= base64 && Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  if (packed) adopt(await unpack(packed));
   else { server = connect(); await server.first(); }
   setDefaults();
   readAddress();
@@ -1820,5 +1923,10 @@ async function start() {
   performance.mark("ready");
 }
 
-await start().catch((error) => { showProblem(error.message); throw error; });
-window.explorer = { filterBy, setView, setPin, clean, panels, get data() { return data; }, get count() { return selectedCount; }, get rates() { return rateState; } };  // for tests
+await start().catch((error) => { attempt($("#problem"), () => error.message); throw error; });
+return {
+  filterBy, setView, setPin, clean, panels,
+  get data() { return data; }, get count() { return selectedCount; }, get rates() { return rateState; },
+  async receive(bytes) { adopt(await unpack(bytes)); rebuild(); },
+};
+}

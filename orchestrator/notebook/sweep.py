@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.api.planning import plan_sweep
-from depthrate.orchestrator.api.report import ReportOptions, write_report
+from depthrate.orchestrator.api.report import ReportOptions, explore, write_report
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
 from depthrate.orchestrator.cli.launch_output import pack_values, plan_summary, run_sweep, slow_notice
+from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
@@ -27,6 +29,9 @@ from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.trial import varying_parameters
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.notebook.explorer import Explorer
 
 StoreUrl = str | os.PathLike[str] | None
 
@@ -180,6 +185,32 @@ class Sweep:
         command = ["depthrate", "run", self.name, "--store", opened.url]
         write_report(checked, opened, command, Path(path), ReportOptions())
         return ReportFile(Path(path))
+
+    def explore(self, store: StoreUrl = None, view: str = "") -> "Explorer":
+        """Show the explorer of this sweep: figures and a table of its trials, with one filter for all of them.
+
+        Args:
+            store: Folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.
+            view: Filters, axes and selection, as an explorer's address has them after `#`.
+        Returns:
+            A widget. `.refresh()` shows new results, and `.view` is the current view.
+        Raises:
+            StoreError: The store does not exist.
+            UsageError: anywidget is not installed.
+        """
+        opened = existing_store(store)
+        try:
+            from depthrate.orchestrator.notebook.explorer import Explorer
+        except ImportError as error:
+            raise UsageError(
+                f"explore needs anywidget ({error}). Install it: pip install 'depthrate[notebook]'"
+            ) from None
+
+        def read() -> bytes:
+            checked, _ = self.checked(opened)
+            return explore(checked, opened, results_of(opened, checked.task)).packed()
+
+        return Explorer(read, view.removeprefix("#"))
 
     def checked(self, store: Store) -> tuple[CheckedSweep, SearchView | None]:
         """Return the sweep with its trials so far, and its search.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depthrate.orchestrator.notebook.comparison import Comparison, compare
     from depthrate.orchestrator.notebook.results import open_results as open
-    from depthrate.orchestrator.notebook.serving import Server, serve
     from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
     from depthrate.storage.files.store import StoreError
     from depthrate.storage.query.results import Results
@@ -51,7 +50,6 @@ __all__ = [
     "Results",
     "RunError",
     "Search",
-    "Server",
     "StoreError",
     "StreamingMetrics",
     "Sweep",
@@ -74,13 +72,11 @@ __all__ = [
     "probe_accuracy",
     "probe_r2",
     "regression_collapse",
-    "serve",
     "task",
 ]
 
 _HOMES = {
     "orchestrator.notebook.comparison": ("Comparison", "compare"),
-    "orchestrator.notebook.serving": ("Server", "serve"),
     "orchestrator.notebook.sweep": ("RunError", "Sweep", "load"),
     "storage.query.sql_checks": ("QueryError",),
     "storage.query.results": ("Results",),

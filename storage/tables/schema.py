@@ -93,6 +93,7 @@ FITS = pa.schema(
         ("x_min", _REAL),
         ("p_lack_of_fit", _REAL),
         ("preferred", _TEXT),
+        ("is_adequate", pa.bool_()),
         ("common_exponent", _REAL),
         ("common_low", _REAL),
         ("common_high", _REAL),

@@ -86,6 +86,18 @@ class Browser:
         presses = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._post("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": presses}]})
 
+    def hold(self, key: str) -> None:
+        """Press a key and keep it down."""
+        self._key("keyDown", key)
+
+    def release(self, key: str) -> None:
+        """Release a key."""
+        self._key("keyUp", key)
+
+    def _key(self, kind: str, key: str) -> None:
+        actions = [{"type": kind, "value": key}]
+        self._post("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Drag the mouse from one point of the window to another."""
         (x0, y0), (x1, y1) = start, end

@@ -16,8 +16,6 @@ from depthrate.orchestrator.console.tables import (
     counted,
     make_console,
     print_json,
-    print_line,
-    print_table,
     print_warnings,
 )
 from depthrate.storage.files.store import existing_store

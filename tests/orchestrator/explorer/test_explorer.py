@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,13 @@ SWEEP: dict[str, Any] = {
 }
 
 
-def commit(store: Store, checked: CheckedSweep, trials: list[Trial], values: dict[str, Any] | None = None) -> None:
+def commit(
+    store: Store,
+    checked: CheckedSweep,
+    trials: list[Trial],
+    values: dict[str, Any] | None = None,
+    attempt_id: str = "a",
+) -> None:
     """Commit trials whose NC1 falls like a power of depth, with a curve and all layers."""
     store.write_format()
     store.write("attempts/sweep=s/a.json", b"{}")
@@ -56,7 +63,7 @@ def commit(store: Store, checked: CheckedSweep, trials: list[Trial], values: dic
         contents[trial.trial_id] = {"metrics": [*layers, {"step": 100, "layer": depth, "nc1": nc1}], "curves": curves}
         row = {"task": trial.task, "task_version": trial.task_version, "params": json.dumps(dict(trial.params))}
         fields[trial.trial_id] = {**row, "steps": 100, "wall_s": 2.0}
-    commit_rows(store, "a", contents, fields=fields.__getitem__)
+    commit_rows(store, attempt_id, contents, fields=fields.__getitem__)
 
 
 def read(store: Store, checked: CheckedSweep) -> SweepData:
@@ -271,6 +278,114 @@ def test_a_brush_reaches_every_panel_and_the_address(window: Browser, page: Path
     window.wait("explorer.count === 12")
     assert window.run(COUNTS)["shown"] == "12 of 24 trials"
     assert window.messages() == []
+
+
+ZOOMED = (
+    "return [...explorer.panels.find((panel) => panel.host.closest('#NAME')).areas[0]].map(({ lo, hi }) => [lo, hi])"
+)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["rates", "curves", "layers", "scatter"])
+def test_a_figure_is_zoomed(window: Browser, page: Path, name: str) -> None:
+    def ranges() -> list[list[float]]:
+        window.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return window.run(ZOOMED.replace("NAME", name))
+
+    show(window, page)
+    window.messages()
+    window.run(f"document.querySelector('#{name}').scrollIntoView()")
+    window.wait(f"explorer.panels.find((panel) => panel.host.closest('#{name}')).areas.length")
+    whole = ranges()
+    figure = f"const figure = document.querySelector('#{name} .figure'), b = figure.getBoundingClientRect();"
+    left, top = window.run(figure + "return [b.left, b.top]")
+    window.hold("\ue008")  # Shift
+    window.drag((left + 60, top + 60), (left + 120, top + 150))
+    window.release("\ue008")
+    window.wait(f"location.hash.includes('{name}Zoom=')")
+    zoomed, address = ranges(), window.run("return location.hash")
+    assert all(low <= a < b <= high for (a, b), (low, high) in zip(zoomed, whole, strict=True)) and zoomed != whole
+    assert window.run("return explorer.count") == 24, "a zoom is no filter"
+    window.run("explorer.filterBy('depth', { lo: 3, hi: 9 })")
+    assert ranges() == zoomed, "a filter keeps it"
+    window.run("explorer.filterBy('depth', null)")
+    show(window, page, hash_text=address[1:])
+    window.run(f"document.querySelector('#{name}').scrollIntoView()")
+    window.wait(f"explorer.panels.find((panel) => panel.host.closest('#{name}')).areas.length")
+    assert ranges() == zoomed, "the address keeps it"
+    window.run(f"{figure} figure.focus()")
+    window.press("0")
+    window.wait("!location.hash.includes('Zoom')")
+    assert ranges() == whole
+    window.press("++")
+    assert ranges() != whole
+    window.run(f"{figure} figure.dispatchEvent(new MouseEvent('dblclick', {{ bubbles: true }}))")
+    assert ranges() == whole
+    assert window.messages() == []
+
+
+@pytest.mark.browser
+def test_wrong_zooms_in_an_address_are_ignored(window: Browser, page: Path) -> None:
+    for text in ("1..", "0..5,0..1", "5..2,1..2", "-1..2,NaN..3", "1..Infinity,1..2", "x"):
+        show(window, page, hash_text=f"ratesZoom={text}&scatterZoom={text}")
+        assert window.run(ZOOMED.replace("NAME", "rates"))[0] == [2, 9], text
+
+
+@pytest.mark.browser
+def test_a_notebook_shows_the_explorer(window: Browser, checked: CheckedSweep, folder: Store, tmp_path: Path) -> None:
+    pytest.importorskip("anywidget", reason="needs pip install 'depthrate[notebook]'")
+    widget = depthrate.Sweep(**SWEEP).explore(folder.url, "#depth=5,9")
+    data = widget.data
+    commit(folder, checked, [checked.trials[-1]], attempt_id="b")
+    widget.refresh()
+    assert widget.data != data, "the last trial is there"
+    parts = {"esm": widget._esm, "first": list(data), "next": list(widget.data), "view": widget.view}
+    path = tmp_path / "cell.html"
+    path.write_text(
+        f"<!doctype html><meta charset=utf-8><title>cell</title><p>outside</p><div id=cell></div><script type=module>"
+        f"const parts = {json.dumps(parts).replace('</', '<' + chr(92) + '/')};{CELL}</script>"
+    )
+    window.messages()
+    window.open(path, 1280)
+    window.wait(f"{ROOT}?.querySelector('#rates .label')")
+    assert window.run(f"return {ROOT}.querySelector('#count').textContent") == "12 of 24 trials"
+    window.run(f"{ROOT}.querySelector('#theme').focus()")
+    window.press("/depth=9")
+    window.wait("window.model.values.view.includes('expression')")
+    window.run("window.model.send(window.parts.next)")
+    window.wait(f"{ROOT}.querySelector('#progress').textContent === '24 of 24 done'")
+    assert window.run(f"return {ROOT}.querySelector('#count').textContent") == "6 of 24 trials", "the filter stays"
+    assert window.run("return location.hash") == "", "the page's address is not the view's"
+    outside = window.run("const p = getComputedStyle(document.querySelector('p')); return [p.fontSize, p.margin]")
+    assert outside == ["16px", "16px 0px"], "no style reaches the notebook"
+    assert window.messages() == []
+
+
+CELL = """
+window.parts = parts;
+const handlers = {}, bytes = (list) => new DataView(Uint8Array.from(list).buffer);
+window.model = {
+  values: { data: bytes(parts.first), view: parts.view },
+  get(name) { return this.values[name]; },
+  set(name, value) { this.values[name] = value; handlers[`change:${name}`]?.(); },
+  save_changes() {},
+  on(name, act) { handlers[name] = act; },
+  send(list) { this.set('data', bytes(list)); },
+};
+const url = URL.createObjectURL(new Blob([parts.esm], { type: 'text/javascript' }));
+const { default: widget } = await import(url);
+await widget.render({ model, el: document.querySelector('#cell') });
+"""
+ROOT = "document.querySelector('#cell').firstElementChild?.shadowRoot"
+
+
+def test_a_notebook_without_anywidget_says_what_it_needs(
+    checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "depthrate.orchestrator.notebook.explorer", raising=False)
+    with pytest.raises(ValueError, match=r"pip install 'depthrate\[notebook\]'"):
+        depthrate.Sweep(**SWEEP).explore(folder.url)
 
 
 @pytest.mark.browser
