@@ -1,11 +1,22 @@
 """Print fits in several variables, one row per form and variable, and what they leave undecided."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
 from depthrate.orchestrator.analysis.table_fit import TableFit, law_text
 from depthrate.orchestrator.console.tables import print_table
+
+
+def print_surfaces(console: Console, surfaces: Sequence[FittedSurface]) -> None:
+    """Print the fits of a sweep in several variables."""
+    for surface in surfaces:
+        if surface.fit is None:
+            console.print(f"{surface.values.metric} over {surface.values.x}: no fit, {surface.note}")
+        else:
+            print_surface(console, surface.fit, surface.values.label())
 
 
 def print_surface(console: Console, found: TableFit, title: str = "") -> None:
@@ -25,7 +36,8 @@ def print_surface(console: Console, found: TableFit, title: str = "") -> None:
         console.print(f"{fit.form}: {name} = {law_text(fit)}", soft_wrap=True, markup=False, highlight=False)
         console.print(f"  {', '.join(filter(None, facts))}", markup=False, highlight=False)
     first, tests = found.surfaces.fits[0], found.rows()[0]["num_tests"]
-    intervals = f"intervals by {first.method}" if first.method else "too few units for intervals"
+    methods = " and ".join(dict.fromkeys(fit.method for fit in found.surfaces.fits if fit.method))
+    intervals = f"intervals by {methods}" if methods else "too few units for intervals"
     console.print(
         f"{first.n_points} values of {first.n_units} units, {intervals}, p-values corrected for {tests} tests (Holm)",
         markup=False,

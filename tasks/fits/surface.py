@@ -88,9 +88,17 @@ class SurfaceFit:
     """Method of the intervals: `t`, `profile` or `bootstrap`. Empty without intervals."""
 
     @property
+    def inadequacy(self) -> str:
+        """Reason why the form does not describe the values: R^2 below MIN_R2, or a lack of fit. Empty if it does."""
+        if self.r2 < MIN_R2:
+            return f"R^2 {self.r2:.2f}"
+        p = self.p_lack_of_fit
+        return "" if p is None or p >= LEVEL else f"a lack of fit, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+
+    @property
     def is_adequate(self) -> bool:
-        """Whether the form describes the values: R^2 of at least MIN_R2, and no lack of fit."""
-        return self.r2 >= MIN_R2 and (self.p_lack_of_fit is None or self.p_lack_of_fit >= LEVEL)
+        """Whether the form describes the values."""
+        return not self.inadequacy
 
     def predict(self, x_KN: npt.ArrayLike) -> Array:
         """Return y at values of the variables, [K, ...]."""
@@ -128,7 +136,8 @@ class SurfaceFits:
             found.append(f"{names} are confounded (variance inflation {self.inflation:.1f}): their exponents trade off")
         for fit in self.preferred or self.fits:
             if fit.form == "sum" and not _is_identified(fit):
-                found.append(f"E not identified: {fit.on_bound:.0%} of resamples have E = 0")
+                why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
+                found.append(f"E not identified: {why}")
         if len(self.preferred) > 1:
             changes = np.abs(np.diff([fit.exponents for fit in self.preferred], axis=0)).max(0)
             k = int(np.argmax(changes))
@@ -137,7 +146,7 @@ class SurfaceFits:
                 f"the exponent of {self.preferred[0].names[k]} changes by {changes[k]:.2f} between them"
             )
         if not self.preferred:
-            found.append("no form is adequate: " + ", ".join(f"{fit.form} R^2 {fit.r2:.2f}" for fit in self.fits))
+            found.append("no form is adequate: " + ", ".join(f"{fit.form} has {fit.inadequacy}" for fit in self.fits))
         return found
 
 
@@ -212,7 +221,7 @@ class _Fit:
                 correlation = covariance_PP[:k, :k] / np.outer(error_K, error_K)
         on_bound = 0.0
         if self._form == "sum":
-            on_bound = float((resampled_BP[:, -1] <= 0).mean()) if resampled_BP is not None else float(theta_P[-1] <= 0)
+            on_bound = float((resampled_BP[:, -1] <= 0).mean()) if resampled_BP is not None else 0.0
         y_level = math.exp(self._level)
         coefficients, floor = self._unscaled(theta_P)
         squares, num_parameters = self._squares_of_means(residual_N), int(is_free_P.sum()) + 1

@@ -11,7 +11,7 @@ from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.console.surface_table import print_surface
+from depthrate.orchestrator.console.surface_table import print_surface, print_surfaces
 from depthrate.orchestrator.console.tables import (
     counted,
     make_console,
@@ -64,11 +64,7 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         return
     more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
     print_fits(console, result.curves, wide=wide, more=more)
-    for surface in result.surfaces:
-        if surface.fit is None:
-            console.print(f"{surface.values.metric} over {surface.values.x}: no fit, {surface.note}")
-        else:
-            print_surface(console, surface.fit, surface.values.label())
+    print_surfaces(console, result.surfaces)
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)
