@@ -82,6 +82,25 @@ class TableFit:
                 )
         return rows
 
+    def latex(self) -> str:
+        r"""Return a LaTeX table of the exponents. It needs \usepackage{booktabs}."""
+        lines = [r"\begin{tabular}{llrl}", r"\toprule", r"form & variable & $a$ & 95\,\% \\", r"\midrule"]
+        for row in self.rows():
+            interval = "---" if row["ci_low"] is None else f"$[{row['ci_low']:.3f}, {row['ci_high']:.3f}]$"
+            name = str(row["x"]).replace("\\", "").translate({ord(sign): f"\\{sign}" for sign in "&%$#_{}"})
+            lines.append(rf"{row['form']} & {name} & ${row['exponent']:.3f}$ & {interval} \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+    def _repr_html_(self) -> str:
+        import html
+
+        import pandas as pd
+
+        table: str = pd.DataFrame(self.rows())[
+            ["form", "x", "exponent", "ci_low", "ci_high", "p_half", "p_one"]
+        ].to_html()
+        return table + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.words())
+
     def fields(self) -> dict[str, Any]:
         """Return all facts, for JSON."""
         fits = [{**asdict(fit), "correlation": fit.correlation.tolist()} for fit in self.surfaces.fits]

@@ -30,7 +30,7 @@ from depthrate.storage.files.store import existing_store
     "--huber", type=click.FloatRange(0, min_open=True), help="With --y: Huber's delta for residuals of log y."
 )
 @click.option("--metric", help="Metric to fit instead of the sweep's fits.")
-@click.option("--x", help="Parameter to fit over. Default: depth. With --y: columns, separated by commas.")
+@click.option("--x", help="Parameter to fit over. Default: depth. Two or three, separated by commas.")
 @click.option("--by", multiple=True, help="Parameter with one curve per value. Repeatable.")
 @click.option("--layer", type=int, help="Layer to fit, -2 for the one before the last. Default: the last.")
 @click.option("--where", help="SQL condition over results that selects trials.")
@@ -46,6 +46,8 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         return
     opened = existing_store(store)
     changes = {name: value for name, value in {"by": list(by) or None, **options}.items() if value is not None}
+    if "," in changes.get("x", ""):
+        changes["x"] = [name.strip() for name in changes["x"].split(",")]
     checked, view = find_sweep(sweep, opened)
     if not changes and not checked.sweep.fit:
         name = checked.sweep.name
