@@ -95,7 +95,7 @@ or Python, `stl10` binary, `imdb` as the aclImdb archive. `cifar10_batch1` is th
 GROUPS = {
     "Sweeps": ("sweeps.", "orchestrator.notebook.sweep"),
     "Results": ("storage.", "orchestrator.notebook."),
-    "Fits": ("tasks.fits.",),
+    "Fits": ("tasks.fits.", "orchestrator.analysis."),
     "Tasks": ("tasks.function_task", "tasks.interface"),
     "Metrics": ("tasks.",),
 }

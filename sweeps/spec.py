@@ -146,6 +146,10 @@ def _check_most(name: str, count: int, most: int) -> None:
         raise SweepError(f"{name} is {counted(count)}, at most {most:,} are allowed (max_trials)")
 
 
+MAX_VARIABLES = 3
+"""Maximum number of variables of a fit."""
+
+
 class FitRequest(SpecSection, frozen=True):
     """A rate to fit: `metric` against `x`, one curve per combination of `by`."""
 
@@ -153,7 +157,7 @@ class FitRequest(SpecSection, frozen=True):
     ALWAYS = ("metric", "x", "by")
     ALLOWED = {
         "metric": "expected a name, as in {metric: nc1, x: depth - 1}",
-        "x": "expected a name or arithmetic, as in {metric: nc1, x: depth - 1}",
+        "x": "expected a name or arithmetic, or a list of two or three, as in {metric: nc1, x: [depth - 1, width]}",
         "by": "expected a list of parameter names",
         "layer": _ANY_LAYER,
         "where": "expected an SQL condition, as in 'weight_decay > 0'",
@@ -163,8 +167,8 @@ class FitRequest(SpecSection, frozen=True):
     }
     metric: str
     """Name of a metric."""
-    x: str = "depth"
-    """Parameter, or arithmetic over parameters: `depth - 1`."""
+    x: str | tuple[str, ...] = "depth"
+    """Parameter, or arithmetic over parameters: `depth - 1`. A list of two or three fits forms in several variables."""
     by: tuple[str, ...] = ()
     """Parameters that split the trials into curves."""
     layer: int | None = None
@@ -181,8 +185,19 @@ class FitRequest(SpecSection, frozen=True):
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
 
     @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables, each a parameter or arithmetic."""
+        return (self.x,) if isinstance(self.x, str) else self.x
+
+    @property
+    def x_text(self) -> str:
+        """The variables in words."""
+        return ", ".join(self.variables)
+
+    @property
     def x_names(self) -> list[str]:
-        return sorted(Expression(self.x).names)
+        """Parameters that the variables use."""
+        return sorted({name for text in self.variables for name in Expression(text).names})
 
     @property
     def options(self) -> list[str]:
@@ -407,6 +422,7 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
             raise SweepError(f"fit over x: {error}") from None
         if not x_names:
             raise SweepError(f"fit over x: {request.x!r} names no parameter. Give one, or arithmetic over parameters.")
+        _check_variables(request)
         for name in x_names:
             if parameters[name].kind not in ("int", "float", "scalar"):
                 raise SweepError(f"fit over x: {name!r} is {parameters[name].allowed}, expected a number")
@@ -414,6 +430,21 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
             raise SweepError(
                 f"fit over {over[0]!r} is used in x or by. Choose a parameter that varies within a point of the curve."
             )
+
+
+def _check_variables(request: FitRequest) -> None:
+    """Check a fit in several variables.
+
+    Raises:
+        SweepError: There are too many or equal ones, or an option applies to one variable only.
+    """
+    variables = request.variables
+    if len(variables) > MAX_VARIABLES or len(set(variables)) < len(variables):
+        raise SweepError(
+            f"fit over x: {format_value(list(variables))}, expected at most {MAX_VARIABLES} different variables"
+        )
+    if len(variables) > 1 and (request.x_min is not None or request.target is not None):
+        raise SweepError("fit over x: x_min and target apply to one variable. Use where: in place of x_min.")
 
 
 def check_figures(sweep: SweepSpec, task: Task) -> None:

@@ -39,6 +39,7 @@ def fit_curves(
     Args:
         task: Task of the trials, with its parameters and metrics.
     """
+    requests = [request for request in requests if len(request.variables) == 1]
     if not requests:
         return []
     ended = judge(results, trials, task.measurements if task else ())
@@ -49,7 +50,7 @@ def fit_curves(
     for request in requests:
         measured = values.last(request)
         done = [(of_trial, measured[trial_id]) for trial_id, of_trial in params.items() if trial_id in measured]
-        fitted = _fitted(_group_curves(request, done, ended, seed_names))
+        fitted = _fitted(group_curves(request, done, ended, seed_names))
         fitted = _with_drift(fitted, values, request, ended)
         common = common_fit([curve for curve in fitted if curve.fits])  # whether the groups share their exponent
         fitted = [replace(curve, common=common) if curve.fits else curve for curve in fitted]
@@ -61,9 +62,10 @@ Done = tuple[Mapping[str, Any], dict[str, Any]]
 """Parameters of a committed trial, and its row with status and value."""
 
 
-def _group_curves(
+def group_curves(
     request: FitRequest, done: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
 ) -> list[FittedCurve]:
+    """Return the curves of a request with their used and excluded trials, not fitted yet."""
     groups: dict[str, list[Done]] = {}
     for params, row in done:
         groups.setdefault(json.dumps([params[name] for name in request.by]), []).append((params, row))
@@ -78,19 +80,21 @@ def _build_curve(
     """Split a group's trials into used and excluded trials."""
     trial_ids = [row["trial_id"] for _, row in group]
     unconverged = {trial_id for trial_id in trial_ids if trial_id in ended and not ended[trial_id].is_converged}
-    expression = Expression(request.x)
+    expressions = [(text, Expression(text)) for text in request.variables]
     used: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
     for params, row in group:
+        variables = {text: _x_of(text, expression, params) for text, expression in expressions}
         point = {
-            "x": _x_of(request.x, expression, params),
+            "x": variables[request.variables[0]],
             "y": row["value"],
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
         }
-        reason = _reason_to_exclude(row["status"], point, request, unconverged, ended.get(row["trial_id"]))
+        reason = _reason_to_exclude(row["status"], point, variables, request, unconverged, ended.get(row["trial_id"]))
         if reason is None:
-            used.append(point | {"draw": replicate_of(request, params)})
+            extra = {"variables": variables} if len(variables) > 1 else {}
+            used.append(point | {"draw": replicate_of(request, params)} | extra)
         else:
             left_out.append({**point, "reason": reason})
     by = {name: group[0][0][name] for name in request.by}
@@ -102,7 +106,7 @@ def _build_curve(
         excluded[point["reason"]] = excluded.get(point["reason"], 0) + 1
     ids = {point["trial_id"] for point in used}
     return FittedCurve(
-        request.metric, request.x, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request,
+        request.metric, request.x_text, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request,
         above={trial_id: ended[trial_id].above for trial_id in ids & set(ended) if ended[trial_id].above > 0},
         judged=len(ids & set(ended)),
         stationary=frozenset(trial_id for trial_id in ids & set(ended) if ended[trial_id].stationary),
@@ -120,13 +124,18 @@ def _x_of(x: str, expression: Expression, params: Mapping[str, Any]) -> Any:
 
 
 def _reason_to_exclude(
-    status: str, point: Mapping[str, Any], request: FitRequest, unconverged: set[str], end: Convergence | None
+    status: str,
+    point: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    request: FitRequest,
+    unconverged: set[str],
+    end: Convergence | None,
 ) -> str | None:
     if (reason := exclusion(status, end)) is not None:
         return reason
     if point["y"] is None:
         return "not measured"
-    for name, value in (("", point["y"]), (f"{request.x} ", point["x"])):
+    for name, value in (("", point["y"]), *((f"{text} ", value) for text, value in variables.items())):
         if not isinstance(value, int | float) or not math.isfinite(value):
             return f"{name}not a number"
         if value <= 0:

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from depthrate.orchestrator.analysis.table_fit import fit_table as fit
     from depthrate.orchestrator.notebook.comparison import Comparison, compare
     from depthrate.orchestrator.notebook.results import open_results as open
     from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
@@ -59,6 +60,7 @@ __all__ = [
     "common_exponent",
     "compare",
     "effective_rank",
+    "fit",
     "fit_many",
     "fit_rates",
     "geodesic",
@@ -97,6 +99,7 @@ _HOMES = {
     "tasks.interface": ("Interrupted", "Pruned", "TaskError"),
 }
 _MODULES = {name: (module, name) for module, names in _HOMES.items() for name in names}
+_MODULES["fit"] = ("orchestrator.analysis.table_fit", "fit_table")
 _MODULES["open"] = ("orchestrator.notebook.results", "open_results")
 
 

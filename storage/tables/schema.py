@@ -112,6 +112,7 @@ FITS = pa.schema(
         ("bound_ratio", _REAL),
         ("bound_ratio_low", _REAL),
         ("bound_ratio_high", _REAL),
+        ("variables", _TEXT),
     ]
 )
 ATTEMPTS = pa.schema(

@@ -1,0 +1,103 @@
+"""Fits in several variables of any table and of a sweep: rows, words, commands, refusals."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import depthrate
+from depthrate.orchestrator.analysis.table_fit import law_text
+from depthrate.tasks.fits.points import FitError
+from tests.support.here import printed, refused
+
+
+def table(seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = [(d, w, s) for d in (2, 3, 5, 8, 13) for w in (16, 32, 64, 128) for s in range(4)]
+    frame = pd.DataFrame(rows, columns=["depth", "width", "seed"])
+    clean = 2.0 * (frame["depth"] - 1.0) ** -0.5 * frame["width"] ** -0.3
+    return frame.assign(loss=clean * np.exp(rng.normal(0, 0.05, len(frame))))
+
+
+def test_a_table_is_fitted_with_words() -> None:
+    found = depthrate.fit(table(), y="loss", x=["depth - 1", "width"], over="seed")
+    (fit,) = found.preferred
+    assert fit.form == "product" and fit.n_units == 4
+    assert fit.exponents == pytest.approx((0.5, 0.3), abs=0.03)
+    assert law_text(fit).endswith(f"(depth - 1)^{-fit.exponents[0]:.2f} width^{-fit.exponents[1]:.2f}")
+    assert r"\begin{tabular}" in found.latex() and f"${fit.exponents[1]:.3f}$" in found.latex()
+    assert "<table" in found._repr_html_()
+    counted = depthrate.fit(table(), y="loss", x=["depth", "width"], over="seed")
+    assert any(
+        text.startswith("with depth - 1 in place of depth, its exponent changes by -") for text in counted.words()
+    )
+
+
+def test_rows_that_cannot_be_used_are_counted() -> None:
+    frame = table()
+    frame.loc[0, "loss"], frame.loc[1, "width"], frame.loc[2, "loss"] = np.nan, 0, -1.0
+    found = depthrate.fit(frame, y="loss", x=["depth", "width"])
+    assert found.omitted == 3 and "3 rows left out: a value is missing or not positive" in found.words()
+
+
+def test_the_command_reads_tables(tmp_path: Path) -> None:
+    path = tmp_path / "losses.csv"
+    table().to_csv(path, index=False)
+    text = printed("fit", str(path), "--y", "loss", "--x", "depth - 1,width", "--over", "seed")
+    assert "product: loss =" in text and "80 values of 4 units, intervals by t and profile" in text
+    fields = json.loads(printed("fit", str(path), "--y", "loss", "--x", "depth,width", "--json"))
+    assert {row["form"] for row in fields["rows"]} == {"product", "sum"} and fields["inflation"] == pytest.approx(1)
+    table().to_parquet(tmp_path / "losses.parquet")
+    assert "product" in printed("fit", str(tmp_path / "losses.parquet"), "--y", "loss", "--x", "depth")
+    assert "no column 'widht' (did you mean 'width'?)" in refused("fit", str(path), "--y", "loss", "--x", "depth,widht")
+    assert "expected one of .csv" in refused("fit", str(tmp_path / "x.txt"), "--y", "loss")
+    assert "cannot be read" in refused("fit", str(tmp_path / "none.csv"), "--y", "loss")
+    assert "is not an arithmetic expression" in refused("fit", str(path), "--y", "loss", "--x", "depth,import os")
+
+
+def test_wrong_tables_are_refused() -> None:
+    frame = table().assign(name="a")
+    for options, message in (
+        ({"y": "name", "x": ["depth"]}, "column 'name' is not numeric"),
+        ({"y": "loss", "x": ["depth"], "over": "sed"}, "no column 'sed'"),
+        ({"y": "loss", "x": ["depth", "width", "seed + 1", "depth + width"]}, "at most 3 names"),
+    ):
+        with pytest.raises(FitError, match=message):
+            depthrate.fit(frame, **options)
+
+
+def test_a_sweep_fits_several_variables(tmp_path: Path) -> None:
+    spec = {
+        "name": "grid",
+        "task": "collapse",
+        "params": {"arch": "rn1", "samples_per_class": 2, "steps": 20},
+        "grid": {"depth": [2, 3, 5], "width": [8, 16, 32]},
+        "seeds": 3,
+        "fit": [{"metric": "nc1", "x": ["depth", "width"]}],
+    }
+    path, store = tmp_path / "grid.yaml", str(tmp_path / "store")
+    path.write_text(yaml.safe_dump(spec))
+    assert "confounded" not in printed("plan", str(path), "--store", store)
+    assert "product: nc1 =" in printed("run", str(path), "--store", store, "--workers", "1")
+    rows = json.loads(printed("query", "select * from fits", "--store", store, "--json"))
+    assert {(row["model"], row["x"]) for row in rows} == {
+        (f, x) for f in ("product", "sum") for x in ("depth", "width")
+    }
+    assert all(row["variables"] == "depth, width" and row["n_seeds"] == 3 for row in rows)
+    again = printed("fit", "grid", "--metric", "nc1", "--x", "depth - 1,width", "--store", store)
+    assert "(depth - 1)^" in again and "not saved" in again
+    narrow = spec | {"name": "narrow", "grid": {"depth": [2, 3, 5]}, "derive": {"width": "8 * depth"}}
+    (tmp_path / "narrow.yaml").write_text(yaml.safe_dump(narrow))
+    plan = printed("plan", str(tmp_path / "narrow.yaml"), "--store", store)
+    assert "depth and width are confounded in this grid (one follows from the others)" in " ".join(plan.split())
+    for change, message in (
+        ({"x": ["depth", "width", "lr", "steps"]}, "expected at most 3 different variables"),
+        ({"x": ["depth", "depth"]}, "expected at most 3 different variables"),
+        ({"x": ["depth", "width"], "x_min": 3}, "x_min and target apply to one variable"),
+        ({"x": ["depth", "widht"]}, "did you mean 'width'"),
+    ):
+        path.write_text(yaml.safe_dump(spec | {"fit": [{"metric": "nc1"} | change]}))
+        assert message in refused("plan", str(path), "--store", store)
