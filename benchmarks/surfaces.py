@@ -58,7 +58,8 @@ def main() -> None:
             y_N = values(form, rng, depth_N, width_N, seed_N)
             found = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], units=seed_N.tolist())
             fit = next(fit for fit in found.fits if fit.form == form)
-            covered += [low <= a <= high for a, (low, high) in zip(exponents, fit.intervals, strict=True)]
+            ends = [interval or (np.inf, -np.inf) for interval in fit.intervals]
+            covered += [low <= a <= high for a, (low, high) in zip(exponents, ends, strict=True)]
             names = [fit.form for fit in found.preferred]
             only, among = only + (names == [form]), among + (form in names)
             wrong_adequate += any(other.is_adequate for other in found.fits if other.form != form)
