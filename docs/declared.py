@@ -51,6 +51,7 @@ NAVIGATION = {
         "how-to/huggingface",
         "how-to/search",
         "how-to/clusters",
+        "how-to/look",
         "how-to/analyse",
         "how-to/operate",
         "how-to/plugins",

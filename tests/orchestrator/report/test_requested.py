@@ -157,7 +157,7 @@ def test_section_only_on_request():
     assert SECTION.section in page and "<b> over" not in page
 
 
-PAGE = (Path(__file__).parents[3] / "docs/how-to/analyse.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/look.md").read_text()
 DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOTALL)[1])["figures"]
 
 
