@@ -8,6 +8,7 @@ from pathlib import Path
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
@@ -151,7 +152,8 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     """
     checked, view = with_search(checked, store)
     state, curves = _state_and_fits(checked, store, results, view)
-    return read_report(checked, state, results, curves, command, view)
+    surfaces = fit_surface_requests(results, checked.sweep.fit, fitted_trials(checked, view), checked.task)
+    return read_report(checked, state, results, curves, command, view, surfaces)
 
 
 def explore(checked: CheckedSweep, store: Store, results: Results, reader: RecordReader | None = None) -> SweepData:

@@ -29,6 +29,7 @@ from depthrate.orchestrator.report.fit_tables import fit_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_requests, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.group_table import group_table
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
+from depthrate.orchestrator.report.surface_section import surface_section
 from depthrate.orchestrator.report.text import (
     MAX_NAME,
     duration_text,
@@ -51,6 +52,8 @@ from depthrate.tasks.metric import Metric
 STYLE = PALETTE + (resources.files(__package__) / "page.css").read_text(encoding="utf-8")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy of the page, which has no script and loads nothing."""
+MAX_SENTENCES = 3
+"""Maximum number of fits that the first screen describes in words."""
 OPEN_SECTIONS = ("Requested figures",)
 """Headings of sections that are not folded."""
 MAX_TITLES = 3
@@ -61,9 +64,9 @@ def render_report(data: ReportData) -> str:
     """Render the whole report as HTML. Missing parts are reported on the page and never raise an exception."""
     numbers = itertools.count(1)
     rates, *others = figures.SECTIONS
-    sections = [_rates(data, rates, numbers), _search(data, numbers)]
+    sections = [_rates(data, rates, numbers), surface_section(data.surfaces), _search(data, numbers)]
     folded = [
-        _folded("Evidence", "for and against each power law", support_table(data.fits)),
+        _folded("Evidence", "for and against each power law", _evidence(data)),
         _folded("All fits", "all models of each group", fit_table(data.fits)) if data.fits or data.is_underway else "",
         _folded("Excluded and unconverged trials", "with reasons", left_out_table(data)) if data.fits else "",
     ]
@@ -120,14 +123,26 @@ def _range_text(name: str, column: "pd.Series[Any]") -> str:
 
 
 def _summary(data: ReportData) -> str:
-    """Return one sentence per fit request, and the doubts about them."""
+    """Return one sentence per fit request, for the first of them, and the doubts about all."""
     sentences = fit_sentences(data.fits)
+    if len(sentences) > MAX_SENTENCES:
+        further = len(sentences) - MAX_SENTENCES
+        sentences = [
+            *sentences[:MAX_SENTENCES],
+            f"{further} further fits are in the table, and in words below Evidence.",
+        ]
     sentences += [doubt] if (doubt := unconverged_sentence(data.fits)) else []
     sentences += [common_sentence(curve) for curve in curves_with_common_exponent(data.fits)]
     sentences += [text for metric in data.panel_metrics("step") if (text := _last_values(data, metric))]
     if not data.fits:
         sentences.insert(0, "No fits yet." if data.is_underway else "The sweep requests no fits.")
     return f"<section class=summary>{''.join(f'<p>{sentence}</p>' for sentence in sentences)}</section>"
+
+
+def _evidence(data: ReportData) -> str:
+    """Return the sentences that the summary leaves out, and a table."""
+    left_out = fit_sentences(data.fits)[MAX_SENTENCES:]
+    return "".join(f"<p>{sentence}</p>" for sentence in left_out) + support_table(data.fits)
 
 
 def _last_values(data: ReportData, metric: Metric) -> str:

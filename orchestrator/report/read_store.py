@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
@@ -47,6 +48,7 @@ def read_report(
     curves: list[FittedCurve],
     command: list[str],
     search: SearchView | None = None,
+    surfaces: Sequence[FittedSurface] = (),
 ) -> ReportData:
     """Read a sweep's trials, metrics and fits for the report."""
     import pandas as pd
@@ -98,6 +100,10 @@ def read_report(
         measurements=metrics_by_name,
         lists=_read_lists(checked.task, read_rows),
         panels=checked.task.panels,
+        surfaces=[
+            replace(surface, values=replace(surface.values, measurement=metrics_by_name.get(surface.values.metric)))
+            for surface in surfaces
+        ],
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
         cost=compute_cost(records, (row for batch in commits for row in batch.to_pylist()), time.time()),

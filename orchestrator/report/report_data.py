@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.figure import Figure
@@ -73,6 +74,8 @@ class ReportData:
     """Columns trial_id, vectors and matrices of the last layer at the last step."""
     panels: tuple[Panel, ...] = ()
     """Additional figures that the task declares."""
+    surfaces: Sequence[FittedSurface] = ()
+    """Fits in several variables."""
     points: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns trial_id, step, kind, label, x, y: features for the panels, of one trial per setting."""
     layered: pd.DataFrame = field(default_factory=pd.DataFrame)

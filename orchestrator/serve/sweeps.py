@@ -1,5 +1,6 @@
 """Data of one sweep for its pages: the explorer's columns, curves of a selection, and fits of a view."""
 
+import gc
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -129,6 +130,8 @@ class SweepPages:
         began = time.monotonic()
         data = self._read(view.specs[self._sweep], state, view.status.snapshot)
         self._loaded = _Loaded(dict(state.states), data, data.packed(with_rows=False), time.monotonic() - began)
+        # the tables of the last read are in reference cycles, and commands collect garbage rarely
+        gc.collect()
         return self._loaded
 
     def _read(self, launched: LaunchedSpec, state: SweepStatus, snapshot: Snapshot) -> SweepData:

@@ -1,6 +1,7 @@
 """Fits in several variables of any table and of a sweep: rows, words, commands, refusals."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,10 @@ def test_a_sweep_fits_several_variables(tmp_path: Path) -> None:
         (f, x) for f in ("product", "sum") for x in ("depth", "width")
     }
     assert all(row["variables"] == "depth, width" and row["n_seeds"] == 3 for row in rows)
+    printed("report", "grid", "--store", store, "-o", str(tmp_path / "report.html"))
+    page = (tmp_path / "report.html").read_text()
+    assert "<h2>Several variables</h2>" in page and "NC1 over depth, width" in page
+    assert re.search(r"product: nc1 = \S+ depth<sup>.\d\.\d\d</sup> width<sup>", page)
     again = printed("fit", "grid", "--metric", "nc1", "--x", "depth - 1,width", "--store", store)
     assert "(depth - 1)^" in again and "not saved" in again
     narrow = spec | {"name": "narrow", "grid": {"depth": [2, 3, 5]}, "derive": {"width": "8 * depth"}}
