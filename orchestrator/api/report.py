@@ -163,9 +163,12 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
         reader: Cache of the attempts' records, for repeated calls.
     """
     checked, view = with_search(checked, store)
-    members = results.only(checked.trials.ids, checked.sweep.name)
-    state, curves = _state_and_fits(checked, store, results, view, reader)
-    return SweepData(checked.sweep, checked.trials, checked.task, state, curves, members)
+    sweep, ids = checked.sweep, checked.trials.ids
+    members = results.only(ids, sweep.name)
+    state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
+    numbers = members.in_memory(ids, all_layers=any(request.layer is not None for request in sweep.fit))
+    curves = fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    return SweepData(sweep, checked.trials, checked.task, state, curves, members, numbers)
 
 
 def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -> SweepData:
@@ -181,13 +184,13 @@ def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -
     trials = [replace(trial, params={name: trial.params.get(name) for name in names}) for trial in trials]
     requests = [fit for fit in sweep.fit if {*fit.by, *fit.x_names} <= names.keys()]
     curves = fit_curves(members, requests, trials)
-    return SweepData(sweep, Trials(trials), None, status, curves, members)
+    return SweepData(sweep, Trials(trials), None, status, curves, members, members)
 
 
 def _state_and_fits(
-    checked: CheckedSweep, store: Store, results: Results, view: SearchView | None, reader: RecordReader | None = None
+    checked: CheckedSweep, store: Store, results: Results, view: SearchView | None
 ) -> tuple[SweepStatus, list[FittedCurve]]:
     sweep = checked.sweep
-    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store, reader=reader)
+    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
     numbers = in_memory(results, sweep.fit, checked.trials.ids)
     return state, fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)

@@ -47,6 +47,8 @@ class SweepData:
     fits: Sequence[FittedCurve]
     results: Results
     """The sweep's trials alone."""
+    numbers: Results
+    """The same in memory, as far as a row per trial needs them."""
 
     def packed(self, *, with_rows: bool = True) -> bytes:
         """Return the data of the page.
@@ -130,11 +132,11 @@ class SweepData:
             values = [params[name] for params in all_params]
             if any(value is not values[0] and value != values[0] for value in values):
                 columns.append(parameter_column(name, values))
-        names = _ordered(self._names(), [*_numbers(self.results, "results"), "wall_s"])
+        names = _ordered(self._names(), [*_numbers(self.numbers, "results"), "wall_s"])
         hidden = {*self.results.parameter_names(), *planned[0].params} - {"wall_s"}
         names = [name for name in names if name not in hidden]
         selected = ", ".join(["trial_id", "judgement", *map(quoted, names)])
-        table = self.results.sql(f"select {selected} from results").to_arrow_table()
+        table = self.numbers.sql(f"select {selected} from results").to_arrow_table()
         rows = np.array([place.get(trial_id, -1) for trial_id in table["trial_id"].to_pylist()], np.int64)
         states = [str(self.status.states[trial_id]) for trial_id in planned.ids]
         for row, judgement in zip(rows, table["judgement"].to_pylist(), strict=True):

@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from depthrate.errors import InputError
@@ -129,7 +129,9 @@ class SweepPages:
         assert view.status is not None
         began = time.monotonic()
         data = self._read(view.specs[self._sweep], state, view.status.snapshot)
-        self._loaded = _Loaded(dict(state.states), data, data.packed(with_rows=False), time.monotonic() - began)
+        packed = data.packed(with_rows=False)
+        data = replace(data, numbers=data.results)  # frees the tables in memory
+        self._loaded = _Loaded(dict(state.states), data, packed, time.monotonic() - began)
         # the tables of the last read are in reference cycles, and commands collect garbage rarely
         gc.collect()
         return self._loaded

@@ -75,7 +75,7 @@ def read(store: Store, checked: CheckedSweep) -> SweepData:
     results = results_of(store, checked.task)
     state = sweep_status("s", checked.trials.ids, results.snapshot, store)
     fits = fit_curves(results, checked.sweep.fit, list(checked.trials), checked.task)
-    return SweepData(checked.sweep, checked.trials, checked.task, state, fits, results)
+    return SweepData(checked.sweep, checked.trials, checked.task, state, fits, results, results)
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
