@@ -444,7 +444,7 @@ def _check_variables(request: FitRequest) -> None:
             f"fit over x: {format_value(list(variables))}, expected at most {MAX_VARIABLES} different variables"
         )
     if len(variables) > 1 and (request.x_min is not None or request.target is not None):
-        raise SweepError("fit over x: x_min and target apply to one variable. Use where: in place of x_min.")
+        raise SweepError("fit over x: x_min and target apply to one variable. Use where: instead of x_min.")
 
 
 def check_figures(sweep: SweepSpec, task: Task) -> None:

@@ -42,7 +42,7 @@ class TableFit:
     def words(self) -> list[str]:
         """Say what the values do not decide, one sentence each."""
         shifts = [
-            f"with {name} - 1 in place of {name}, its exponent changes by {shift:+.2f}"
+            f"with {name} - 1 instead of {name}, its exponent changes by {shift:+.2f}"
             for name, shift in self.shifts.items()
             if abs(shift) > CLEAR_SHIFT
         ]

@@ -1033,7 +1033,7 @@ function linePanel(host, label, zoom, choose) {
     const xTicks = ticksOf(sx, 64), yTicks = ticksOf(sy, 40), yLabel = isFirst && !choice.facet.name ? choice.y.label : "";
     axes(part.svg, sx, sy, { xTicks, yTicks, xLabel: choice.xLabel, yLabel, labelY: isFirst });
   }
-  function drawEnds(part, strokes, isZoomed) {          // a label per colour: at the end of its longest line, or beside all lines
+  function drawEnds(part, strokes, isZoomed) {          // a label per colour: at the end of its longest line, or next to all lines
     const { groups } = choice, { sx, sy } = drawn[0], ends = new Map();
     const isUneven = choice.mode === "mean" && new Set(strokes.map(({ xs }) => xs.at(-1))).size > 1 && !choice.facet.name && !isZoomed;
     for (const { xs, ys, code } of strokes) if (!(ends.get(code)?.x > xs.at(-1))) ends.set(code, { x: xs.at(-1), y: sy(ys.at(-1)), code });

@@ -20,7 +20,7 @@ from depthrate.storage.files.store import Store, existing_store
 @click.option("--where", help="SQL condition over results that selects trials.")
 @click.option("--add", multiple=True, help="Tag to add, of letters, digits and _.:+-.")
 @click.option("--remove", multiple=True, help="Tag to remove.")
-@click.option("--note", help="Note in place of an earlier one. An empty note removes it.")
+@click.option("--note", help="Note, which replaces an earlier one. An empty note removes it.")
 @json_option
 @store_option
 def command(

@@ -33,7 +33,7 @@ def test_a_table_is_fitted_with_words() -> None:
     assert "<table" in found._repr_html_()
     counted = depthrate.fit(table(), y="loss", x=["depth", "width"], over="seed")
     assert any(
-        text.startswith("with depth - 1 in place of depth, its exponent changes by -") for text in counted.words()
+        text.startswith("with depth - 1 instead of depth, its exponent changes by -") for text in counted.words()
     )
 
 
