@@ -47,6 +47,8 @@ LEVEL = 0.05
 MAX_DOUBLINGS, MAX_SECANTS = 14, 12
 CLOSE = 1e-3
 """Tolerance of the height at which an interval by profile ends, as a share of half its length."""
+MAX_LEFT_OUT = 60
+"""Maximum number of values that are left out and predicted, evenly chosen."""
 ROWS_PER_BLOCK = 1 << 18
 """Maximum number of values times rows in one block of resamples, for memory."""
 
@@ -431,7 +433,7 @@ class _Fit:
                 groups += [numbers == number for number in range(int(numbers.max()) + 1)]
         if not groups:
             return math.nan
-        is_out_VN = np.array(groups)
+        is_out_VN = np.array(groups)[np.linspace(0, len(groups) - 1, min(len(groups), MAX_LEFT_OUT)).astype(int)]
         theta_VP = self._solve(theta_P, 1.0 - is_out_VN)
         errors = [
             (self._log_y_N - self._log_model(theta))[is_out] for theta, is_out in zip(theta_VP, is_out_VN, strict=True)
@@ -472,19 +474,32 @@ def _leverage(design_NQ: Array, bread_QQ: Array) -> Array:
 
 
 def _cr2(design_NQ: Array, bread_QQ: Array, residual_N: Array, members: Sequence[np.ndarray]) -> tuple[Array, Array]:
-    hat_NN = design_NQ @ bread_QQ @ design_NQ.T
-    left_NN = np.eye(len(residual_N)) - hat_NN
-    sums_UQ, reach_UQN = [], []
+    """Return CR2's covariance [Q, Q] and Satterthwaite's degrees of freedom [Q], without an N x N matrix.
+
+    A unit's residuals are widened by (I - X B X^T)^(-1/2), which differs from I only in the span of its rows X.
+    """
+    sums_UQ, own_UQ, influence_UQ, reach_UQP = [], [], [], []
     for own in members:
-        value_M, vector_MM = np.linalg.eigh(left_NN[np.ix_(own, own)])
-        widen_M = np.where(value_M > 1e-9, np.maximum(value_M, 1e-9) ** -0.5, 0.0)
-        widen_MM = (vector_MM * widen_M) @ vector_MM.T
-        influence_QM = bread_QQ @ design_NQ[own].T @ widen_MM
+        basis_MQ, triangle_QQ = np.linalg.qr(design_NQ[own])
+        leverage_Q, turn_QQ = np.linalg.eigh(triangle_QQ @ bread_QQ @ triangle_QQ.T)
+        # a direction that the unit alone determines has no residual
+        widen_Q = np.where(leverage_Q < 1 - 1e-9, np.maximum(1 - leverage_Q, 1e-9) ** -0.5, 0.0) - 1
+        basis_MQ = basis_MQ @ turn_QQ
+        scores_QM = bread_QQ @ design_NQ[own].T
+        influence_QM = scores_QM + (scores_QM @ basis_MQ * widen_Q) @ basis_MQ.T
         sums_UQ.append(influence_QM @ residual_N[own])
-        reach_UQN.append(influence_QM @ left_NN[own])
+        own_UQ.append((influence_QM**2).sum(1))
+        influence_UQ.append(influence_QM @ design_NQ[own])
+        reach_UQP.append(influence_UQ[-1] @ bread_QQ)
     covariance_QQ = np.einsum("uq,up->qp", sums_UQ, sums_UQ)
-    gram_QUU = np.einsum("uqn,vqn->quv", reach_UQN, reach_UQN)
-    freedom_Q = np.trace(gram_QUU, axis1=1, axis2=2) ** 2 / (gram_QUU**2).sum((1, 2))
+    # residuals of independent values: each unit's influence, less its fit to all values
+    crossed_QUV = np.einsum("uqp,vqp->quv", influence_UQ, reach_UQP)
+    fitted_QUV = np.einsum("uqp,pr,vqr->quv", reach_UQP, design_NQ.T @ design_NQ, reach_UQP)
+    gram_QUV = fitted_QUV - crossed_QUV - np.swapaxes(crossed_QUV, 1, 2)
+    at = np.arange(len(members))
+    gram_QUV[:, at, at] += np.array(own_UQ).T
+    with np.errstate(invalid="ignore"):
+        freedom_Q = np.trace(gram_QUV, axis1=1, axis2=2) ** 2 / (gram_QUV**2).sum((1, 2))
     return covariance_QQ, np.clip(np.nan_to_num(freedom_Q, nan=1.0), 1.0, len(members) - 1.0)
 
 
