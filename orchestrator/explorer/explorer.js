@@ -1633,7 +1633,7 @@ async function savePanel(section, kind) {
 
 // In `depthrate serve` the data are polled, and curves, layers and fits are fetched for the view. A file has no server.
 
-const POLL_MS = 3000, SELECT_MS = 250;
+const POLL_MS = 2000, SELECT_MS = 250;
 let server = null, isPressed = false;                   // no new data arrive in the middle of a brush
 
 function connect() {
