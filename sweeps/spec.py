@@ -14,6 +14,7 @@ from depthrate.sweeps.errors import MAX_TRIALS, ExpressionError, SweepError, cou
 from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.trial import canonical_json
+from depthrate.tasks.fits import MAX_VARIABLES
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.metric import scalars
@@ -144,10 +145,6 @@ class Search(SpecSection, frozen=True):
 def _check_most(name: str, count: int, most: int) -> None:
     if count > most:
         raise SweepError(f"{name} is {counted(count)}, at most {most:,} are allowed (max_trials)")
-
-
-MAX_VARIABLES = 3
-"""Maximum number of variables of a fit."""
 
 
 class FitRequest(SpecSection, frozen=True):

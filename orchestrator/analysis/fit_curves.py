@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
@@ -40,32 +40,49 @@ def fit_curves(
         task: Task of the trials, with its parameters and metrics.
     """
     requests = [request for request in requests if len(request.variables) == 1]
-    if not requests:
-        return []
-    ended = judge(results, trials, task.measurements if task else ())
-    seed_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
-    curves, values = [], FittedValues(results, requests)
-    for request in requests:
-        measured = values.last(request)
-        done = [(of_trial, measured[trial_id]) for trial_id, of_trial in params.items() if trial_id in measured]
-        fitted = _fitted(group_curves(request, done, ended, seed_names))
-        fitted = _with_drift(fitted, values, request, ended)
+    curves = []
+    for request, grouped, values, ended in requested_groups(results, requests, trials, task):
+        fitted = _with_drift(_fitted(grouped), values, request, ended)
         common = common_fit([curve for curve in fitted if curve.fits])  # whether the groups share their exponent
         fitted = [replace(curve, common=common) if curve.fits else curve for curve in fitted]
         curves += [_with_bound(curve, declared.get(request.metric), params) for curve in fitted]
     return curves
 
 
+class RequestedGroups(NamedTuple):
+    """A request's curves with their used and excluded trials, not fitted yet."""
+
+    request: FitRequest
+    curves: list[FittedCurve]
+    values: FittedValues
+    ended: Mapping[str, Convergence]
+    """Trial -> how its training ended."""
+
+
+def requested_groups(
+    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None
+) -> Iterator[RequestedGroups]:
+    """Read the values of requests, judge the trials, and yield the groups of each request."""
+    if not requests:
+        return
+    ended = judge(results, trials, task.measurements if task else ())
+    seed_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
+    values = FittedValues(results, requests)
+    for request in requests:
+        measured = values.last(request)
+        done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
+        yield RequestedGroups(request, _group_curves(request, done, ended, seed_names), values, ended)
+
+
 Done = tuple[Mapping[str, Any], dict[str, Any]]
 """Parameters of a committed trial, and its row with status and value."""
 
 
-def group_curves(
+def _group_curves(
     request: FitRequest, done: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
 ) -> list[FittedCurve]:
-    """Return the curves of a request with their used and excluded trials, not fitted yet."""
     groups: dict[str, list[Done]] = {}
     for params, row in done:
         groups.setdefault(json.dumps([params[name] for name in request.by]), []).append((params, row))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.analysis.convergence import judge
-from depthrate.orchestrator.analysis.fit_curves import group_curves
+from depthrate.orchestrator.analysis.fit_curves import requested_groups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.observations import FittedValues
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.orchestrator.analysis.table_fit import TableFit, fit_table
 from depthrate.storage.query.results import Results
@@ -38,19 +35,7 @@ class FittedSurface:
             return []
         values = self.values
         preferred = " or ".join(fit.form for fit in self.fit.preferred) or "none"
-        shared = {
-            "sweep": sweep,
-            "metric": values.metric,
-            "variables": values.x,
-            "by": json.dumps(values.by, sort_keys=True),
-            "n_trials": len(values.rows) + sum(values.excluded.values()),
-            "excluded": json.dumps(values.excluded, sort_keys=True),
-            "n_unconverged": len(values.unconverged),
-            "layer": values.asked.layer,
-            "filter": values.asked.where,
-            "preferred": preferred,
-            "over": values.draws or None,
-        }
+        shared = values.values_columns(sweep) | {"variables": values.x, "preferred": preferred}
         copied = (
             "x",
             "exponent",
@@ -78,17 +63,8 @@ def fit_surface_requests(
 ) -> list[FittedSurface]:
     """Fit the requests with several variables. Trials are excluded by the rules of fits in one variable."""
     requests = [request for request in requests if len(request.variables) > 1]
-    if not requests:
-        return []
-    ended = judge(results, trials, task.measurements if task else ())
-    seed_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
-    params = {trial.trial_id: trial.params for trial in trials}
-    values, surfaces = FittedValues(results, requests), []
-    for request in requests:
-        measured = values.last(request)
-        done = [(of_trial, measured[trial_id]) for trial_id, of_trial in params.items() if trial_id in measured]
-        surfaces += [_fitted(curve) for curve in group_curves(request, done, ended, seed_names)]
-    return surfaces
+    grouped = requested_groups(results, requests, trials, task)
+    return [_fitted(curve) for group in grouped for curve in group.curves]
 
 
 def _fitted(values: FittedCurve) -> FittedSurface:

@@ -7,7 +7,6 @@ from html import unescape
 from pathlib import Path
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -25,7 +24,7 @@ from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.search.search_view import SearchView, fitted_trials, with_search
+from depthrate.orchestrator.search.search_view import fitted_trials, with_search
 from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.json_objects import parse_object
@@ -151,9 +150,11 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
         command: Command that ran the sweep, shown in the report.
     """
     checked, view = with_search(checked, store)
-    state, curves = _state_and_fits(checked, store, results, view)
-    surfaces = fit_surface_requests(results, checked.sweep.fit, fitted_trials(checked, view), checked.task)
-    return read_report(checked, state, results, curves, command, view, surfaces)
+    sweep = checked.sweep
+    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
+    numbers = in_memory(results, sweep.fit, checked.trials.ids)
+    fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    return read_report(checked, state, results, fit_curves(*fitted), command, view, fit_surface_requests(*fitted))
 
 
 def explore(checked: CheckedSweep, store: Store, results: Results, reader: RecordReader | None = None) -> SweepData:
@@ -185,12 +186,3 @@ def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -
     requests = [fit for fit in sweep.fit if {*fit.by, *fit.x_names} <= names.keys()]
     curves = fit_curves(members, requests, trials)
     return SweepData(sweep, Trials(trials), None, status, curves, members, members)
-
-
-def _state_and_fits(
-    checked: CheckedSweep, store: Store, results: Results, view: SearchView | None
-) -> tuple[SweepStatus, list[FittedCurve]]:
-    sweep = checked.sweep
-    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
-    numbers = in_memory(results, sweep.fit, checked.trials.ids)
-    return state, fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)

@@ -131,10 +131,10 @@ def _confounding_remarks(request: FitRequest, trials: Iterable[Trial]) -> Iterat
     """Yield a remark if the grid cannot separate the variables of a fit."""
     from depthrate.tasks.fits.surface import MAX_INFLATION, inflation_of
 
-    rows = []
+    rows, expressions = [], [Expression(text) for text in request.variables]
     for trial in trials:
         with suppress(ExpressionError):
-            rows.append([float(Expression(text).evaluate(trial.params)) for text in request.variables])
+            rows.append([float(expression.evaluate(trial.params)) for expression in expressions])
     rows = [row for row in rows if min(row) > 0]
     inflation = inflation_of(rows)
     if inflation > MAX_INFLATION:

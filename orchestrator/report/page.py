@@ -64,9 +64,11 @@ def render_report(data: ReportData) -> str:
     """Render the whole report as HTML. Missing parts are reported on the page and never raise an exception."""
     numbers = itertools.count(1)
     rates, *others = figures.SECTIONS
+    sentences = fit_sentences(data.fits)
+    evidence = "".join(f"<p>{sentence}</p>" for sentence in sentences[MAX_SENTENCES:]) + support_table(data.fits)
     sections = [_rates(data, rates, numbers), surface_section(data.surfaces), _search(data, numbers)]
     folded = [
-        _folded("Evidence", "for and against each power law", _evidence(data)),
+        _folded("Evidence", "for and against each power law", evidence),
         _folded("All fits", "all models of each group", fit_table(data.fits)) if data.fits or data.is_underway else "",
         _folded("Excluded and unconverged trials", "with reasons", left_out_table(data)) if data.fits else "",
     ]
@@ -84,7 +86,7 @@ def render_report(data: ReportData) -> str:
     ]
     explorer = escape(shorten(next_call("report", data.name, data.store, "--interactive"), MAX_NAME))
     note = f"<p class=note>To filter and zoom: <code>{explorer}</code>, or <code>depthrate serve</code>.</p>"
-    return _page(data.name, "\n".join([_head(data), _summary(data), *sections, note, *folded]))
+    return _page(data.name, "\n".join([_head(data), _summary(data, sentences), *sections, note, *folded]))
 
 
 def all_plots(data: ReportData) -> list[Figure]:
@@ -122,9 +124,9 @@ def _range_text(name: str, column: "pd.Series[Any]") -> str:
     return f"{name} {' or '.join(map(shorten, texts))}" if len(texts) < 4 else f"{len(texts)} values of {name}"
 
 
-def _summary(data: ReportData) -> str:
-    """Return one sentence per fit request, for the first of them, and the doubts about all."""
-    sentences = fit_sentences(data.fits)
+def _summary(data: ReportData, sentences: list[str]) -> str:
+    """Return the first sentences about fit requests, and the doubts about all."""
+    sentences = [*sentences]
     if len(sentences) > MAX_SENTENCES:
         further = len(sentences) - MAX_SENTENCES
         sentences = [
@@ -137,12 +139,6 @@ def _summary(data: ReportData) -> str:
     if not data.fits:
         sentences.insert(0, "No fits yet." if data.is_underway else "The sweep requests no fits.")
     return f"<section class=summary>{''.join(f'<p>{sentence}</p>' for sentence in sentences)}</section>"
-
-
-def _evidence(data: ReportData) -> str:
-    """Return the sentences that the summary leaves out, and a table."""
-    left_out = fit_sentences(data.fits)[MAX_SENTENCES:]
-    return "".join(f"<p>{sentence}</p>" for sentence in left_out) + support_table(data.fits)
 
 
 def _last_values(data: ReportData, metric: Metric) -> str:

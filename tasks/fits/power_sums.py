@@ -54,7 +54,7 @@ class PowerSum:
         _, model_RN = self._terms(theta_RP)
         with np.errstate(divide="ignore", invalid="ignore"):
             residual_RN = np.log(model_RN) - self.log_y_N
-            value_R = np.where(weight_RN > 0, weight_RN * self._rho(residual_RN), 0.0).sum(1)
+            value_R = np.where(weight_RN > 0, weight_RN * self.rho(residual_RN), 0.0).sum(1)
         return np.where(np.isfinite(value_R), value_R, np.inf)
 
     def derivatives(self, theta_RP: Array, weight_RN: Array) -> tuple[Array, Array, Array]:
@@ -154,7 +154,8 @@ class PowerSum:
         share_RKN = term_RKN / model_RN[:, None]
         return np.concatenate([-share_RKN * self.log_x_KN, share_RKN, 1 / model_RN[:, None]], axis=1)
 
-    def _rho(self, residual_RN: Array) -> Array:
+    def rho(self, residual_RN: Array) -> Array:
+        """Return half the squares of residuals, or Huber's function."""
         half_squares = residual_RN**2 / 2
         if self.delta is None:
             return np.asarray(half_squares)

@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from depthrate.tasks.fits import MAX_VARIABLES
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.points import FitError, as_curve, check_positive
 from depthrate.tasks.fits.power_sums import MIN_LOG_COEFFICIENT, PowerSum, best_of_starts
 
 FORMS = ("product", "sum")
-MAX_VARIABLES = 3
 MIN_UNITS = 3
 """Minimum number of units for an interval."""
 MANY_UNITS = 20
@@ -240,7 +240,8 @@ class _Fit:
     def _best(self) -> tuple[Array, float]:
         if self._form == "sum":
             return best_of_starts(self._sum)
-        return self._plane(np.ones((1, len(self._log_y_N))))[0], self._plane_objective()
+        theta_P = self._plane(np.ones((1, len(self._log_y_N))))[0]
+        return theta_P, float(self._sum.rho(self._log_y_N - self._log_model(theta_P)).sum())
 
     def _plane(self, weight_RN: Array) -> Array:
         """Fit log y = u - sum a_k log x_k, [R, K + 1]: least squares, or Huber's by iterated weights."""
@@ -256,13 +257,6 @@ class _Fit:
             size_RN = np.abs(self._log_y_N - theta_RP @ design_NP.T)
             inner_RN = weight_RN * self._delta / np.maximum(size_RN, self._delta)
         return theta_RP
-
-    def _plane_objective(self) -> float:
-        residual_N = self._log_y_N - self._log_model(self._plane(np.ones((1, len(self._log_y_N))))[0])
-        if self._delta is None:
-            return float((residual_N**2).sum() / 2)
-        size_N = np.abs(residual_N)
-        return float(np.where(size_N <= self._delta, size_N**2 / 2, self._delta * (size_N - self._delta / 2)).sum())
 
     def _jacobian(self, theta_P: Array) -> Array:
         if self._form == "sum":
@@ -338,8 +332,8 @@ class _Fit:
         The rise is in units of the variance that independent values would have (Kent 1982). A parameter on its bound has the
         variance of the residuals.
         """
-        k, (num_parameters, n) = len(self._log_x_KN), self._jacobian(theta_P).shape
-        free_NQ = self._jacobian(theta_P)[is_free_P].T
+        jacobian_PN = self._jacobian(theta_P)
+        k, (num_parameters, n), free_NQ = len(self._log_x_KN), jacobian_PN.shape, jacobian_PN[is_free_P].T
         alone_P = np.full(num_parameters, np.nan)
         alone_P[is_free_P] = np.diag(np.linalg.pinv(free_NQ.T @ free_NQ))
         spread = 2 * objective / max(n - int(is_free_P.sum()), 1)
