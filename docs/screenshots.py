@@ -5,7 +5,6 @@ The pictures are of the explorer, the report and the home page of `depthrate ser
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import subprocess
@@ -68,15 +67,9 @@ def take(folder: Path, sweep: Mapping[str, Any], images: Path) -> dict[str, list
 def _picture(window: Browser, page: str, size: tuple[int, int], scheme: str) -> bytes:
     from PIL import Image
 
-    width, height = size
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-    window._devtools("Emulation.setDeviceMetricsOverride", metrics)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    window._devtools("Emulation.setEmulatedMedia", {"features": features})
-    window._post("/url", {"url": page})
+    window.visit(page, *size, is_dark=scheme == "dark")
     time.sleep(1.5)  # until data, fonts and fits are there
-    content = base64.b64decode(window._get("/screenshot"))
-    image = Image.open(io.BytesIO(content)).convert("RGB").quantize(COLOURS)
+    image = Image.open(io.BytesIO(window.picture())).convert("RGB").quantize(COLOURS)
     sink = io.BytesIO()
     image.save(sink, "png", optimize=True)
     return sink.getvalue()

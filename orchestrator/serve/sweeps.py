@@ -132,7 +132,8 @@ class SweepPages:
         packed = data.packed(with_rows=False)
         data = replace(data, numbers=data.results)  # frees the tables in memory
         self._loaded = _Loaded(dict(state.states), data, packed, time.monotonic() - began)
-        # the tables of the last read are in reference cycles, and commands collect garbage rarely
+        # results and their views refer to each other, so the tables of the last read are freed by a collection, and commands
+        # collect rarely
         gc.collect()
         return self._loaded
 

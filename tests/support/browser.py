@@ -1,5 +1,6 @@
 """A browser as narrow or wide as one likes: Chromium through its driver, spoken to in the WebDriver protocol."""
 
+import base64
 import contextlib
 import json
 import shutil
@@ -49,11 +50,20 @@ class Browser:
 
     def open(self, page: Path, width: int, *, is_dark: bool = False) -> None:
         """Load a page as wide as that, and wait until it is there."""
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.visit(page.as_uri(), width, is_dark=is_dark)
+
+    def visit(self, address: str, width: int, height: int = 900, *, is_dark: bool = False) -> None:
+        """Load an address in a window of this size, of a phone if it is narrow."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._devtools("Emulation.setDeviceMetricsOverride", size)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
         self._devtools("Emulation.setEmulatedMedia", {"features": scheme})
-        self._post("/url", {"url": page.as_uri()})
+        self._post("/url", {"url": address})
+
+    def picture(self) -> bytes:
+        """Return what the window shows, as PNG."""
+        with urllib.request.urlopen(f"{self._address}/screenshot", timeout=120) as answer:
+            return base64.b64decode(json.load(answer)["value"])
 
     def run(self, script: str) -> Any:
         """Return what a script returns."""
@@ -107,10 +117,6 @@ class Browser:
     def close(self) -> None:
         """Close the window."""
         urllib.request.urlopen(urllib.request.Request(self._address, method="DELETE"), timeout=60).close()
-
-    def _get(self, path: str) -> Any:
-        with urllib.request.urlopen(self._address + path, timeout=120) as answer:
-            return json.load(answer)["value"]
 
     def _devtools(self, command: str, parameters: dict[str, Any]) -> None:
         self._post("/goog/cdp/execute", {"cmd": command, "params": parameters})

@@ -567,7 +567,7 @@ def test_page_survives_worker_and_store_loss(window: Browser, tmp_path: Path) ->
         until(lambda: (store / "sweeps").is_dir(), bool)
         link.symlink_to(store)
         with command("serve", "--store", str(link), "--port", "0", log=tmp_path / "serve.log"):
-            show(window, f"{address_in(tmp_path / 'serve.log')}sweep/alive/", 1280)
+            window.visit(f"{address_in(tmp_path / 'serve.log')}sweep/alive/", 1280)
             until(lambda: seen(window), lambda found: found["states"] == {"running": 2, "pending": 2})
             until(lambda: seen(window), lambda found: found["curves"].startswith("2 trials"))
             window.run("explorer.setPin(3); explorer.filterBy('depth', { lo: 3, hi: 9 })")
@@ -598,7 +598,7 @@ def test_texts_stay_inert_and_fit(window: Browser, folder: Store) -> None:
         for path, is_there in pages.items():
             for width, is_dark in ((1280, False), (390, True)):
                 window.messages()
-                show(window, f"http://127.0.0.1:{server.port}/{path}", width, is_dark=is_dark)
+                window.visit(f"http://127.0.0.1:{server.port}/{path}", width, is_dark=is_dark)
                 window.wait(is_there)
                 if path == "sweep/b/":
                     window.run("explorer.setPin(1)")
@@ -612,16 +612,16 @@ def test_texts_stay_inert_and_fit(window: Browser, folder: Store) -> None:
 
 @pytest.mark.browser
 def test_tags_and_notes_are_changed_in_the_page(window: Browser, folder: Store) -> None:
-    annotate(fill(folder), "b", tag="paper")
+    annotate(fill(folder), "b", add=["paper"])
     annotate(folder, [B1.trial_id], note=f"{HOSTILE}\nsecond line")
     with served(folder, writes=True) as server:
         address = f"http://127.0.0.1:{server.port}"
-        show(window, f"{address}/", 1280)
+        window.visit(f"{address}/", 1280)
         window.wait("document.querySelector('tbody .tag')?.textContent === 'paper'")
         window.run("document.querySelector('#find').focus()")
         window.press("pape")
         window.wait("document.querySelectorAll('tbody tr').length === 1")
-        show(window, f"{address}/sweep/b/", 1280)
+        window.visit(f"{address}/sweep/b/", 1280)
         window.wait("window.explorer?.count === 3 && document.querySelector('#sweep-marks input')")
         assert window.run("return document.querySelector('#sweep-marks').textContent").startswith("paper")
         window.run("explorer.setPin(explorer.data.trial_ids.indexOf(" + json.dumps(B2.trial_id) + "))")
@@ -639,7 +639,7 @@ def test_tags_and_notes_are_changed_in_the_page(window: Browser, folder: Store) 
         window.run("document.querySelector('#pin button.tag').click()")
         window.wait("!document.querySelector('#pin button.tag') && explorer.count === 0")
         assert window.run(INJECTED) == []
-        show(window, f"{address}/sweep/b/trial/{B1.trial_id}", 390)
+        window.visit(f"{address}/sweep/b/trial/{B1.trial_id}", 390)
         window.wait("document.querySelector('#near .marks textarea')?.value.endsWith('second line')")
         assert window.run(INJECTED) == []
 
@@ -653,7 +653,7 @@ def test_frames_of_depthrate_are_folded(window: Browser, folder: Store) -> None:
     record = json.loads(folder.read(attempt_path("b", C))) | {"traceback": text}
     folder.write(attempt_path("b", C), json.dumps(record).encode())
     with served(folder) as server:
-        show(window, f"http://127.0.0.1:{server.port}/sweep/b/trial/{B2.trial_id}", 1280)
+        window.visit(f"http://127.0.0.1:{server.port}/sweep/b/trial/{B2.trial_id}", 1280)
         window.wait("document.querySelector('.log details')")
         folded = window.run("return [...document.querySelectorAll('.log summary')].map((node) => node.textContent)")
         assert folded == ["2 frames of depthrate", "1 frame of depthrate"]
@@ -669,14 +669,6 @@ return [...document.querySelectorAll('*')].filter((each) => each.tagName === 'IM
   || (each.getAttribute('href') ?? '').startsWith('javascript:')
   || (each.tagName === 'SCRIPT' && !each.type)).map((each) => each.outerHTML);
 """
-
-
-def show(window: Browser, address: str, width: int, *, is_dark: bool = False) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    window._devtools("Emulation.setDeviceMetricsOverride", size)
-    scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
-    window._devtools("Emulation.setEmulatedMedia", {"features": scheme})
-    window._post("/url", {"url": address})
 
 
 def seen(window: Browser) -> dict[str, Any]:
