@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from depthrate.sweeps.errors import ExpressionError
+from depthrate.tasks.code.parse import parse_source
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -36,7 +37,7 @@ class Expression:
         if len(self.text) > _MAX_LENGTH:
             raise ExpressionError(f"expression of {len(self.text)} characters, at most {_MAX_LENGTH} are allowed")
         try:
-            self._tree = ast.parse(self.text.strip(), mode="eval").body
+            self._tree = parse_source(self.text.strip(), "eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise ExpressionError(f"{self.text!r} is not an arithmetic expression, expected {_ALLOWED}") from None
         self.names = frozenset(self._check(self._tree))
