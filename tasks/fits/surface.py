@@ -379,10 +379,21 @@ class _Fit:
         """Fit with weights, each row from the estimate."""
         if self._form != "sum":
             return self._plane(weight_RN)
-        rows, size = [], max(1, ROWS_PER_BLOCK // len(self._log_y_N))
+        problem, log_y_RN = self._sum, None
+        if self._delta is None:  # squares around a cell's values are squares around their mean, and a constant
+            order = np.argsort(self._cell_N, kind="stable")
+            firsts = np.flatnonzero(np.diff(self._cell_N[order], prepend=-1))
+            sums_RC = np.add.reduceat((weight_RN * self._log_y_N)[:, order], firsts, axis=1)
+            weight_RN = np.add.reduceat(weight_RN[:, order], firsts, axis=1)
+            log_y_RN = sums_RC / np.where(weight_RN > 0, weight_RN, 1.0)
+            cells_KN = self._log_x_KN[:, order[firsts]]
+            problem = PowerSum(cells_KN, np.zeros(len(firsts)), None)
+        rows, size = [], max(1, ROWS_PER_BLOCK // weight_RN.shape[1])
         for start in range(0, len(weight_RN), size):
-            block_RN = weight_RN[start : start + size]
-            rows.append(self._sum.minimise(np.repeat(theta_P[None], len(block_RN), 0), block_RN, max_steps=60)[0])
+            here = slice(start, start + size)
+            starts_RP = np.repeat(theta_P[None], len(weight_RN[here]), 0)
+            own_y_RN = None if log_y_RN is None else log_y_RN[here]
+            rows.append(problem.minimise(starts_RP, weight_RN[here], 60, log_y_RN=own_y_RN)[0])
         return np.concatenate(rows)
 
     def _resampled(self, theta_P: Array, num_resamples: int, seed: int) -> Array:

@@ -332,3 +332,19 @@ def test_correlated_estimates_are_named() -> None:
     covariance = np.linalg.inv(design.T @ design)
     assert (one, other) == ("the exponent of depth", "the exponent of width")
     assert size == pytest.approx(covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1]), abs=0.05)
+
+
+def test_resamples_of_cells_are_those_of_values() -> None:
+    """Squares are resampled by cells; Huber's function with a wide delta gives the same from all values."""
+    x_KN, y_N, seed_N = table(seeds=24)
+    squares, huber = (
+        of_form(
+            fit_surfaces(
+                x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["sum"], delta=delta, num_resamples=50
+            )
+        )
+        for delta in (None, 1e3)
+    )
+    assert squares.method == huber.method == "bootstrap"
+    assert np.array(squares.intervals) == pytest.approx(np.array(huber.intervals), abs=1e-6)
+    assert squares.left_out == pytest.approx(huber.left_out, abs=1e-8)
