@@ -1,6 +1,5 @@
 """Data of one sweep for its pages: the explorer's columns, curves of a selection, and fits of a view."""
 
-import gc
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -132,9 +131,6 @@ class SweepPages:
         packed = data.packed(with_rows=False)
         data = replace(data, numbers=data.results)  # frees the tables in memory
         self._loaded = _Loaded(dict(state.states), data, packed, time.monotonic() - began)
-        # results and their views refer to each other, so the tables of the last read are freed by a collection, and commands
-        # collect rarely
-        gc.collect()
         return self._loaded
 
     def _read(self, launched: LaunchedSpec, state: SweepStatus, snapshot: Snapshot) -> SweepData:
