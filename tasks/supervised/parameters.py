@@ -153,16 +153,12 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         None, minimum=0, doc="lambda of all other biases (null: none, as in P1)"
     )
     block_scale: float = later_parameter(
-        1.0,
-        above=0,
-        doc="factor s of each residual branch, LN(X + s block(X)) or X + s block(LN(X)). A power of the depth by derive, e.g. "
-        "depth ** -0.5",
+        1.0, above=0, doc="factor s of each residual branch, LN(X + s block(X)) or X + s block(LN(X))"
     )
     parametrisation: Literal["sp", "depth_mup", "complete_p"] = later_parameter(
         "sp",
-        doc="powers of depth and width, relative to base_depth and base_width, that multiply branches, learning rates, Adam's "
-        "epsilon, adamw's decay and the last layer's initial weights: none (sp), Depth-muP or CompleteP. Different rates "
-        "train eagerly",
+        doc="powers of depth/base_depth and width/base_width on branches, learning rates, Adam's epsilon, adamw's decay and "
+        "W_L's start: none, Depth-muP or CompleteP",
     )
     base_depth: int = later_parameter(2, minimum=1, doc="depth at which parametrisation changes nothing")
     base_width: int = later_parameter(64, minimum=2, doc="width at which parametrisation changes nothing")

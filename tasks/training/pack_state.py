@@ -282,8 +282,11 @@ class PackState(ABC):
         self.eps: float | Tensor = self.plan.adam_eps
         """Epsilon of Adam and RMSprop, or one per parameter [P]."""
         if self.network.has_factors(self.plan.optimizer):
-            self.theta_TP *= self._factors("init")
-            self.rate_factor_P, self.eps = self._factors("rate"), self.plan.adam_eps * self._factors("eps")
+            self.theta_TP *= self._parameter_factors("init")
+            self.rate_factor_P, self.eps = (
+                self._parameter_factors("rate"),
+                self.plan.adam_eps * self._parameter_factors("eps"),
+            )
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if self.plan.keeps_squares else None
         self._generators = [random_stream(h.seed, "data order") for h in self.hyperparameters]
@@ -291,7 +294,7 @@ class PackState(ABC):
         self.position = 0
         return {name: tensor.to(self.device) for name, tensor in state.items()}
 
-    def _factors(self, kind: str) -> Tensor:
+    def _parameter_factors(self, kind: str) -> Tensor:
         """Return one of the networks' factors for each parameter, [P]."""
         factors = [(getattr(self.network.factors(s, self.plan.optimizer), kind), s.size) for s in self.specs]
         return torch.cat([torch.full((size,), factor, dtype=self.plan.dtype) for factor, size in factors]).to(
