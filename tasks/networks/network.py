@@ -206,8 +206,8 @@ class Network(ABC):
         return Factors()
 
     def has_factors(self, optimizer: str) -> bool:
-        """Return whether any parameter has a factor other than 1."""
-        return any(self.factors(spec, optimizer) != Factors() for spec in self.parameter_specs())
+        """Return whether any parameter has a factor other than 1. Default: none."""
+        return False
 
     def state_specs(self) -> list[StateSpec]:
         """Return the untrained tensors that the network carries, like running statistics. Default: none."""

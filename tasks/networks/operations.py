@@ -49,6 +49,11 @@ class NormedNetwork(Network):
     def factors(self, spec: ParameterSpec, optimizer: str) -> Factors:
         return Factors() if self.parametrisation is None else self.parametrisation.factors(spec.name, optimizer)
 
+    def has_factors(self, optimizer: str) -> bool:
+        if self.parametrisation is None:
+            return False
+        return any(self.factors(spec, optimizer) != Factors() for spec in self.parameter_specs())
+
     def _norm(self, h_TND: Tensor) -> Tensor:
         return layer_norm(h_TND, self.ln_eps)
 
