@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 class ResidualNetwork(NormedNetwork):
     """L-RN1 or L-RN2, post-LN or pre-LN: the embedding W_0, depth - 1 residual blocks, the last layer W_L.
 
-    Post-LN: X_{l+1} = LN(X_l + s block(X_l)). Pre-LN: X_{l+1} = X_l + s block(LN(X_l)), and the output reads LN(X_L). s is
-    `block_scale`.
-    Layer 0 is the input, layer l the input of block l, layer depth the input of the last layer. Decay groups: `hidden` for the
-    weights of blocks, `last` for W_L. Biases and W_0 are not regularised, unless `free` is set otherwise.
+    Post-LN: X_{l+1} = LN(X_l + s block(X_l)). Pre-LN: X_{l+1} = X_l + s block(LN(X_l)), and the output reads LN(X_L), with s =
+    `block_scale`. Layer 0 is the input, layer l the input of block l, layer depth the input of the last layer. Decay groups:
+    `hidden` for the weights of blocks, `last` for W_L. Biases and W_0 are not regularised, unless `free` is set otherwise.
     """
 
     linear_layers: int
