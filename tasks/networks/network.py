@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from depthrate.tasks.networks.parametrisation import Factors
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -198,6 +200,14 @@ class Network(ABC):
     def fixed_parameters(self) -> frozenset[str]:
         """Names of the parameters that keep their initial values."""
         return frozenset(spec.name for spec in self.parameter_specs() if not spec.is_trained)
+
+    def factors(self, spec: ParameterSpec, optimizer: str) -> Factors:
+        """Return the factors by which a parameter's learning rate, epsilon and initialisation differ. Default: all 1."""
+        return Factors()
+
+    def has_factors(self, optimizer: str) -> bool:
+        """Return whether any parameter has a factor other than 1. Default: none."""
+        return False
 
     def state_specs(self) -> list[StateSpec]:
         """Return the untrained tensors that the network carries, like running statistics. Default: none."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class ResidualNetwork(NormedNetwork):
     """L-RN1 or L-RN2, post-LN or pre-LN: the embedding W_0, depth - 1 residual blocks, the last layer W_L.
 
-    Post-LN: X_{l+1} = LN(X_l + block(X_l)). Pre-LN: X_{l+1} = X_l + block(LN(X_l)), and the output reads LN(X_L).
-    Layer 0 is the input, layer l the input of block l, layer depth the input of the last layer. Decay groups: `hidden` for the
-    weights of blocks, `last` for W_L. Biases and W_0 are not regularised, unless `free` is set otherwise.
+    Post-LN: X_{l+1} = LN(X_l + s block(X_l)). Pre-LN: X_{l+1} = X_l + s block(LN(X_l)), and the output reads LN(X_L), with s =
+    `block_scale`. Layer 0 is the input, layer l the input of block l, layer depth the input of the last layer. Decay groups:
+    `hidden` for the weights of blocks, `last` for W_L. Biases and W_0 are not regularised, unless `free` is set otherwise.
     """
 
     linear_layers: int
@@ -61,8 +61,8 @@ class ResidualNetwork(NormedNetwork):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return the kernels of `tasks/native/residual.cpp`, or None with another ReLU."""
-        if self.relu is not None:
+        """Return the kernels of `tasks/native/residual.cpp`, or None with another ReLU or scaled branches."""
+        if self.relu is not None or self.block_scale != 1:
             return None
         constants = {
             "WIDTH": self.width,
@@ -118,6 +118,6 @@ class ResidualNetwork(NormedNetwork):
 
     def _block(self, parameters: Tensors, block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:
-            return relu(linear(parameters, f"{block}", h_TND), self.relu)
+            return self._scaled(relu(linear(parameters, f"{block}", h_TND), self.relu))
         inner_TND = relu(linear(parameters, f"{block},1", h_TND), self.relu)
-        return linear(parameters, f"{block},2", inner_TND)
+        return self._scaled(linear(parameters, f"{block},2", inner_TND))

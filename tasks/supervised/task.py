@@ -18,7 +18,7 @@ from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.interface import CUSTOM, Engine, Params, TaskCode, TaskContext, TaskError, TrialResult
 from depthrate.tasks.measures.named_columns import split_measure
-from depthrate.tasks.networks.builtin import ARCHITECTURES
+from depthrate.tasks.networks.builtin import ARCHITECTURES, check_parametrisation
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised import theory
@@ -227,6 +227,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 "Set it to null, or set stream: true."
             )
         self.target.check(trial, custom_data)
+        if self.custom_network is None:
+            check_parametrisation(trial)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
         network = self.network(trial, data)

@@ -175,6 +175,7 @@ class TrainingParameters(Parameters):
     polish_solver: str = "lbfgs"
     polish_barrier: float
     continuation: Sequence[int] = ()
+    parametrisation: str = "sp"
 
     @property
     def default_steps(self) -> int:

@@ -29,7 +29,10 @@ READABLE = {"digits", "gaussian", "markov", "mnist"} | ({"imdb"} if REVIEWS.exis
 HOW = {"engine": ("eager", "auto"), "num_trials": (1, 2), "stop_at": (None, 1, 5)}
 """Options of the launch: the engine, trials in a pack, the step at which a pack is stopped before it is resumed."""
 VALUES: dict[str, tuple[Any, ...]] = {
+    "base_depth": (2, 3),
+    "base_width": (64, 8, 2),
     "batch_size": (None, 1, 4),
+    "block_scale": (1.0, 0.5),
     "clip_norm": (None, 0.1),
     "concepts": (3, 2),
     "context_length": (None, 1, 8),
