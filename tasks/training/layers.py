@@ -152,7 +152,9 @@ class LayerMeasurements:
             num_trials, previous_TND = 0, torch.empty(0)
             for stack in _stacks(zip(range(len(layers)), of_trials(), strict=True), kinds):
                 num_trials, dtype = len(stack[0][1]), stack[0][1].dtype
-                own_weight = weight_TKD[first : first + num_trials] if has_weight[stack[0][0]] else None
+                own_weight = None
+                if weight_TKD is not None and has_weight[stack[0][0]]:
+                    own_weight = weight_TKD[first : first + num_trials]
                 step_lengths = _step_lengths(stack, previous_TND, path)
                 previous_TND = stack[-1][1]
                 h_TND = stack[0][1] if len(stack) == 1 else torch.cat([h for _, h in stack])
