@@ -87,6 +87,7 @@ class UnconstrainedFeatures(Network):
     num_samples: int
     num_classes: int
     relu: bool
+    loss: str = "mse"
 
     def weight_names(self) -> list[str]:
         """Return W_1 to W_L."""
@@ -108,8 +109,10 @@ class UnconstrainedFeatures(Network):
         multiply_adds = (self.depth - 1) * self.width**2 + self.width * self.num_classes
         return StepCost(self.depth, multiply_adds, kept=self.width * (self.depth + 2))
 
-    def kernels(self) -> Kernels:
-        """Return the kernels of `tasks/native/products.cpp`."""
+    def kernels(self) -> Kernels | None:
+        """Return the kernels of `tasks/native/products.cpp`, or None with cross-entropy, which they do not compute."""
+        if self.loss != "mse":
+            return None
         constants = {"WIDTH": self.width, "CLASSES": self.num_classes, "RELU": int(self.relu)}
         return Kernels("products", constants, {"depth": self.depth}, (FEATURES, *self.weight_names()))
 
