@@ -103,8 +103,11 @@ class DufmParameters(training.TrainingParameters):
         None, minimum=0, fusible=True, null="weight_decay", doc="lambda_H of H_1. null: weight_decay"
     )
     weight_decays: list[float] | None = parameter(
-        None, minimum=0, fusible=True, doc="lambda_1 to lambda_L, one per weight matrix, 0 for none. null: weight_decay for all. If one of them or lambda_H is "
-        "0, closed forms are null"
+        None,
+        minimum=0,
+        fusible=True,
+        doc="lambda_1 to lambda_L, one per weight matrix, 0 for none. null: weight_decay for all. If one of them or "
+        "lambda_H is 0, closed forms are null",
     )
     lr: float = parameter(0.5, above=0, fusible=True, doc="learning rate of gradient descent")
     schedule: training.Schedule = parameter("constant")

@@ -40,7 +40,8 @@ def trainer_of(trials, make=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "params", [{}, {"activation": "none"}, {"depth": 1}, {"schedule": "cosine"}, {"loss": "ce"}, {"loss": "ce", "depth": 1}]
+    "params",
+    [{}, {"activation": "none"}, {"depth": 1}, {"schedule": "cosine"}, {"loss": "ce"}, {"loss": "ce", "depth": 1}],
 )
 def test_manual_step_equals_autograd(params):
     shared = params | {"dtype": "float64"}
