@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.measures.named_columns import WEIGHT_DOC
 from depthrate.tasks.papers.unconstrained.network import FEATURES
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem
 from depthrate.tasks.parameters import later_parameter, parameter
@@ -129,6 +130,7 @@ class DufmParameters(training.TrainingParameters):
     feature_dtype: training.FeatureDtype
     measure_steps: training.MeasureSteps
     rank_tol: training.RankTol
+    measure: str | None = later_parameter(None, doc=f"additional metrics, separated by commas: {WEIGHT_DOC}")
     loss: training.Loss = later_parameter(
         "mse",
         doc="(1/2N)||f - Y||^2 or cross-entropy, which trains eagerly. Closed forms and `solution` are of mse only",

@@ -11,6 +11,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.interface import Engine, Params, TaskContext, TrialResult
+from depthrate.tasks.measures.named_columns import WEIGHT_NAMES, parse_measure
 from depthrate.tasks.papers.unconstrained.metrics import DUFM_METRICS, UFM_METRICS, UFM_PANELS
 from depthrate.tasks.papers.unconstrained.network import UnconstrainedFeatures, UnconstrainedLayers
 from depthrate.tasks.papers.unconstrained.parameters import (
@@ -135,6 +136,7 @@ class Dufm(_FreeFeatures[DufmParameters]):
         if decays is not None and len(decays) != depth:
             raise ParameterError(f"weight_decays has {len(decays)} numbers, depth is {depth}. Give one per matrix.")
         check_training(trial, classes * trial.samples_per_class)
+        parse_measure(trial.measure, built_in=WEIGHT_NAMES)
         if init in _WIDE and trial.width < classes:
             raise ParameterError(
                 f"init is {init!r} and width is {trial.width}, expected a width of at least {classes} for {classes} classes."
