@@ -24,54 +24,41 @@ Product = Callable[[Tensor], Tensor]
 def largest_eigenvalues(product: Product, starts: Sequence[Tensor], max_products: int) -> Tensor:
     """Compute as many of the largest eigenvalues as there are random starts [T, P], in descending order.
 
-    Each is the largest one orthogonal to the eigenvectors before it, because one Krylov space holds one vector per eigenspace.
+    Each is the largest one orthogonal to the eigenvectors before it, because a Krylov space has one vector per eigenspace.
 
     Returns:
-        Eigenvalues [T, len(starts)]. All are NaN for a trial if one of them did not converge.
+        Eigenvalues [T, len(starts)]. All are NaN for a trial if one of them did not converge within `max_products` products.
     """
     found: list[Tensor] = []
-    values, scale_T = [], torch.zeros_like(starts[0][:, 0])
+    values: list[Tensor] = []
+    scale_T = torch.zeros_like(starts[0][:, 0])
     for start_TP in starts:
-        value_T, vector_TP, scale_T = _largest(product, start_TP, found, scale_T, max_products)
+        value_T, vector_TP = torch.full_like(scale_T, math.nan), torch.zeros_like(start_TP)
+        rest_TP = _without(start_TP, found)
+        basis: list[Tensor] = []
+        diagonal: list[Tensor] = []
+        norms = [rest_TP.norm(dim=1)]
+        while len(basis) < max_products and (is_open_T := value_T.isnan()).any():
+            basis.append(rest_TP / norms[-1].unsqueeze(1).clamp(min=torch.finfo(rest_TP.dtype).tiny))
+            image_TP = product(basis[-1])
+            diagonal.append((basis[-1] * image_TP).sum(1))
+            tridiagonal_TMM = torch.diag_embed(torch.stack(diagonal, dim=1))
+            if len(basis) > 1:
+                tridiagonal_TMM += torch.diag_embed(torch.stack(norms[1:], dim=1), offset=1)
+            ritz_TM, mixing_TMM = torch.linalg.eigh(tridiagonal_TMM.nan_to_num(), UPLO="U")
+            rest_TP = _without(image_TP, [*found, *basis])
+            norms.append(rest_TP.norm(dim=1))
+            scale_T = torch.where(is_open_T, torch.maximum(scale_T, ritz_TM.abs().amax(1)), scale_T)
+            limit = TOLERANCE if len(basis) < max_products else MAX_RESIDUAL
+            is_new_T = is_open_T & (norms[-1] * mixing_TMM[:, -1, -1].abs() <= limit * scale_T)
+            if is_new_T.any():
+                value_T = torch.where(is_new_T, ritz_TM[:, -1], value_T)
+                combined_TP = torch.einsum("tm,mtp->tp", mixing_TMM[:, :, -1], torch.stack(basis))
+                vector_TP = torch.where(is_new_T.unsqueeze(1), combined_TP, vector_TP)
         values.append(value_T)
         found.append(vector_TP)
     values_TS = torch.stack(values, dim=1)
     return values_TS.where(values_TS.isfinite().all(1, keepdim=True), math.nan).sort(dim=1, descending=True).values
-
-
-def _largest(
-    product: Product, start_TP: Tensor, found: Sequence[Tensor], scale_T: Tensor, max_products: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest eigenvalue [T] orthogonal to found vectors, its vector, and the largest size of eigenvalues so far."""
-    basis: list[Tensor] = []
-    diagonal: list[Tensor] = []
-    norms = []
-    next_TP = _normalised(_without(start_TP, found))
-    value_T, vector_TP = torch.full_like(scale_T, math.nan), torch.zeros_like(start_TP)
-    is_done_T = torch.zeros_like(scale_T, dtype=torch.bool)
-    for number in range(1, max_products + 1):
-        basis.append(next_TP)
-        image_TP = product(next_TP)
-        diagonal.append((next_TP * image_TP).sum(1))
-        rest_TP = _without(image_TP, [*found, *basis])
-        norms.append(rest_TP.norm(dim=1))
-        off = torch.diag_embed(torch.stack(norms[:-1], dim=1), offset=1) if number > 1 else 0.0
-        matrix_TMM = torch.diag_embed(torch.stack(diagonal, dim=1)) + off
-        ritz_TM, mixing_TMM = torch.linalg.eigh(matrix_TMM.nan_to_num(), UPLO="U")
-        weights_TM = mixing_TMM[:, :, -1]
-        scale_T = torch.where(is_done_T, scale_T, torch.maximum(scale_T, ritz_TM.abs().amax(1)))
-        residual_T = norms[-1] * weights_TM[:, -1].abs()
-        limit = TOLERANCE if number < max_products else MAX_RESIDUAL
-        is_new_T = ~is_done_T & (residual_T <= limit * scale_T)
-        if is_new_T.any():
-            combined_TP = torch.einsum("tm,mtp->tp", weights_TM, torch.stack(basis))
-            value_T = torch.where(is_new_T, ritz_TM[:, -1], value_T)
-            vector_TP = torch.where(is_new_T.unsqueeze(1), combined_TP, vector_TP)
-            is_done_T |= is_new_T
-        if is_done_T.all():
-            break
-        next_TP = _normalised(rest_TP)
-    return value_T, vector_TP, scale_T
 
 
 def _without(vector_TP: Tensor, basis: Sequence[Tensor]) -> Tensor:
@@ -79,10 +66,6 @@ def _without(vector_TP: Tensor, basis: Sequence[Tensor]) -> Tensor:
     for other_TP in (*basis, *basis):
         vector_TP = vector_TP - (vector_TP * other_TP).sum(1, keepdim=True) * other_TP
     return vector_TP
-
-
-def _normalised(vector_TP: Tensor) -> Tensor:
-    return vector_TP / vector_TP.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vector_TP.dtype).tiny)
 
 
 def trace(product: Product, directions: Iterable[Tensor], *, is_basis: bool) -> tuple[Tensor, Tensor]:

@@ -90,6 +90,8 @@ ALIGNMENT_NAMES, HESSIAN_NAMES = (
 )
 EIGENVALUE_NAMES, TRACE_NAMES = HESSIAN_NAMES[:2], HESSIAN_NAMES[2:]
 WEIGHT_NAMES = (*ALIGNMENT_NAMES, *HESSIAN_NAMES)
+TRAINED_NAMES = (*NAMES, *WEIGHT_NAMES)
+"""Metrics that trials may request. Those of the weights need a trainer."""
 WEIGHT_DOC = f"{', '.join(ALIGNMENT_NAMES)} of consecutive weights, and {', '.join(HESSIAN_NAMES)} at the end"
 DOC = (
     f"additional metrics of each layer, separated by commas: {', '.join(NAMES)}, {WEIGHT_DOC}, or custom ones as "
@@ -103,7 +105,7 @@ def split_measure(text: str | None) -> list[str]:
 
 
 def parse_measure(
-    text: str | None, custom: Mapping[str, Any] = MappingProxyType({}), built_in: Sequence[str] = NAMES
+    text: str | None, custom: Mapping[str, Any] = MappingProxyType({}), built_in: Sequence[str] = TRAINED_NAMES
 ) -> dict[str, Any]:
     """Parse the parameter `measure` into metric name -> function of a custom metric, None for a built-in metric.
 

@@ -121,12 +121,8 @@ def _steady_bytes(shape: PackShape, num_trials: int) -> float:
     tensors = 5 if shape.optimizer == "sgd" else 6
     state = sum(spec.size for spec in shape.network.state_specs())
     numbers = num_trials * (tensors * shape.network.num_parameters + state)
-    return (
-        _data_bytes(shape, num_trials)
-        + _number_bytes(shape) * numbers
-        + _polish_bytes(shape, num_trials)
-        + _hessian_bytes(shape, num_trials)
-    )
+    more = _polish_bytes(shape, num_trials) + _hessian_bytes(shape, num_trials)
+    return _data_bytes(shape, num_trials) + _number_bytes(shape) * numbers + more
 
 
 def _polish_bytes(shape: PackShape, num_trials: int) -> int:

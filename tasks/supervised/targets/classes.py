@@ -17,6 +17,7 @@ from depthrate.tasks.data.labels import LabelsError, check_classes
 from depthrate.tasks.data.preparation import prepare_classes
 from depthrate.tasks.data.published import PUBLISHED, load_dataset
 from depthrate.tasks.data.sources import DatasetError, DataSource
+from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised import metrics
 from depthrate.tasks.supervised.items import Items, check_samples, flattened
@@ -202,7 +203,7 @@ class Classes(Target):
         )
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        self.parse_measure(trial)
+        parse_measure(trial.measure, self.custom)
         if isinstance(whole, Streamed) or trial.samples_per_class is None:
             return
         smallest = PUBLISHED[trial.dataset].smallest_class if whole is None else min(whole.class_counts_K)
@@ -215,7 +216,7 @@ class Classes(Target):
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
         from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 
-        names = self.parse_measure(trial)
+        names = parse_measure(trial.measure, self.custom)
         return layer_measurements(dataset.class_counts_K, trial.rank_tol, split=split, names=names)
 
 

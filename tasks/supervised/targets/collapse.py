@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.measures.path_columns import PATH_PANELS
 from depthrate.tasks.networks.batch_normed import stages_of
 from depthrate.tasks.networks.builtin import ARCHITECTURES, has_last_bias
@@ -57,7 +58,7 @@ class Collapse(Classes):
                 return None
             return unconstrained_optimum(trial, len(dataset.class_counts_K), weight_decay_last)
 
-        names = self.parse_measure(trial)
+        names = parse_measure(trial.measure, self.custom)
         return layer_and_weight_measurements(dataset.class_counts_K, trial, split, names, find_optimum)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:

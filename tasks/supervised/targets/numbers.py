@@ -15,6 +15,7 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.preparation import moments, scaled
 from depthrate.tasks.data.published import PUBLISHED, load_dataset
 from depthrate.tasks.data.sources import DatasetError, DataSource
+from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.supervised import metrics
 from depthrate.tasks.supervised.items import check_samples, flattened
@@ -134,13 +135,13 @@ class Numbers(Target):
         return _select_and_scale(_with_teacher_targets(images, trial.targets, trial.data_seed), trial, "none")
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        self.parse_measure(trial)
+        parse_measure(trial.measure, self.custom)
         check_drawn(trial, PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
         from depthrate.tasks.supervised.targets.numbers_training import layer_measurements
 
-        return layer_measurements(dataset.labels_N, self.parse_measure(trial), split=split)
+        return layer_measurements(dataset.labels_N, parse_measure(trial.measure, self.custom), split=split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
         from depthrate.tasks.supervised.targets.numbers_training import NumbersTrainer

@@ -18,7 +18,7 @@ import numpy as np
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.measures.named_columns import NAMES, PARAMETER, WEIGHT_NAMES, parse_measure
+from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.networks.network import Layer, Network
 from depthrate.tasks.panel import Panel
@@ -222,14 +222,6 @@ class Target(ABC):
             ParameterError: Names the parameters that are mutually exclusive.
         """
         return None
-
-    def parse_measure(self, trial: SupervisedParameters) -> dict[str, Any]:
-        """Parse `measure` into metric name -> function of a custom metric, None for a built-in one.
-
-        Raises:
-            ParameterError: A name is unknown or repeated.
-        """
-        return parse_measure(trial.measure, self.custom, (*NAMES, *WEIGHT_NAMES))
 
     def check_measurable(self, dataset: Dataset, trial: SupervisedParameters) -> None:
         """Reject a data set of a trial that contains nothing to measure.
