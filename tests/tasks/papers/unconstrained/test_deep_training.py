@@ -10,6 +10,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.measures.named_columns import WEIGHT_NAMES
 from depthrate.tasks.papers.unconstrained.deep_solutions import SolutionKind
 from depthrate.tasks.papers.unconstrained.parameters import problem_of
 from depthrate.tasks.papers.unconstrained.task import DUFM
@@ -57,7 +58,7 @@ def test_manual_step_equals_autograd(params):
 
 def test_every_declared_column_is_measured_and_no_other():
     declared = {measurement.name: measurement for measurement in DUFM.measurements}
-    (result,) = run([trial(num_classes=6, width=8, features="class_means")])
+    (result,) = run([trial(num_classes=6, width=8, features="class_means", measure=", ".join(WEIGHT_NAMES))])
     keys = {"step", "split", "layer", "is_last"}
     metrics, curves = result.tables["metrics"], result.tables["curves"]
     assert {name for row in metrics for name in row} - keys - {"solution"} == {
