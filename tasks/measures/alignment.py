@@ -151,8 +151,8 @@ def _smallest_deviation(h_ND: Tensor) -> Tensor:
     return h_ND.double().std(dim=-1, unbiased=False).min()
 
 
-MIN_GAP = 1e-4
-"""Smallest relative gap between singular values for which the vectors or the subspace above it count as defined."""
+MIN_GAP = 0.01
+"""Smallest gap after a singular value, over the largest one, for which the span of the vectors up to it counts as defined."""
 
 
 def consecutive_alignment(written_TDI: Tensor, read_TOD: Tensor, num_vectors: int) -> dict[str, Tensor]:

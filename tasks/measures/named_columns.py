@@ -52,13 +52,13 @@ ALIGNMENT_MEASURES = (
     _of_pair(
         "singular_alignment",
         "Alignment of the first singular vectors",
-        f"|<u_1(W), v_1(V)>| {_PAIR}. null where the two largest singular values of a matrix differ by less than 1e-4 of them",
+        f"|<u_1(W), v_1(V)>| {_PAIR}. null where the two largest singular values of a matrix differ by less than 1 %",
     ),
     _of_pair(
         "subspace_alignment",
         "Alignment of singular subspaces",
-        f"||U_K(W)^T V_K(V)||_F^2 / K for the first K singular vectors, K classes, {_PAIR}. null where singular value K is not "
-        "above the next one",
+        f"||U_K(W)^T V_K(V)||_F^2 / K for the first K singular vectors, K classes, {_PAIR}. null where singular values K and "
+        "K + 1 differ by less than 1 % of the largest",
     ),
     _of_pair(
         "product_alignment",
