@@ -51,8 +51,11 @@ def gradients_of(
 ) -> tuple[Tensor, ...]:
     """Return a term's gradient with respect to each leaf: 0 for fixed leaves and for leaves that it does not depend on."""
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
-    options = {"allow_unused": some_unused, "materialize_grads": some_unused, "create_graph": differentiable}
-    gradients = iter(torch.autograd.grad(term, trained, **options))
+    gradients = iter(
+        torch.autograd.grad(
+            term, trained, create_graph=differentiable, allow_unused=some_unused, materialize_grads=some_unused
+        )
+    )
     return tuple(next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves.values())
 
 

@@ -63,10 +63,10 @@ def hessian_columns(trainer: FusedTrainer, names: Set[str]) -> list[dict[str, An
     """Compute the requested metrics of the Hessian for each trial, without those for which Lanczos' method did not converge."""
     is_trained_P = torch.cat([torch.full((spec.size,), float(spec.is_trained)) for spec in trainer.specs]).double()
     together = max(1, BASIS_NUMBERS // (LANCZOS_PRODUCTS * len(is_trained_P)))
-    columns: list[dict[str, Any]] = []
-    for first in range(0, trainer.num_trials, together):
-        columns += _columns(trainer, first, trainer.hyperparameters[first : first + together], is_trained_P, names)
-    return columns
+    chunks = (
+        (first, trainer.hyperparameters[first : first + together]) for first in range(0, trainer.num_trials, together)
+    )
+    return [row for chunk in chunks for row in _columns(trainer, *chunk, is_trained_P, names)]
 
 
 def _columns(
@@ -120,13 +120,10 @@ def check_products(network: Network, data: DataShape, dtype: torch.dtype) -> Non
         return torch.cat([piece.flatten(1) for piece in pieces], dim=1)
 
     try:
-        first_product_1P = product(first_1P)
-        difference = (first_product_1P * second_1P).sum() - (product(second_1P) * first_1P).sum()
-        fault = (
-            ""
-            if difference.abs() <= ASYMMETRY * first_product_1P.norm() * second_1P.norm()
-            else "they are not symmetric"
-        )
+        product_1P = product(first_1P)
+        difference = (product_1P * second_1P).sum() - (product(second_1P) * first_1P).sum()
+        is_symmetric = difference.abs() <= ASYMMETRY * product_1P.norm() * second_1P.norm()
+        fault = "" if is_symmetric else "they are not symmetric"
     except Exception as error:  # of a user's module
         fault = str(error)
     if fault:

@@ -155,6 +155,15 @@ def test_eigenvalues_of_known_matrices():
     assert few_TS[0].isnan().all() and not few_TS[2].isnan().any()
 
 
+def test_plans_count_the_products():
+    plain, of_trace, of_both = (
+        collapse(arch="mlp", width=64, measure=names) for names in (None, "hessian_trace", "hessian_max, hessian_trace")
+    )
+    assert COLLAPSE.estimate_s(plain) < COLLAPSE.estimate_s(of_trace) < COLLAPSE.estimate_s(of_both)
+    basis_bytes = 8 * 100 * COLLAPSE.pack_shape(COLLAPSE.read(of_both)).network.num_parameters
+    assert COLLAPSE.memory_bytes(of_both, 3, "cpu") > COLLAPSE.memory_bytes(plain, 3, "cpu") + 3 * basis_bytes
+
+
 def test_requested_groups_only():
     (row,) = last_rows([collapse(arch="mlp", measure="hessian_trace")])
     assert "hessian_max" not in row and "hessian_trace" in row
