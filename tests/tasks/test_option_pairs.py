@@ -47,14 +47,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "layer_norm_eps": (1e-5, 0.0),
     "ln_eps": (1e-12, 0.0, 1e-5),
     "lr": (0.01, 1e-3, 1e30),
-    "measure": (
-        None,
-        "effective_rank",
-        "intrinsic_dimension, linear_probe",
-        "cka_last, cka_input",
-        "hessian_max, hessian_trace",
-        "product_alignment",
-    ),
+    "measure": (None, "effective_rank", "intrinsic_dimension, linear_probe", "cka_last, cka_input"),
     "measure_epochs": (None, 1, 3),
     "measure_steps": (None, [], [0, 1], [7]),
     "milestones": (None, [], [1]),
@@ -94,7 +87,12 @@ VALUES: dict[str, tuple[Any, ...]] = {
 """Parameter -> values to try, tiny ones and the edges; where there are choices, each of them is tried."""
 OF_TASK: dict[str, dict[str, tuple[Any, ...]]] = {
     "collapse": {"matmul_precision": ("full", "bf16")},
-    "regression": {"matmul_precision": ("full", "bf16"), "samples": (8, 4), "width": (8, 2)},
+    "regression": {
+        "matmul_precision": ("full", "bf16"),
+        "measure": (None, "effective_rank, hessian_max, hessian_trace", "product_alignment"),
+        "samples": (8, 4),
+        "width": (8, 2),
+    },
     "next_token": {
         "context_length": (None, 2, 8),
         "dataset": ("markov",),
