@@ -47,23 +47,23 @@ NAMED_MEASURES = (
 )
 NAMES = tuple(measurement.name for measurement in NAMED_MEASURES)
 _of_pair = partial(_named, axis="linear")
-_PAIR = "at the layer that the matrix W writes and the matrix V reads, whatever is between"
+_PAIR = "at the layer that matrix A writes and matrix B reads"
 ALIGNMENT_MEASURES = (
     _of_pair(
         "singular_alignment",
         "Alignment of the first singular vectors",
-        f"|<u_1(W), v_1(V)>| {_PAIR}. null where the two largest singular values of a matrix differ by less than 1 %",
+        f"|<u_1(A), v_1(B)>| {_PAIR}. null where the two largest singular values of a matrix differ by less than 1 %",
     ),
     _of_pair(
         "subspace_alignment",
         "Alignment of singular subspaces",
-        f"||U_K(W)^T V_K(V)||_F^2 / K for the first K singular vectors, K classes, {_PAIR}. null where singular values K and "
+        f"||U_K(A)^T V_K(B)||_F^2 / K for the first K singular vectors, K classes, {_PAIR}. null where singular values K and "
         "K + 1 differ by less than 1 % of the largest",
     ),
     _of_pair(
         "product_alignment",
         "Alignment of consecutive weights",
-        f"||V W||_F^2 / sum_i s_i(V)^2 s_i(W)^2 {_PAIR}, with sorted singular values s_i: 1 if all singular vectors agree, as "
+        f"||B A||_F^2 / sum_i s_i(B)^2 s_i(A)^2 {_PAIR}, with sorted singular values s_i: 1 if all singular vectors agree, as "
         "in balanced linear networks",
     ),
 )
