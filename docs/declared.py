@@ -177,8 +177,8 @@ def metrics_page() -> str:
         "Every layer is measured in float64. Layer 0 is the network's input, in a transformer its embedding, and layer = depth "
         "the last feature. In formulas, $h_{ki}$ is the feature of sample $i$ of class $k$, $\\mu_k$ a class mean, $\\mu_G$ "
         "the mean of the class means, $\\Sigma_W$ the mean covariance within classes, $\\Sigma_B$ the covariance of the "
-        "class means, $W$ the last layer's weight with rows $w_k$, $\\sigma_j$ a singular value, $K$ the number of classes "
-        "and $N$ of samples."
+        "class means, $W$ the last layer's weight with rows $w_k$, $\\sigma_j$ a singular value, $K$ the number of classes, "
+        "$N$ of samples, and $f$ the objective."
     )
     return "\n".join([f"# Metrics\n\n{intro}\n\n{_cited()}", *sections])
 

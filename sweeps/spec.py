@@ -13,6 +13,7 @@ from msgspec.structs import asdict, force_setattr
 from depthrate.sweeps.errors import MAX_TRIALS, ExpressionError, SweepError, counted, kind_of, require_keys
 from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.part import SpecSection
+from depthrate.sweeps.threshold import Threshold, parse_threshold
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.fits import ALL_FORMS, FORMS, MAX_VARIABLES
 from depthrate.tasks.interface import Engine, Task
@@ -164,7 +165,7 @@ class FitRequest(SpecSection, frozen=True):
         "model": f"expected one or several of {', '.join(ALL_FORMS)}",
     }
     metric: str
-    """Name of a metric."""
+    """Name of a metric, or `steps_to(METRIC <= VALUE)` or `>=`: the first recorded step at which it has passed the value."""
     x: str | tuple[str, ...] = "depth"
     """Parameter, or arithmetic over parameters: `depth - 1`. A list of two or three fits forms in several variables."""
     by: tuple[str, ...] = ()
@@ -190,6 +191,16 @@ class FitRequest(SpecSection, frozen=True):
         if self.model is None:
             return FORMS if len(self.variables) > 1 else ()
         return (self.model,) if isinstance(self.model, str) else self.model
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """The value that the metric passes, or None for a fit of the metric itself."""
+        return parse_threshold(self.metric)
+
+    @property
+    def measured(self) -> str:
+        """Name of the metric that trials record."""
+        return self.metric if (threshold := self.threshold) is None else threshold.metric
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -416,9 +427,10 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
     """
     metrics = sorted(scalars(task.measurable))  # tasks without declared metrics may return any
     for request in sweep.fit:
+        measured = request.measured
         if metrics:
-            _check_measured(request.metric, metrics, "metric", "fit")
-            _check_asked(sweep, task, request.metric, "fit")
+            _check_measured(measured, metrics, "metric", "fit")
+            _check_asked(sweep, task, measured, "fit")
         try:
             x_names = request.x_names
             over = [request.over] if request.over != FitRequest.SEED else []  # a task may have no seed

@@ -108,7 +108,7 @@ def _build_curve(
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
         }
-        reason = _reason_to_exclude(row["status"], point, variables, request, unconverged, ended.get(row["trial_id"]))
+        reason = _reason_to_exclude(row, point, variables, request, unconverged, ended.get(row["trial_id"]))
         if reason is None:
             extra = {"variables": variables} if request.forms else {}
             used.append(point | {"draw": replicate_of(request, params)} | extra)
@@ -141,17 +141,17 @@ def _x_of(x: str, expression: Expression, params: Mapping[str, Any]) -> Any:
 
 
 def _reason_to_exclude(
-    status: str,
+    row: Mapping[str, Any],
     point: Mapping[str, Any],
     variables: Mapping[str, Any],
     request: FitRequest,
     unconverged: set[str],
     end: Convergence | None,
 ) -> str | None:
-    if (reason := exclusion(status, end)) is not None:
+    if (reason := exclusion(row["status"], end)) is not None:
         return reason
     if point["y"] is None:
-        return "not measured"
+        return str(row.get("censored", "not measured"))
     for name, value in (("", point["y"]), *((f"{text} ", value) for text, value in variables.items())):
         if not isinstance(value, int | float) or not math.isfinite(value):
             return f"{name}not a number"

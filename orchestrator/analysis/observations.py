@@ -21,7 +21,7 @@ def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Itera
     """Return the results with what fits use of these trials in memory, since several queries of each fit use it."""
     if not requests:
         return results
-    used = {"trial_id", "step", "split", "layer", "is_last", *ALWAYS_LAST, *(request.metric for request in requests)}
+    used = {"trial_id", "step", "split", "layer", "is_last", *ALWAYS_LAST, *(request.measured for request in requests)}
     words = {word for request in requests if request.where for word in names_in(request.where)}
     names = results.sql("select * from metrics limit 0").columns
     unused = [name for name in names if name not in used and name.casefold() not in words]
@@ -33,29 +33,36 @@ class FittedValues:
 
     def __init__(self, results: Results, requests: Sequence[FitRequest]):
         self._results = results
-        self._metrics = list(dict.fromkeys(request.metric for request in requests))
+        self._metrics = list(dict.fromkeys(request.measured for request in requests))
         self._known: dict[tuple[Any, ...], Any] = {}
 
     def last(self, request: FitRequest) -> dict[str, dict[str, Any]]:
-        """Return trial_id, status and value of each trial that passes the request's filter."""
+        """Return trial_id, status and value of each trial that passes the request's filter.
+
+        `censored` is the reason why a trial with recorded values has no first step at which the metric has passed a threshold.
+        """
         selected = None if request.where is None else self._once(self._trials_where, request.where)
         measured = {} if request.layer is None else self._once(self._read_layer, request.metric, request.layer)
-        index = self._metrics.index(request.metric)
+        index, threshold = self._metrics.index(request.measured), request.threshold
+        past: Past = {} if threshold is None else self._once(self._read_past, request.measured, request.layer)
 
         def value(trial_id: str, end: dict[str, Any]) -> Any:
+            if threshold is not None:
+                return threshold.first_step(past.get(trial_id, ()))
             if request.layer is None:
                 return end["values"][index]
             return measured.get((trial_id, end["step"], end["split"]))
 
         return {
             trial_id: {"trial_id": trial_id, "status": end["status"], "value": value(trial_id, end)}
+            | ({"censored": f"never {threshold}"} if past.get(trial_id) else {})
             for trial_id, end in self._last.items()
             if selected is None or trial_id in selected
         }
 
     def past(self, request: FitRequest) -> Past:
-        """Return a request's metric at each measured step, on the split of the final value."""
-        return self._once(self._read_past, request.metric, request.layer)
+        """Return a request's metric at each measured step, on the split of the final value. A threshold has no history."""
+        return {} if request.threshold is not None else self._once(self._read_past, request.metric, request.layer)
 
     @cached_property
     def _last(self) -> dict[str, dict[str, Any]]:

@@ -185,7 +185,10 @@ def fit_row(curve: FittedCurve) -> dict[str, Any]:
         "n_unconverged": len(curve.unconverged),
         "over": curve.draws,
         # a fit of other values than those of the page's trials is listed, but not drawn
-        "is_plain": request.layer is None and not request.options and request.x_min is None,
+        "is_plain": request.threshold is None
+        and request.layer is None
+        and not request.options
+        and request.x_min is None,
         "label": curve.label(),
     }
 

@@ -77,7 +77,7 @@ def check_sweep(sweep: SweepSpec, files: Mapping[str, bytes] | None = None) -> C
     check_figures(sweep, task)
     columns = columns_of(task)  # this refuses columns that the store does not support
     standard = [*columns.schemas["metrics"].names, *columns.schemas["curves"].names]
-    check_names("metrics", [request.metric for request in sweep.fit], standard)
+    check_names("metrics", [request.measured for request in sweep.fit], standard)
     check_filters(sweep, task)
     return CheckedSweep(sweep, task, trials)
 

@@ -161,6 +161,8 @@ class Network(ABC):
     """Whether native steps are generated for it. None: to be found out by a trace of its step."""
     may_skip_parameters: ClassVar[bool] = False
     """Whether a step may leave parameters unused, as with stochastic depth. Their gradient is then 0."""
+    has_weight_pairs: ClassVar[bool] = False
+    """Whether `weight_pairs` has pairs."""
     holds_only_features: ClassVar[bool] = False
     """Whether `features` stores nothing larger than the last yielded feature between layers. A large training set is then
     processed layer by layer, with memory independent of the depth."""
@@ -283,6 +285,10 @@ class Network(ABC):
 
         The caller holds one layer at a time, so a network should hold no other.
         """
+
+    def weight_pairs(self, parameters: Tensors) -> Mapping[int, tuple[Tensor, Tensor]]:
+        """Return for each layer with both the matrix that writes it, [T, D, *], and the one that reads it, [T, *, D]."""
+        return {}
 
     def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield the input of each LayerNorm in order, [T, N, ..., D]. Default: none."""

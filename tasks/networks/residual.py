@@ -29,6 +29,7 @@ class ResidualNetwork(NormedNetwork):
     linear_layers: int
     """Linear layers per block: 1 (RN1: relu(W x + b)) or 2 (RN2: W_2 relu(W_1 x + b_1) + b_2)."""
     input_dimensions: int
+    has_weight_pairs = True
 
     def parameter_specs(self) -> list[ParameterSpec]:
         d, i = self.width, self.input_dimensions
@@ -97,6 +98,14 @@ class ResidualNetwork(NormedNetwork):
             normal_TND = self._norm(h_TND)
             h_TND = normal_TND + self._block(parameters, block, normal_TND)
             yield h_TND
+
+    def weight_pairs(self, parameters: Tensors) -> Mapping[int, tuple[Tensor, Tensor]]:
+        """Return for layer l the last matrix of block l - 1, or W_0, and the first one of block l, or W_L."""
+        first, end = ("", "") if self.linear_layers == 1 else (",1", ",2")
+        written = ["0", *(f"{block}{end}" for block in range(1, self.depth))]
+        read = [*(f"{block}{first}" for block in range(1, self.depth)), "L"]
+        pairs = zip(written, read, strict=True)
+        return {n: (parameters[f"W_{w}"], parameters[f"W_{r}"]) for n, (w, r) in enumerate(pairs, start=1)}
 
     def neutral_block(self) -> Mapping[str, float] | None:
         """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes, or None for RN2.

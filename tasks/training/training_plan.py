@@ -28,6 +28,16 @@ MOMENT_NUMBERS = 2**20
 """Maximum numbers in the class moments, over trials and layers, from which metrics are computed at a time."""
 GPU_FEATURE_NUMBERS = 2**26
 """Maximum feature values in memory in a measurement on a GPU, unless a single trial has more."""
+HESSIAN_EIGENVALUES = 3
+"""Number of the largest eigenvalues of a trial's Hessian."""
+LANCZOS_PRODUCTS = 100
+"""Maximum number of Hessian products per eigenvalue."""
+BASIS_NUMBERS = 2**25
+"""Maximum numbers in the bases of Lanczos' method, over trials, unless a single trial has more."""
+EXACT_TRACE_PARAMETERS = 200
+"""Maximum number of trained parameters for which the trace of the Hessian is exact."""
+TRACE_PROBES = 30
+"""Number of random directions for the trace of a larger Hessian."""
 
 
 def order_bytes(num_samples: int) -> int:

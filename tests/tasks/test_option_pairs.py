@@ -90,7 +90,12 @@ VALUES: dict[str, tuple[Any, ...]] = {
 """Parameter -> values to try, tiny ones and the edges; where there are choices, each of them is tried."""
 OF_TASK: dict[str, dict[str, tuple[Any, ...]]] = {
     "collapse": {"matmul_precision": ("full", "bf16")},
-    "regression": {"matmul_precision": ("full", "bf16"), "samples": (8, 4), "width": (8, 2)},
+    "regression": {
+        "matmul_precision": ("full", "bf16"),
+        "measure": (None, "effective_rank, hessian_max, hessian_trace", "product_alignment"),
+        "samples": (8, 4),
+        "width": (8, 2),
+    },
     "next_token": {
         "context_length": (None, 2, 8),
         "dataset": ("markov",),
@@ -100,7 +105,12 @@ OF_TASK: dict[str, dict[str, tuple[Any, ...]]] = {
         "width": (8, 2),
     },
     "words": {"data_seed": (None, 0), "vocabulary_size": (12, 6), "batch_size": (4, None, 1), "width": (6, 2, 3)},
-    "dufm": {"steps": (7, 1), "lr": (0.5, 1e30), "width": (8, 2)},
+    "dufm": {
+        "measure": (None, "hessian_max, hessian_trace, subspace_alignment"),
+        "steps": (7, 1),
+        "lr": (0.5, 1e30),
+        "width": (8, 2),
+    },
     "ufm": {"lr": (0.1, 1e30), "steps": (None, 7, 1), "weight_decay_features": (0.001, 1.0)},
     "mufm": {"lr": (0.1, 1e30), "steps": (None, 7, 1)},
 }
