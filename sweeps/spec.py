@@ -151,6 +151,7 @@ class FitRequest(SpecSection, frozen=True):
     """A rate to fit: `metric` against `x`, one curve per combination of `by`."""
 
     SEED: ClassVar[str] = "seed"
+    LAYER: ClassVar[str] = "layer"
     ALWAYS = ("metric", "x", "by")
     ALLOWED = {
         "metric": "expected a name, as in {metric: nc1, x: depth - 1}",
@@ -165,7 +166,8 @@ class FitRequest(SpecSection, frozen=True):
     metric: str
     """Name of a metric."""
     x: str | tuple[str, ...] = "depth"
-    """Parameter, or arithmetic over parameters: `depth - 1`. A list of two or three fits forms in several variables."""
+    """Parameter, or arithmetic over parameters: `depth - 1`. A list of two or three fits forms in several variables. `layer`
+    fits the law of equi-separation over the layers of the trials of one depth."""
     by: tuple[str, ...] = ()
     """Parameters that split the trials into curves."""
     layer: int | None = None
@@ -182,14 +184,21 @@ class FitRequest(SpecSection, frozen=True):
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
 
     @property
+    def is_over_layers(self) -> bool:
+        """Whether x is the layer, which varies within a trial."""
+        return self.x == self.LAYER
+
+    @property
     def variables(self) -> tuple[str, ...]:
-        """The variables, each a parameter or arithmetic."""
+        """The variables that vary between trials, each a parameter or arithmetic. Empty over layers."""
+        if self.is_over_layers:
+            return ()
         return (self.x,) if isinstance(self.x, str) else self.x
 
     @property
     def x_text(self) -> str:
         """The variables in words."""
-        return ", ".join(self.variables)
+        return ", ".join(self.variables) or self.LAYER
 
     @property
     def x_names(self) -> list[str]:
@@ -417,7 +426,7 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
             raise SweepError(str(error)) from None
         except ExpressionError as error:
             raise SweepError(f"fit over x: {error}") from None
-        if not x_names:
+        if not x_names and not request.is_over_layers:
             raise SweepError(f"fit over x: {request.x!r} names no parameter. Give one, or arithmetic over parameters.")
         _check_variables(request)
         for name in x_names:
@@ -430,11 +439,13 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
 
 
 def _check_variables(request: FitRequest) -> None:
-    """Check a fit in several variables.
+    """Check a fit in several variables or over layers.
 
     Raises:
-        SweepError: There are too many or equal ones, or an option applies to one variable only.
+        SweepError: There are too many or equal ones, or an option does not apply.
     """
+    if request.is_over_layers and (request.layer is not None or request.target is not None):
+        raise SweepError("fit over x: layer and target do not apply over layers. Use x_min for the first layer.")
     variables = request.variables
     if len(variables) > MAX_VARIABLES or len(set(variables)) < len(variables):
         raise SweepError(

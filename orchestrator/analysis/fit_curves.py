@@ -103,7 +103,7 @@ def _build_curve(
     for params, row in group:
         variables = {text: _x_of(text, expression, params) for text, expression in expressions}
         point = {
-            "x": variables[request.variables[0]],
+            "x": next(iter(variables.values()), None),  # over layers, x varies within the trial
             "y": row["value"],
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
@@ -115,7 +115,7 @@ def _build_curve(
         else:
             left_out.append({**point, "reason": reason})
     by = {name: group[0][0][name] for name in request.by}
-    if request.x_min is not None:
+    if request.x_min is not None and request.variables:
         left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < request.x_min]
         used = [point for point in used if point["x"] >= request.x_min]
     excluded: dict[str, int] = {}

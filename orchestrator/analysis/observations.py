@@ -25,7 +25,7 @@ def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Itera
     words = {word for request in requests if request.where for word in names_in(request.where)}
     names = results.sql("select * from metrics limit 0").columns
     unused = [name for name in names if name not in used and name.casefold() not in words]
-    return results.in_memory(trial_ids, unused, all_layers=any(request.layer is not None for request in requests))
+    return results.in_memory(trial_ids, unused, all_layers=any(map(_uses_layers, requests)))
 
 
 class FittedValues:
@@ -52,6 +52,17 @@ class FittedValues:
             for trial_id, end in self._last.items()
             if selected is None or trial_id in selected
         }
+
+    def profiles(self, metric: str) -> dict[str, dict[int, float | None]]:
+        """Return a metric by layer of each trial, at the step and split of the final value."""
+        if metric not in self._columns("metrics"):
+            return {}
+        last = "metrics semi join (select trial_id, step, split from results) using (trial_id, step, split)"
+        found: dict[str, dict[int, float | None]] = {}
+        query = f"select trial_id, layer, {quoted(metric)} from {last} order by all"
+        for trial_id, layer, value in self._results.sql(query).fetchall():
+            found.setdefault(trial_id, {})[layer] = value
+        return found
 
     def past(self, request: FitRequest) -> Past:
         """Return a request's metric at each measured step, on the split of the final value."""
@@ -127,6 +138,10 @@ class FittedValues:
             self._known[key] = read(*arguments)
         found: T = self._known[key]
         return found
+
+
+def _uses_layers(request: FitRequest) -> bool:
+    return request.layer is not None or request.is_over_layers
 
 
 def _at_layer(layer: int) -> str:

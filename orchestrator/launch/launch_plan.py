@@ -112,6 +112,8 @@ def _x_of_curves(request: FitRequest, trials: Iterable[Trial]) -> dict[str, set[
 def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
     """Yield a remark for each fit whose longest curve has too few distinct x values to test the power law."""
     for request in checked.sweep.fit if checked.sweep.search is None else ():
+        if request.is_over_layers:
+            continue
         if len(request.variables) > 1:
             yield from _confounding_remarks(request, checked.trials.representatives())
             continue
@@ -162,6 +164,8 @@ def check_fit_points(checked: CheckedSweep) -> None:
             raise SweepError(f"{place} is in the sweep twice. Keep one.")
         if request.over != request.SEED and len({canonical_json(trial.params[request.over]) for trial in trials}) == 1:
             raise SweepError(f"{place}: over is {request.over}, which has one value. Give a parameter with several.")
+        if request.is_over_layers:
+            continue
         with_layer = trials
         if request.layer is not None:
             layers = [(measured := checked.task.measured(trial.params, 1)) and [*measured[1]] for trial in trials]

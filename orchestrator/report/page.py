@@ -54,7 +54,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy of the page, which has no script and loads nothing."""
 MAX_SENTENCES = 3
 """Maximum number of fits that the first screen describes in words."""
-OPEN_SECTIONS = ("Requested figures",)
+OPEN_SECTIONS = ("Requested figures", "Law over layers")
 """Headings of sections that are not folded."""
 MAX_TITLES = 3
 """Maximum number of figures named in the heading of a folded section."""
