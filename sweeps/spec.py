@@ -227,9 +227,10 @@ class FigureRequest(SpecSection, frozen=True):
         "x_axis": "expected log or linear",
         "y_axis": "expected log or linear",
     }
-    kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix"]
+    kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix", "collapse"]
     """curve: metric over an axis. share: share of trials with a condition over an axis. map: metric over two axes.
-    distribution: values of a metric. spectrum: vector by layer. matrix: matrix of one trial."""
+    distribution: values of a metric. spectrum: vector by layer. matrix: matrix of one trial. collapse: L^a metric
+    over (L - layer) / L^b, with the exponents for which the depths L coincide."""
     metric: str = ""
     """Metric, or SQL expression over a trial's row in `results` (with a layer: in `metrics`)."""
     condition: str = ""
@@ -250,6 +251,8 @@ class FigureRequest(SpecSection, frozen=True):
     """Vector metric that orders rows and columns of a matrix in a second map."""
     lowest: str = ""
     """SQL expression over `results`. A matrix shows the trial where it is lowest. Default: the first trial."""
+    over: str = FitRequest.SEED
+    """Parameter whose values are the replicates of a collapse."""
     title: str = ""
     """Title above the figure."""
     x_axis: Literal["log", "linear", ""] = ""
@@ -265,6 +268,7 @@ FIGURE_KEYS = {
     "distribution": (("metric",), ("by", "layer", "where", "lines", "title", "y_axis")),
     "spectrum": (("metric",), ("where", "title", "y_axis")),
     "matrix": (("metric",), ("layer", "where", "title", "order", "lowest")),
+    "collapse": (("metric",), ("by", "over", "where", "title")),
 }
 """Required and optional keys per kind of figure."""
 
@@ -462,7 +466,8 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
         SweepError: A parameter or metric is unknown. The message names the nearest one.
     """
     for request in sweep.figures:
-        for name in filter(None, (request.x, request.y, *request.by)):
+        over = "" if request.over == FitRequest.SEED else request.over  # a task may have no seed
+        for name in filter(None, (request.x, request.y, over, *request.by)):
             try:
                 task.schema.require_known(name, "figures")
             except ParameterError as error:

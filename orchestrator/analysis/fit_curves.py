@@ -10,7 +10,7 @@ from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
-from depthrate.orchestrator.analysis.replicates import interval_text, replicate_keys, replicate_of
+from depthrate.orchestrator.analysis.replicates import interval_text, random_seeds, replicate_keys, replicate_of
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.errors import ExpressionError
 from depthrate.sweeps.expression import Expression
@@ -68,12 +68,11 @@ def requested_groups(
     if not requests:
         return
     ended = judge(results, trials, task.measurements if task else ())
-    seed_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
     values = FittedValues(results, requests)
     for request in requests:
         measured = values.last(request)
         done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
-        yield RequestedGroups(request, _group_curves(request, done, ended, seed_names), values, ended)
+        yield RequestedGroups(request, _group_curves(request, done, ended, random_seeds(task)), values, ended)
 
 
 Done = tuple[Mapping[str, Any], dict[str, Any]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from depthrate.orchestrator.analysis.fit_curves import requested_groups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.replicates import interval_text, random_seeds
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
@@ -63,10 +64,13 @@ def fit_layer_laws(
 ) -> list[LayerLaw]:
     """Fit the requests over layers. Trials are excluded by the rules of fits in one variable, applied to each layer."""
     requests = [request for request in requests if request.is_over_layers]
-    laws = []
+    params, seed_names, laws = {trial.trial_id: trial.params for trial in trials}, random_seeds(task), []
     for group in requested_groups(results, requests, trials, task):
         profiles = group.values.profiles(group.request.metric)
-        laws += [law for curve in group.curves for law in _laws(curve, profiles)]
+        for law in [law for curve in group.curves for law in _laws(curve, profiles)]:
+            used = [params[row["trial_id"]] for row in law.values.rows]
+            values = replace(law.values, draws=interval_text(group.request, used, seed_names))
+            laws.append(replace(law, values=values))
     return laws
 
 

@@ -136,7 +136,7 @@ def _summary(data: ReportData, sentences: list[str]) -> str:
     sentences += [doubt] if (doubt := unconverged_sentence(data.fits)) else []
     sentences += [common_sentence(curve) for curve in curves_with_common_exponent(data.fits)]
     sentences += [text for metric in data.panel_metrics("step") if (text := _last_values(data, metric))]
-    if not data.fits:
+    if not (data.fits or data.surfaces or data.layer_laws):
         sentences.insert(0, "No fits yet." if data.is_underway else "The sweep requests no fits.")
     return f"<section class=summary>{''.join(f'<p>{sentence}</p>' for sentence in sentences)}</section>"
 

@@ -261,7 +261,7 @@ def _figure_query(request: FigureRequest) -> str:
 def _figure_values(request: FigureRequest) -> str:
     if request.kind == "share":
         return f"select trial_id, ({request.condition}) as value from results"
-    if request.kind == "spectrum":
+    if request.kind in ("spectrum", "collapse"):
         last = f"metrics semi join {_LAST_STEP} using (trial_id, step, split)"
         return f"select trial_id, layer, ({request.metric}) as value from {last}"
     columns = f"trial_id, ({request.metric}) as value" + (f", ({request.order}) as places" if request.order else "")

@@ -32,8 +32,8 @@ class FigureContent:
 
     request: FigureRequest
     rows: pd.DataFrame
-    """trial_id, value, and a column `line_<number>` per reference line. Spectra add layer. Matrices add places (the order of
-    rows and columns) and height."""
+    """trial_id, value, and a column `line_<number>` per reference line. Spectra and collapses add layer. Matrices add places
+    (the order of rows and columns) and height."""
     problem: str = ""
     """Error in the figure's SQL."""
 

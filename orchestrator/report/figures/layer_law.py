@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.layer_law import LayerLaw, decays_over_depth
 from depthrate.orchestrator.report.curve_groups import Group, facets_of, split_facets
 from depthrate.orchestrator.report.figure import Axis, EndLabel, Figure, Mark, Range, mean_line
-from depthrate.orchestrator.report.html_table import number_cell, table, text_cell, without_empty
+from depthrate.orchestrator.report.html_table import Cell, grouped_table, number_cell, text_cell
+from depthrate.orchestrator.report.html_table import Group as TitledRows
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import (
     curve_label,
@@ -17,7 +19,6 @@ from depthrate.orchestrator.report.text import (
     interval_of,
     number_text,
     p_text,
-    shorten,
     signed_text,
     value_text,
 )
@@ -38,7 +39,7 @@ def _plot(laws: Sequence[LayerLaw]) -> Figure:
     label, names = curve_label(laws[0].values), [*laws[0].values.by, "L"]
     keys = [(*map(value_text, law.values.by.values()), str(law.depth)) for law in laws]
     groups, omissions = split_facets(names, list(zip(keys, laws, strict=True)), "groups")
-    facets = facets_of(groups, Axis(title="Layer"), Axis(title=shorten(label), is_log=True), _marks)
+    facets = facets_of(groups, Axis(title="Layer"), Axis(title=laws[0].values.metric_label, is_log=True), _marks)
     notes = ["Dots: geometric means. Bands: range over trials. Lines: D₀ρˡ, with ρ per layer.", *omissions]
     return Figure(f"{label} over the layers", facets, notes)
 
@@ -63,14 +64,20 @@ def layer_law_table(data: ReportData) -> str:
     """Return rho, r, the test for a bend and -L log rho by depth, and the change of rho with depth."""
     if not data.layer_laws:
         return ""
-    rows = []
+    groups: dict[str, list[list[Cell]]] = {}
     for law in data.layer_laws:
         values, fit = law.values, law.fit
-        cells = [text_cell(curve_label(values)), text_cell(group_text(values.by)), number_cell(str(law.depth or "—"))]
-        cells += [number_cell(text) for text in (_numbers(fit, law.depth or 0) if fit else ("no fit", "", "", ""))]
-        rows.append([*cells, number_cell(str(len(values.rows))), text_cell(law.note or values.excluded_text)])
-    header = ["metric", "group", "L", "ρ [95 %]", "r", "p (straight)", "−L log ρ", "trials", "left out"]
-    return table(*without_empty(header, rows)) + "".join(map(_decay_text, decays_over_depth(data.layer_laws)))
+        texts = (str(law.depth or "—"), *(_numbers(fit, law.depth or 0) if fit else ("no fit", "", "", "")))
+        cells = [*map(number_cell, texts), number_cell(str(len(values.rows)))]
+        group = ", ".join(filter(None, [_name(values), values.draws]))
+        groups.setdefault(group, []).append([*cells, text_cell(law.note or values.excluded_text)])
+    header = ["L", "ρ [95 %]", "r", "p (straight)", "−L log ρ", "trials", "notes"]
+    parts = [TitledRows(escape(title), rows) for title, rows in groups.items()]
+    return grouped_table(header, parts) + "".join(map(_decay_text, decays_over_depth(data.layer_laws)))
+
+
+def _name(values: FittedCurve) -> str:
+    return ", ".join(filter(None, [curve_label(values), group_text(values.by)]))
 
 
 def _numbers(fit: LayerFit, depth: int) -> tuple[str, ...]:
@@ -81,10 +88,9 @@ def _numbers(fit: LayerFit, depth: int) -> tuple[str, ...]:
 
 def _decay_text(found: tuple[LayerLaw, RateFit]) -> str:
     law, fit = found
-    name = ", ".join(filter(None, [curve_label(law.values), group_text(law.values.by)]))
     power = f"{number_text(fit.prefactor)} L<sup>{signed_text(-fit.exponent, '.2f')}</sup>"
     ends = f", 95 % interval of the exponent {ends_text(ends)}" if (ends := interval_of(fit)) else ""
-    return f"<p>{escape(name)}: −log ρ ≈ {power}{ends}.</p>"
+    return f"<p>{escape(_name(law.values))}: −log ρ ≈ {power}{ends}.</p>"
 
 
 def _lead(data: ReportData) -> str:
@@ -94,4 +100,4 @@ def _lead(data: ReportData) -> str:
     )
 
 
-SECTION = ReportSection(35, "Law over layers", layer_law_plots, _lead, tables=layer_law_table)
+SECTION = ReportSection(20, "Law over layers", layer_law_plots, _lead, tables=layer_law_table)
