@@ -157,7 +157,7 @@ class FitRequest(SpecSection, frozen=True):
         "metric": "expected a name, as in {metric: nc1, x: depth - 1}",
         "x": "expected a name or arithmetic, or a list of two or three, as in {metric: nc1, x: [depth - 1, width]}",
         "by": "expected a list of parameter names",
-        "layer": _ANY_LAYER,
+        "layer": f"{_ANY_LAYER}, or a fraction of the depth between 0 and 1",
         "where": "expected an SQL condition, as in 'weight_decay > 0'",
         "x_min": "expected a number above zero",
         "target": "expected a number above zero",
@@ -170,8 +170,9 @@ class FitRequest(SpecSection, frozen=True):
     fits the law of equi-separation over the layers of the trials of one depth."""
     by: tuple[str, ...] = ()
     """Parameters that split the trials into curves."""
-    layer: int | None = None
-    """Layer index. Default: the last. -2 is the one before it."""
+    layer: int | float | None = None
+    """Layer index. Default: the last. -2 is the one before it. A fraction such as 0.5 is the layer nearest to that share of
+    the depth, the later one of two."""
     where: str | None = None
     """SQL condition over a trial's row in `results` that selects the trials."""
     x_min: Positive | None = None
@@ -182,6 +183,20 @@ class FitRequest(SpecSection, frozen=True):
     """Value of the metric whose x the fit predicts."""
     over: str = SEED
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
+
+    def __post_init__(self) -> None:
+        """Check that a layer that is not an int is a fraction.
+
+        Raises:
+            SweepError: It is not between 0 and 1.
+        """
+        if isinstance(self.layer, float) and not 0 < self.layer < 1:
+            raise SweepError(f"fit layer is {self.layer!r}, {self.ALLOWED['layer']}")
+
+    @property
+    def layer_text(self) -> str:
+        """The layer, as in `-2` or `0.5 L`. Empty for the last."""
+        return "" if self.layer is None else f"{self.layer} L" if isinstance(self.layer, float) else str(self.layer)
 
     @property
     def is_over_layers(self) -> bool:

@@ -86,14 +86,14 @@ class FittedValues:
     def _trials_where(self, where: str) -> set[str]:
         return {trial_id for (trial_id,) in self._results.sql(f"select trial_id from results where {where}").fetchall()}
 
-    def _read_layer(self, metric: str, layer: int) -> dict[tuple[str, Any, Any], float]:
-        """Map (trial, step, split) to the metric at a layer. Negative layers count from the last."""
+    def _read_layer(self, metric: str, layer: float) -> dict[tuple[str, Any, Any], float]:
+        """Map (trial, step, split) to the metric at a layer. Negative ones count from the last, fractions are shares of it."""
         if metric not in self._columns("metrics"):
             return {}
         rows = self._results.sql(f"select trial_id, step, split, {quoted(metric)} from {_at_layer(layer)}").fetchall()
         return {(trial_id, step, split): value for trial_id, step, split, value in rows}
 
-    def _read_past(self, metric: str, layer: int | None) -> Past:
+    def _read_past(self, metric: str, layer: float | None) -> Past:
         if metric in self._columns("metrics"):
             if layer is None:
                 return self._pasts_at_end[metric]
@@ -144,7 +144,9 @@ def _uses_layers(request: FitRequest) -> bool:
     return request.layer is not None or request.is_over_layers
 
 
-def _at_layer(layer: int) -> str:
+def _at_layer(layer: float) -> str:
+    if isinstance(layer, float):
+        return f"(select *, {_LAST} as last from metrics) where layer = round(last.layer * {layer!r})"
     if layer >= 0:
         return f"metrics where layer = {layer}"
     return f"(select *, {_LAST} as last from metrics) where layer = last.layer + 1 {layer}"

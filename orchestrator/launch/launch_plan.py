@@ -169,7 +169,8 @@ def check_fit_points(checked: CheckedSweep) -> None:
         with_layer = trials
         if request.layer is not None:
             layers = [(measured := checked.task.measured(trial.params, 1)) and [*measured[1]] for trial in trials]
-            is_there = [of is None or request.layer in (*of, *range(-len(of), 0)) for of in layers]
+            is_fraction = isinstance(request.layer, float)
+            is_there = [of is None or is_fraction or request.layer in (*of, *range(-len(of), 0)) for of in layers]
             with_layer = [trial for trial, there in zip(trials, is_there, strict=True) if there]
             if not with_layer:
                 last = max(max(of) for of in layers if of is not None)

@@ -33,7 +33,9 @@ from depthrate.storage.files.store import existing_store
 @click.option("--metric", help="Metric to fit instead of the sweep's fits.")
 @click.option("--x", help="Parameter to fit over, two or three with commas between them, or layer. Default: depth.")
 @click.option("--by", multiple=True, help="Parameter with one curve per value. Repeatable.")
-@click.option("--layer", type=int, help="Layer to fit, -2 for the one before the last. Default: the last.")
+@click.option(
+    "--layer", type=float, help="Layer to fit, -2 for the one before the last, .5 for half. Default: the last."
+)
 @click.option("--where", help="SQL condition over results that selects trials.")
 @click.option("--x-min", type=float, help="Lower cut-off of x.")
 @click.option("--unconverged", help="Unconverged trials: keep or drop.")
@@ -47,6 +49,8 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         return
     opened = existing_store(store)
     changes = {name: value for name, value in {"by": list(by) or None, **options}.items() if value is not None}
+    if changes.get("layer", 0.5).is_integer():
+        changes["layer"] = int(changes["layer"])
     if "," in changes.get("x", ""):
         changes["x"] = [name.strip() for name in changes["x"].split(",")]
     checked, view = find_sweep(sweep, opened)
