@@ -36,6 +36,11 @@ class FitResult:
     problems: Sequence[Problem]
     """Problems with the store."""
 
+    @property
+    def others(self) -> list[FittedSurface | LayerLaw]:
+        """The fits in several variables and over layers."""
+        return [*self.surfaces, *self.layer_laws]
+
 
 def fit_sweep(
     checked: CheckedSweep, store: Store, view: SearchView | None, requests: Sequence[Any] | None = None
@@ -61,7 +66,8 @@ def fit_sweep(
     for curve in curves:
         shared = curve.table_rows(checked.sweep.name, preferred_models(curve).text)
         rows += [row | {"is_adequate": not inadequacy(curve, fit)} for row, fit in zip(shared, curve.fits, strict=True)]
-    rows += [row for fit in (*surfaces, *layer_laws) for row in fit.table_rows(checked.sweep.name)]
+    rows += [row for surface in surfaces for row in surface.table_rows(checked.sweep.name)]
+    rows += [row for law in layer_laws for row in law.table_rows(checked.sweep.name)]
     warnings = list(mixtures(checked, store, results.snapshot))
     if (note := results.membership().note(checked.sweep.name)) is not None:
         warnings.append(note)

@@ -41,9 +41,9 @@ def print_layer_laws(console: Console, laws: Sequence[LayerLaw]) -> None:
     ]
     kept = [i for i in range(len(columns)) if columns[i] not in ("group", "left out") or any(row[i] for row in rows)]
     print_table(console, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
-    for law, fit in decays_over_depth(laws):
+    for law, decay in decays_over_depth(laws):
         group = f" ({label})" if (label := law.values.label()) else ""
-        ends = "" if fit.ci_low is None else f" [{fit.ci_low:.3f}, {fit.ci_high:.3f}]"
-        power = f"{fit.prefactor:.3g} L^{-fit.exponent:.3f}, exponent {fit.exponent:.3f}{ends}"
+        ends = "" if decay.ci_low is None else f" [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
+        power = f"{decay.prefactor:.3g} L^{-decay.exponent:.3f}, exponent {decay.exponent:.3f}{ends}"
         text = f"{law.values.metric}{group}: -log rho = {power}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.fits.bootstrap_and_profile import t_quantile
 from depthrate.tasks.fits.least_squares import Array
-from depthrate.tasks.fits.points import FitError, as_curve, check_positive
+from depthrate.tasks.fits.points import FitError, as_curve, check_positive, places_of
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 
 B_RANGE = (-0.5, 2.0)
@@ -81,17 +81,18 @@ def fit_collapse(
         raise FitError(f"{len(curves)} depths with two layers, at least 2 needed")
     a, b, quality = _best(curves)
     own = []
-    for unit in dict.fromkeys(units or ()):
-        is_unit = np.array([other == unit for other in units or ()])
-        of_unit = _curves(depth_N[is_unit], layer_N[is_unit], value_N[is_unit])
+    for members in places_of(() if units is None else units).values():
+        of_unit = _curves(depth_N[members], layer_N[members], value_N[members])
         if of_unit.keys() == curves.keys():
             own.append(_best(of_unit)[:2])
-    intervals = [None, None]
+    a_interval = b_interval = None
     if len(own) >= MIN_SEEDS:
         half_2 = t_quantile(len(own) - 1) * np.std(own, axis=0, ddof=1) / len(own) ** 0.5
-        intervals = [(value - half, value + half) for value, half in zip((a, b), half_2.tolist(), strict=True)]
+        a_interval, b_interval = (
+            (value - half, value + half) for value, half in zip((a, b), half_2.tolist(), strict=True)
+        )
     unscaled = float(np.abs(_deviations(curves, 0.0)[1]).mean())
-    return Collapse(a, b, quality, unscaled, *intervals, num_units=len(own))
+    return Collapse(a, b, quality, unscaled, a_interval, b_interval, len(own))
 
 
 def _curves(depth_N: Array, layer_N: Array, value_N: Array) -> Curves:

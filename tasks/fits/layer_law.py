@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.fits.lack_of_fit import lack_of_fit
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import FitError, as_curve
+from depthrate.tasks.fits.points import FitError, as_curve, gather, places_of
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import fit_rates
 
@@ -68,12 +68,10 @@ def fit_layers(layer_N: npt.ArrayLike, value_N: npt.ArrayLike, units: Sequence[H
     if (num_layers := len(np.unique(layer_N))) < MIN_LAYERS:
         raise FitError(f"{num_layers} layer{'' if num_layers == 1 else 's'}, at least {MIN_LAYERS} needed")
     (fit,) = fit_rates(layer_N, value_N, models=("exponential",), seeds=units)
-    means, decays = {}, {}
-    for layer in np.unique(layer_N):
-        means[int(layer)] = float(np.exp(np.log(value_N[layer_N == layer]).mean()))
-    for unit in dict.fromkeys(units):
-        is_unit = np.array([other == unit for other in units])
-        x_M, log_y_M = layer_N[is_unit] - layer_N[is_unit].mean(), np.log(value_N[is_unit])
+    points, decays = gather(layer_N, value_N[None], units), {}
+    means = dict(zip(points.x_G.astype(int).tolist(), np.exp(points.mean_GC[:, 0]).tolist(), strict=True))
+    for unit, members in places_of(units).items():
+        x_M, log_y_M = layer_N[members] - layer_N[members].mean(), np.log(value_N[members])
         decays[unit] = -float(x_M @ log_y_M / (x_M @ x_M))
     p = lack_of_fit(layer_N, value_N, seeds=units, is_log_x=False)
     return LayerFit(fit, p, means, decays)

@@ -58,7 +58,7 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
-    used = [*result.curves, *(fit.values for fit in (*result.surfaces, *result.layer_laws))]
+    used = [*result.curves, *(fit.values for fit in result.others)]
     if changes and not any(curve.rows for curve in used):
         given = ", ".join(f"{name} {value}" for name, value in changes.items())
         counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
