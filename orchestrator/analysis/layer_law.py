@@ -16,11 +16,9 @@ from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.layer_law import LayerFit, decay_over_depth, fit_layers
 from depthrate.tasks.fits.points import FitError
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.interface import Task
 
-LAST_LAYER = "last_layer"
-"""Key of the depth in the column `by` of the fits table."""
+HEADER = ["L", "rho [95 %]", "r", "p(straight)", "-L log rho", "trials", "left out"]
 Profile = Mapping[int, float | None]
 """Layer -> value."""
 
@@ -37,26 +35,45 @@ class LayerLaw:
     note: str = ""
     """Reason for the missing fit."""
 
+    @property
+    def name(self) -> str:
+        """Name of the metric, the group and the replicates."""
+        values = self.values
+        return ", ".join(filter(None, [values.metric_label, values.label(), values.draws]))
+
+    @property
+    def cells(self) -> list[str]:
+        """Texts of the columns `HEADER`."""
+        fit, trials = self.fit, str(len(self.values.rows))
+        if fit is None or self.depth is None:
+            return ["" if self.depth is None else str(self.depth), "no fit", "", "", "", trials, self.note]
+        ends = "" if (ends := fit.rho_interval) is None else f" [{ends[0]:.3f}, {ends[1]:.3f}]"
+        r, p = "" if fit.r is None else f"{fit.r:.4f}", "" if fit.p_bend is None else f"{fit.p_bend:.2g}"
+        total = f"{self.depth * fit.fit.exponent:.2f}"
+        return [str(self.depth), f"{fit.rho:.4f}{ends}", r, p, total, trials, self.values.excluded_text]
+
     def table_rows(self, sweep: str) -> list[dict[str, Any]]:
-        """Return the row of the fits table."""
+        """Return the row of the fits table. Its `by` has the depth as `last_layer`."""
         if self.fit is None:
             return []
-        values = replace(self.values, by={**self.values.by, LAST_LAYER: self.depth})
+        values = replace(self.values, by={**self.values.by, "last_layer": self.depth})
         shared = values.values_columns(sweep) | {"x": values.x, "x_min": values.asked.x_min}
         row = self.fit.fit.row() | {"model": "equi_separation", "aicc": None, "weight": None}
-        return [row | shared | {"p_lack_of_fit": self.fit.p_lack_of_fit}]
+        return [row | shared | {"p_lack_of_fit": self.fit.p_bend}]
 
 
-def decays_over_depth(laws: Sequence[LayerLaw]) -> list[tuple[LayerLaw, RateFit]]:
-    """Return, per request and group, its first law and the power law of -log rho over the depth, where it can be fitted."""
+def decay_sentences(laws: Sequence[LayerLaw]) -> list[str]:
+    """Describe, per request and group, how rho changes with the depth, where it can be fitted."""
     groups: dict[str, list[LayerLaw]] = {}
     for law in laws:
         groups.setdefault(f"{law.values.asked} {law.values.by}", []).append(law)
-    fitted = [
-        (group[0], decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth}))
-        for group in groups.values()
-    ]
-    return [(law, fit) for law, fit in fitted if fit is not None]
+    texts = []
+    for group in groups.values():
+        decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
+        if decay is not None:
+            interval = "" if decay.ci_low is None else f", exponent [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
+            texts.append(f"{group[-1].name}: -log rho = {decay.prefactor:.3g} L^{-decay.exponent:.3f}{interval}")
+    return texts
 
 
 def fit_layer_laws(
@@ -76,46 +93,37 @@ def fit_layer_laws(
 
 def _laws(curve: FittedCurve, profiles: Mapping[str, Profile]) -> list[LayerLaw]:
     """Split a group's trials by depth, and fit each part."""
-    first = curve.asked.x_min or 1
-    parts: dict[int | None, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
+    parts: dict[int | None, FittedCurve] = {}
     for row, reason in [*((row, "") for row in curve.rows), *((row, row["reason"]) for row in curve.left_out)]:
         profile = profiles.get(row["trial_id"], {})
-        layers = {layer: value for layer, value in sorted(profile.items()) if layer >= first}
-        reason = reason or _reason_to_exclude(layers)
-        used, left_out = parts.setdefault(max(profile, default=None), ([], []))
-        if reason:
-            left_out.append(row | {"reason": reason})
+        layers = {layer: value for layer, value in sorted(profile.items()) if layer >= (curve.asked.x_min or 1)}
+        depth = max(profile, default=None)
+        part = parts.setdefault(depth, replace(curve, rows=[], left_out=[]))
+        if reason := reason or _reason_to_exclude(layers):
+            part.left_out.append(row | {"reason": reason})
         else:
-            used.append(row | {"layers": layers})
-    laws = []
-    for depth in sorted(parts, key=lambda last: math.inf if last is None else last):
-        used, left_out = parts[depth]
-        ids, excluded = {row["trial_id"] for row in used}, Counter(row["reason"] for row in left_out)
-        part = replace(
-            curve, rows=used, left_out=left_out, excluded=dict(excluded), unconverged=curve.unconverged & ids
-        )
-        laws.append(_fitted(part, depth))
-    return laws
+            part.rows.append(row | {"layers": layers})
+    ordered = sorted(parts, key=lambda depth: math.inf if depth is None else depth)
+    return [_fitted(parts[depth], depth) for depth in ordered]
 
 
 def _reason_to_exclude(layers: Profile) -> str:
     if not layers or None in layers.values():
         return "not measured at every layer"
-    bad = [layer for layer, value in layers.items() if value is None or not (0 < value < math.inf)]
-    return f"not positive at layer {bad[0]}" if bad else ""
+    return "" if all(value and 0 < value < math.inf for value in layers.values()) else "not positive at every layer"
 
 
 def _fitted(part: FittedCurve, depth: int | None) -> LayerLaw:
-    if not part.rows:
-        return LayerLaw(part, depth, None, f"nothing to fit: {part.excluded_text or 'no trial'}")
-    rows = sorted(part.rows, key=lambda row: str(row["trial_id"]))
+    ids, excluded = {row["trial_id"] for row in part.rows}, Counter(row["reason"] for row in part.left_out)
+    part = replace(part, excluded=dict(excluded), unconverged=part.unconverged & ids)
     points = [
         (layer, value, row["trial_id"] if row["draw"] is None else row["draw"])
-        for row in rows
+        for row in sorted(part.rows, key=lambda row: str(row["trial_id"]))
         for layer, value in row["layers"].items()
     ]
-    layers, values, units = zip(*points, strict=True)
+    if not points:
+        return LayerLaw(part, depth, None, f"nothing to fit: {part.excluded_text}")
     try:
-        return LayerLaw(part, depth, fit_layers(layers, values, units))
+        return LayerLaw(part, depth, fit_layers(*zip(*points, strict=True)))
     except FitError as error:
         return LayerLaw(part, depth, None, str(error))

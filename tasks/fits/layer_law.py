@@ -29,7 +29,7 @@ class LayerFit:
 
     fit: RateFit
     """Exponential model: its exponent is -log rho, its prefactor D_0."""
-    p_lack_of_fit: float | None
+    p_bend: float | None
     """p-value of the test for a bend of log D over the layer, over whole units. None with fewer than three units."""
     means: Mapping[int, float]
     """Layer -> geometric mean of D."""
@@ -73,8 +73,7 @@ def fit_layers(layer_N: npt.ArrayLike, value_N: npt.ArrayLike, units: Sequence[H
     for unit, members in places_of(units).items():
         x_M, log_y_M = layer_N[members] - layer_N[members].mean(), np.log(value_N[members])
         decays[unit] = -float(x_M @ log_y_M / (x_M @ x_M))
-    p = lack_of_fit(layer_N, value_N, seeds=units, is_log_x=False)
-    return LayerFit(fit, p, means, decays)
+    return LayerFit(fit, lack_of_fit(layer_N, value_N, seeds=units, is_log_x=False), means, decays)
 
 
 def decay_over_depth(fits: Mapping[int, LayerFit]) -> RateFit | None:
