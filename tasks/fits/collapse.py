@@ -65,7 +65,7 @@ def fit_collapse(
 
     Raises:
         FitError: A value is not positive and finite, a layer is beyond its depth, lengths differ, or fewer than two depths
-            have two layers.
+            have two layers, or their curves do not overlap.
     """
     depth_N, layer_N, value_N = (
         as_curve(name, values) for name, values in (("depth", depth_N), ("layer", layer_N), ("value", value_N))
@@ -91,7 +91,8 @@ def fit_collapse(
         a_interval, b_interval = (
             (value - half, value + half) for value, half in zip((a, b), half_2.tolist(), strict=True)
         )
-    unscaled = float(np.abs(_deviations(curves, 0.0)[1]).mean())
+    deviation_M = _deviations(curves, 0.0)[1]
+    unscaled = float(np.abs(deviation_M).sum() / max(len(deviation_M), 1))
     return Collapse(a, b, quality, unscaled, a_interval, b_interval, len(own))
 
 
@@ -107,9 +108,15 @@ def _curves(depth_N: Array, layer_N: Array, value_N: Array) -> Curves:
 
 def _best(curves: Curves) -> tuple[float, float, float]:
     """Return a, b and the quality."""
+    enough = (
+        3 * len(curves) * (len(curves) - 1) // 2
+    )  # two profiles that end at the last layer share three points or more
     low, high = B_RANGE
     for step in B_STEPS:
-        found = [(*_best_a(*_deviations(curves, b)), b) for b in np.linspace(low, high, round((high - low) / step) + 1)]
+        tried = [(b, *_deviations(curves, b)) for b in np.linspace(low, high, round((high - low) / step) + 1)]
+        found = [(*_best_a(*points), b) for b, *points in tried if len(points[0]) >= enough]
+        if not found:
+            raise FitError("the curves of different depths do not overlap.")
         quality, a, b = min(found)
         low, high = max(b - 2 * step, B_RANGE[0]), min(b + 2 * step, B_RANGE[1])
     return a, float(b), quality
