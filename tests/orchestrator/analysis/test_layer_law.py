@@ -149,6 +149,7 @@ def test_requests_that_do_not_apply(atlas):
             figure_request({"kind": "collapse", "metric": "nc1", key: 1})
 
 
+@pytest.mark.slow
 def test_commands_and_report_show_the_law_and_the_collapse(atlas, tmp_path):
     asked = {"metric": "nc1_pinv", "x": "layer", "over": "data_seed", "where": PAIRS}
     figures = [{"kind": "collapse", "metric": "nc1_pinv", "over": "data_seed", "where": PAIRS}]
