@@ -71,6 +71,7 @@ NAVIGATION = {
         "gallery/progressive",
         "gallery/words",
         "gallery/infimum",
+        "gallery/depth-width",
     ),
 }
 """Caption -> its pages in the navigation of docs/index.md."""
@@ -95,8 +96,8 @@ or Python, `stl10` binary, `imdb` as the aclImdb archive. `cifar10_batch1` is th
 `samples_per_class` selects a balanced subset by `data_seed`, never by the trial's seed."""
 GROUPS = {
     "Sweeps": ("sweeps.", "orchestrator.notebook.sweep"),
-    "Results": ("storage.", "orchestrator.notebook."),
-    "Fits": ("tasks.fits.", "orchestrator.analysis."),
+    "Results": ("storage.", "orchestrator.notebook.results", "orchestrator.notebook.comparison"),
+    "Fits": ("tasks.fits.", "orchestrator.notebook.table_fit"),
     "Tasks": ("tasks.function_task", "tasks.interface"),
     "Metrics": ("tasks.",),
 }

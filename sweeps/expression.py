@@ -1,4 +1,4 @@
-"""Evaluate the arithmetic of `derive:` from its syntax tree. It may contain numbers, names and operators, but no calls."""
+"""Evaluate the arithmetic of `derive:` from its syntax tree. It may contain numbers, names, operators and log(...)."""
 
 import ast
 import math
@@ -19,7 +19,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-_ALLOWED = "numbers, parameter names, + - * / // % ** and parentheses"
+_ALLOWED = "numbers, parameter names, + - * / // % **, log() and parentheses"
 _MAX_LENGTH = 500
 _MAX_BITS = 1023
 
@@ -53,6 +53,8 @@ class Expression:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 return self._check(left) | self._check(right)
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+                return self._check(operand)
+            case ast.Call(func=ast.Name(id="log"), args=[operand], keywords=[]) if not isinstance(operand, ast.Starred):
                 return self._check(operand)
         part = ast.get_source_segment(self.text.strip(), node) or self.text
         kind = "a call" if isinstance(node, ast.Call) else "not arithmetic"
@@ -92,6 +94,8 @@ class Expression:
                 return _BINARY[type(op)](first, second)
             case ast.UnaryOp(op=op, operand=operand):
                 return _UNARY[type(op)](self._value(operand, values))
+            case ast.Call(args=[operand]):
+                return self._logarithm(self._value(operand, values), values)
         raise AssertionError(f"unchecked node {node!r}")
 
     def _power(self, base: Any, exponent: Any, values: Mapping[str, Any]) -> Any:
@@ -101,6 +105,11 @@ class Expression:
         if isinstance(result, complex):
             raise ExpressionError(f"{self.text!r} has no real value {self._where(values)}")
         return result
+
+    def _logarithm(self, value: Any, values: Mapping[str, Any]) -> float:
+        if value <= 0:
+            raise ExpressionError(f"{self.text!r} takes the logarithm of {value:g} {self._where(values)}")
+        return math.log(value)
 
     def _where(self, values: Mapping[str, Any]) -> str:
         return "where " + ", ".join(f"{name} = {values[name]}" for name in sorted(self.names)) if self.names else ""

@@ -14,7 +14,7 @@ from depthrate.sweeps.errors import MAX_TRIALS, ExpressionError, SweepError, cou
 from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.trial import canonical_json
-from depthrate.tasks.fits import MAX_VARIABLES
+from depthrate.tasks.fits import ALL_FORMS, FORMS, MAX_VARIABLES
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.metric import scalars
@@ -162,6 +162,7 @@ class FitRequest(SpecSection, frozen=True):
         "x_min": "expected a number above zero",
         "target": "expected a number above zero",
         "over": "expected a parameter's name",
+        "model": f"expected one or several of {', '.join(ALL_FORMS)}",
     }
     metric: str
     """Name of a metric."""
@@ -183,6 +184,8 @@ class FitRequest(SpecSection, frozen=True):
     """Value of the metric whose x the fit predicts."""
     over: str = SEED
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
+    model: str | tuple[str, ...] | None = None
+    """Forms of a fit in several variables. Default of several variables: product and sum."""
 
     def __post_init__(self) -> None:
         """Check that a layer that is not an int is a fraction.
@@ -192,6 +195,13 @@ class FitRequest(SpecSection, frozen=True):
         """
         if isinstance(self.layer, float) and not 0 < self.layer < 1:
             raise SweepError(f"fit layer is {self.layer!r}, {self.ALLOWED['layer']}")
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Forms of a fit in several variables. Empty: the models of one variable."""
+        if self.model is None:
+            return FORMS if len(self.variables) > 1 else ()
+        return (self.model,) if isinstance(self.model, str) else self.model
 
     @property
     def layer_text(self) -> str:
@@ -463,14 +473,16 @@ def _check_variables(request: FitRequest) -> None:
     Raises:
         SweepError: There are too many or equal ones, or an option does not apply.
     """
-    if request.is_over_layers and (request.layer is not None or request.target is not None):
-        raise SweepError("fit over x: layer and target do not apply over layers. Use x_min for the first layer.")
+    if request.is_over_layers and (request.layer, request.target, request.model) != (None, None, None):
+        raise SweepError("fit over x: layer, target and model do not apply over layers. x_min is the first layer.")
     variables = request.variables
     if len(variables) > MAX_VARIABLES or len(set(variables)) < len(variables):
         raise SweepError(
             f"fit over x: {format_value(list(variables))}, expected at most {MAX_VARIABLES} different variables"
         )
-    if len(variables) > 1 and (request.x_min is not None or request.target is not None):
+    if unknown := [form for form in request.forms if form not in ALL_FORMS]:
+        raise SweepError(f"fit model: {unknown[0]!r}{nearest(unknown[0], ALL_FORMS)}, expected {', '.join(ALL_FORMS)}")
+    if request.forms and (request.x_min is not None or request.target is not None):
         raise SweepError("fit over x: x_min and target apply to one variable. Use where: instead of x_min.")
 
 

@@ -39,7 +39,7 @@ def fit_curves(
     Args:
         task: Task of the trials, with its parameters and metrics.
     """
-    requests = [request for request in requests if len(request.variables) == 1]
+    requests = [request for request in requests if not request.forms and not request.is_over_layers]
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
     curves = []
@@ -109,7 +109,7 @@ def _build_curve(
         }
         reason = _reason_to_exclude(row["status"], point, variables, request, unconverged, ended.get(row["trial_id"]))
         if reason is None:
-            extra = {"variables": variables} if len(variables) > 1 else {}
+            extra = {"variables": variables} if request.forms else {}
             used.append(point | {"draw": replicate_of(request, params)} | extra)
         else:
             left_out.append({**point, "reason": reason})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from depthrate.orchestrator.analysis.fit_curves import requested_groups
@@ -62,9 +62,15 @@ def fit_surface_requests(
     results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
 ) -> list[FittedSurface]:
     """Fit the requests with several variables. Trials are excluded by the rules of fits in one variable."""
-    requests = [request for request in requests if len(request.variables) > 1]
+    requests = [request for request in requests if request.forms]
     grouped = requested_groups(results, requests, trials, task)
-    return [_fitted(curve) for group in grouped for curve in group.curves]
+    surfaces = [_fitted(curve) for group in grouped for curve in group.curves]
+    p_values = [[] if surface.fit is None else surface.fit.p_values() for surface in surfaces]
+    return [
+        surface if surface.fit is None else replace(surface, fit=replace(surface.fit, other_p_values=tuple(others)))
+        for number, surface in enumerate(surfaces)
+        for others in [[p for other, ps in enumerate(p_values) if other != number for p in ps]]
+    ]
 
 
 def _fitted(values: FittedCurve) -> FittedSurface:
@@ -79,7 +85,13 @@ def _fitted(values: FittedCurve) -> FittedSurface:
     if units is not None:
         frame[UNIT] = [str(unit) for unit in units]
     try:
-        fit = fit_table(frame, values.metric, list(values.asked.variables), None if units is None else UNIT)
+        fit = fit_table(
+            frame,
+            values.metric,
+            list(values.asked.variables),
+            None if units is None else UNIT,
+            forms=values.asked.forms,
+        )
     except FitError as error:
         return FittedSurface(values, None, str(error))
     return FittedSurface(values, fit)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from depthrate.sweeps.expression import Expression
+from depthrate.tasks.fits import FORMS, LOG_FORMS
 from depthrate.tasks.fits.points import FitError
-from depthrate.tasks.fits.surface import FORMS, SurfaceFit, SurfaceFits, fit_surfaces, holm
+from depthrate.tasks.fits.surface import SurfaceFit, SurfaceFits, fit_surfaces, holm
 from depthrate.tasks.parameters import nearest
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ class TableFit:
     """Number of rows without a positive value of each column."""
     shifts: Mapping[str, float]
     """Variable that counts -> change of its exponent in the preferred form if it counts from one less."""
+    x_KN: np.ndarray = field(repr=False)
+    """Used values of the variables, [K, N]."""
+    y_N: np.ndarray = field(repr=False)
+    unit_N: np.ndarray = field(repr=False)
+    """Number of each value's unit."""
+    other_p_values: tuple[float, ...] = ()
+    """p-values of a sweep's other fits, for which Holm's procedure corrects too."""
 
     @property
     def preferred(self) -> tuple[SurfaceFit, ...]:
@@ -49,10 +57,14 @@ class TableFit:
         omitted = [f"{self.omitted} rows left out: a value is missing or not positive"] if self.omitted else []
         return [*self.surfaces.words(), *shifts, *omitted]
 
+    def p_values(self) -> list[float]:
+        """Return the p-values of all tests, uncorrected."""
+        return [p for fit in self.surfaces.fits for ps in (fit.p_half, fit.p_one) for p in ps if p is not None]
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per form and variable: exponent with interval, p-values and facts of the form."""
-        tests = [p for fit in self.surfaces.fits for ps in (fit.p_half, fit.p_one) for p in ps if p is not None]
-        corrected = iter(holm(tests))
+        tests = self.p_values()
+        corrected = iter(holm([*tests, *self.other_p_values]))
         rows = []
         for fit in self.surfaces.fits:
             adjusted = [[None if p is None else next(corrected) for p in ps] for ps in (fit.p_half, fit.p_one)]
@@ -63,7 +75,7 @@ class TableFit:
                 **{name: getattr(fit, name) for name in ("p_lack_of_fit", "n_points", "n_units", "method")},
                 "floor_low": fit.floor_interval[0] if fit.floor_interval else None,
                 "floor_high": fit.floor_interval[1] if fit.floor_interval else None,
-                "num_tests": len(tests),
+                "num_tests": len(tests) + len(self.other_p_values),
             }
             for k, name in enumerate(fit.names):
                 interval = fit.intervals[k]
@@ -82,34 +94,14 @@ class TableFit:
                 )
         return rows
 
-    def latex(self) -> str:
-        r"""Return a LaTeX table of the exponents. It needs \usepackage{booktabs}."""
-        lines = [r"\begin{tabular}{llrl}", r"\toprule", r"form & variable & $a$ & 95\,\% \\", r"\midrule"]
-        for row in self.rows():
-            interval = "---" if row["ci_low"] is None else f"$[{row['ci_low']:.3f}, {row['ci_high']:.3f}]$"
-            name = str(row["x"]).replace("\\", "").translate({ord(sign): f"\\{sign}" for sign in "&%$#_{}"})
-            lines.append(rf"{row['form']} & {name} & ${row['exponent']:.3f}$ & {interval} \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-    def _repr_html_(self) -> str:
-        import html
-
-        import pandas as pd
-
-        table: str = pd.DataFrame(self.rows())[
-            ["form", "x", "exponent", "ci_low", "ci_high", "p_half", "p_one"]
-        ].to_html()
-        return table + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.words())
-
     def fields(self) -> dict[str, Any]:
         """Return all facts, for JSON."""
-        fits = [{**asdict(fit), "correlation": fit.correlation.tolist()} for fit in self.surfaces.fits]
         return {
             "y": self.y,
             "preferred": [fit.form for fit in self.preferred],
             "words": self.words(),
             "inflation": self.surfaces.inflation,
-            "fits": fits,
+            "fits": [asdict(fit) for fit in self.surfaces.fits],
             "rows": self.rows(),
         }
 
@@ -151,7 +143,7 @@ def fit_table(
         x: Columns, or arithmetic over columns such as `depth - 2`.
         over: Column of the independent units, such as a seed or a run. Default: each row.
         huber: Huber's delta for the residuals of log y. Default: squares.
-        forms: Forms to fit: `product`, `sum`.
+        forms: Forms to fit: `product`, `sum`, `log_product`, `log2_product`, `proportional`.
         num_resamples: Number of resamples of whole units.
         seed: Seed of the resamples.
 
@@ -173,17 +165,23 @@ def fit_table(
     best = (surfaces.preferred or surfaces.fits)[0]
     shifts = {}
     for k, name in enumerate(x):
-        if name.isidentifier() and _counts(x_KN[k]):
+        has_logarithm = k == 0 and best.form in LOG_FORMS  # which needs values above 1
+        if name.isidentifier() and _counts(x_KN[k]) and not (has_logarithm and x_KN[k].min() <= 2):
             moved = [*x_KN[:k], x_KN[k] - 1, *x_KN[k + 1 :]]
             again = fit(moved, forms=[best.form], num_resamples=0).fits[0]
             shifts[name] = again.exponents[k] - best.exponents[k]
-    return TableFit(y, surfaces, int((~is_used).sum()), shifts)
+    unit_N = np.arange(len(y_N)) if units is None else np.unique(list(map(str, units)), return_inverse=True)[1]
+    return TableFit(y, surfaces, int((~is_used).sum()), shifts, np.array(x_KN), y_N, unit_N)
 
 
 def law_text(fit: SurfaceFit, digits: int = 3) -> str:
     """Write a fit as a formula, as in `0.05 + 1.2 depth^-0.90 + 4.1 width^-0.70`."""
     powers = [f"{_base(name)}^{-a:.2f}" for name, a in zip(fit.names, fit.exponents, strict=True)]
-    if fit.form == "product":
+    if fit.form == "proportional":
+        powers = [f"{_base(name)}^-1" for name in fit.names]
+    elif fit.form in LOG_FORMS:
+        powers = [f"log({fit.names[0]})^{fit.log_power:.3g}", *powers]
+    if fit.form != "sum":
         return f"{fit.coefficients[0]:.{digits}g} {' '.join(powers)}"
     terms = [f"{c:.{digits}g} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
     return " + ".join([*([f"{fit.floor:.{digits}g}"] if fit.floor else []), *terms])

@@ -25,6 +25,7 @@ from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.surface_section import surface_panel
 from depthrate.orchestrator.search.search_view import fitted_trials, with_search
 from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.commits.visible_commits import Problem
@@ -33,6 +34,9 @@ from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import SweepSpec
 from depthrate.sweeps.trial import Trial, Trials
+
+MAX_SECTIONS = 6
+"""Maximum number of fits in several variables on the explorer's page. The report has all."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +174,9 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
     members = results.only(ids, sweep.name)
     state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
     numbers = members.in_memory(ids, all_layers=any(request.layer is not None for request in sweep.fit))
-    curves = fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
-    return SweepData(sweep, checked.trials, checked.task, state, curves, members, numbers)
+    fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    sections = list(map(surface_panel, fit_surface_requests(*fitted)[:MAX_SECTIONS]))
+    return SweepData(sweep, checked.trials, checked.task, state, fit_curves(*fitted), members, numbers, sections)
 
 
 def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -> SweepData:

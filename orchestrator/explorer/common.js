@@ -45,9 +45,12 @@ function keepFocus(root, host, act) {
   if (place >= 0) controls().find((control, k) => (focused.href ? control.href === focused.href : k === place))?.focus({ preventScroll: true });
 }
 
+function isDarkNode({ dataset: { theme } }) {
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
 function toggleTheme(node) {
-  const { theme } = node.dataset, isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  node.dataset.theme = isDark ? "light" : "dark";
+  node.dataset.theme = isDarkNode(node) ? "light" : "dark";
 }
 
 // A function that requests an address and returns the answer, or null if it has not changed since the last call.

@@ -49,6 +49,8 @@ class SweepData:
     """The sweep's trials alone."""
     numbers: Results
     """The same in memory, as far as a row per trial needs them."""
+    sections: Sequence[Mapping[str, Any]] = ()
+    """Fits in several variables as the page shows them: title, header, rows, notes, and pictures in light and dark."""
 
     def packed(self, *, with_rows: bool = True) -> bytes:
         """Return the data of the page.
@@ -84,6 +86,7 @@ class SweepData:
             "constants": {name: value for name, value in planned[0].params.items() if name not in varying},
             "errors": {n: str(self.status.error_of(ids[n]))[:MAX_ERROR_LENGTH] for n in failed[:MAX_ERRORS]},
             "fits": [fit_row(curve) for curve in self.fits],
+            "sections": list(self.sections),
             "rows": len(self.results.snapshot.commit_index),
             "marks": marks_of(read_annotations(self.results.store), self.sweep.name, self.status.states),
         }
@@ -98,7 +101,8 @@ class SweepData:
         if x not in numeric or (request is None and len(parameters[x].facts.get("values", ())) == 2):
             rest = [name for name in numeric if name != FitRequest.SEED]
             x = max(rest, key=lambda name: len(set(parameters[name].array.tolist())), default="")
-        by = [name for name in (() if request is None else request.by) if name in parameters]
+        grouped = () if request is None else (*request.by, *(name for name in request.x_names if name != x))
+        by = [name for name in grouped if name in parameters]
         search = self.sweep.search
         wanted = [request.metric] if request is not None else [] if search is None else list(search.objective)
         first = [name for metric in (*wanted, *_FIRST) for name in (metric, f"last_{metric}")] + metrics

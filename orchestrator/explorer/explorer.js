@@ -1743,6 +1743,18 @@ function drawProgress() {
   $("#name").textContent = name;
 }
 
+function drawSections() {                               // fits in several variables, which come as text and pictures
+  const sections = data?.sections ?? [], details = $$("#several details");
+  $("#several").hidden = !sections.length || "trial" in document.body.dataset;
+  keepFocus(root, $("#several"), () => $("#several div").replaceChildren(...sections.map(({ title, header, rows, notes, pictures }, k) => h("details", { open: details[k]?.open ?? k === 0 },
+    h("summary", {}, clean(title, 200)),
+    rows.length > 0 && h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": clean(title, 200) }, h("table", {},
+      h("thead", {}, h("tr", {}, header.map((name) => h("th", {}, name)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, clean(cell, 200)))))))),
+    notes.map((note) => h("p", { class: "note" }, clean(note, 1000))),
+    pictures.length > 0 && h("div", { class: "picture" }, h("img", { alt: `${clean(title, 200)}: contours, residuals, local exponents`, src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(pictures[isDarkNode(themed) ? 1 : 0])}` }))))));
+}
+
 function rebuild() {                                    // after new data: everything that depends on the columns and their values
   setDefaults();
   buildControls();
@@ -1752,6 +1764,7 @@ function rebuild() {                                    // after new data: every
   drawProgress();
   drawPin();
   drawMarks();
+  drawSections();
   schedule();
 }
 
@@ -1765,6 +1778,7 @@ function applyAddress() {
 function changeTheme() {
   toggleTheme(themed);
   readPalette();
+  drawSections();
   setView({ theme: themed.dataset.theme });
 }
 
@@ -1785,7 +1799,7 @@ function listen() {
   const clicks = { csv: () => save("trials.csv", csvOf(selectedRows())), theme: changeTheme, share: copyLink, "help-button": () => $("#help").showModal() };
   for (const [id, act] of Object.entries(clicks)) $(`#${id}`).addEventListener("click", act);
   $("#side").open = themed.clientWidth > 860 && !root.host;
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readPalette(); schedule(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readPalette(); drawSections(); schedule(); });
   place.watch(applyAddress);
   root.addEventListener("keydown", onKey);
   for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) root.addEventListener(name, () => (isPressed = pressed), true);

@@ -114,7 +114,7 @@ def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
     for request in checked.sweep.fit if checked.sweep.search is None else ():
         if request.is_over_layers:
             continue
-        if len(request.variables) > 1:
+        if request.forms:
             yield from _confounding_remarks(request, checked.trials.representatives())
             continue
         has_seed = "seed" in (*request.x_names, *request.by)
@@ -139,7 +139,7 @@ def _confounding_remarks(request: FitRequest, trials: Iterable[Trial]) -> Iterat
             rows.append([float(expression.evaluate(trial.params)) for expression in expressions])
     rows = [row for row in rows if min(row) > 0]
     inflation = inflation_of(rows)
-    if inflation > MAX_INFLATION:
+    if len(expressions) > 1 and inflation > MAX_INFLATION:
         size = f"variance inflation {inflation:.1f}" if inflation < 1e6 else "one follows from the others"
         yield (
             f"fit of {request.metric} over {request.x_text}: {' and '.join(request.variables)} are confounded in this grid "

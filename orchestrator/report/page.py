@@ -29,7 +29,7 @@ from depthrate.orchestrator.report.fit_tables import fit_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_requests, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.group_table import group_table
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
-from depthrate.orchestrator.report.surface_section import surface_section
+from depthrate.orchestrator.report.surface_section import surface_figure, surface_section
 from depthrate.orchestrator.report.text import (
     MAX_NAME,
     duration_text,
@@ -66,7 +66,7 @@ def render_report(data: ReportData) -> str:
     rates, *others = figures.SECTIONS
     sentences = fit_sentences(data.fits)
     evidence = "".join(f"<p>{sentence}</p>" for sentence in sentences[MAX_SENTENCES:]) + support_table(data.fits)
-    sections = [_rates(data, rates, numbers), surface_section(data.surfaces), _search(data, numbers)]
+    sections = [_rates(data, rates, numbers), surface_section(data.surfaces, numbers), _search(data, numbers)]
     folded = [
         _folded("Evidence", "for and against each power law", evidence),
         _folded("All fits", "all models of each group", fit_table(data.fits)) if data.fits or data.is_underway else "",
@@ -91,7 +91,9 @@ def render_report(data: ReportData) -> str:
 
 def all_plots(data: ReportData) -> list[Figure]:
     """Return all figures of the report, in order."""
-    return [plot for section in figures.SECTIONS for plot in section.plots(data)]
+    rates, *others = figures.SECTIONS
+    surfaces = [plot for surface in data.surfaces if (plot := surface_figure(surface)) is not None]
+    return [*rates.plots(data), *surfaces, *(plot for section in others for plot in section.plots(data))]
 
 
 def _head(data: ReportData) -> str:

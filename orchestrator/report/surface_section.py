@@ -1,36 +1,83 @@
-"""Render fits in several variables: one table per group, the formulas, and what is undecided."""
+"""Render fits in several variables: one table per group, the formulas, what is undecided, and a figure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
 from depthrate.orchestrator.analysis.table_fit import TableFit, law_text
+from depthrate.orchestrator.report.drawing.render import draw, figure_html
+from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
+from depthrate.orchestrator.report.figure import Figure
+from depthrate.orchestrator.report.figures.surfaces import surface_plot
 from depthrate.orchestrator.report.html_table import Cell, number_cell, table, text_cell
 from depthrate.orchestrator.report.text import escape, minus_signs, p_text, signed_text
 
+OPEN_FIGURES = 2
+"""Number of figures that are not folded."""
+_PANEL_STYLES = tuple(replace(style, file_width=1000.0) for style in (SCREEN, DARK))
+_HEADER = ("form", "variable", "exponent a [95 %]", "p (a = ½)", "p (a = 1)", "")
 
-def surface_section(surfaces: Sequence[FittedSurface]) -> str:
-    """Return the section. Empty without requests in several variables."""
+
+def surface_section(surfaces: Sequence[FittedSurface], numbers: Iterator[int]) -> str:
+    """Return the section, with figures numbered by `numbers`. Empty without requests in several variables."""
     parts = []
-    for surface in surfaces:
-        group = surface.values.label()
-        title = f"{surface.values.metric_label} over {surface.values.x}{f', {group}' if group else ''}"
+    for place, surface in enumerate(surfaces):
         content = f"<p>No fit: {escape(surface.note)}.</p>" if surface.fit is None else _content(surface.fit)
-        parts.append(f"<h3>{escape(minus_signs(title))}</h3>{content}")
+        figure = surface_figure(surface)
+        html = "" if figure is None else figure_html(figure, next(numbers))
+        if html and place >= OPEN_FIGURES:
+            html = f"<details><summary>Figure</summary>{html}</details>"
+        parts.append(f"<h3>{escape(_title(surface))}</h3>{content}{html}")
     return f"<section><h2>Several variables</h2>{''.join(parts)}</section>" if parts else ""
 
 
-def _content(found: TableFit) -> str:
+def surface_panel(surface: FittedSurface) -> dict[str, Any]:
+    """Return the same for the explorer: title, header, rows and notes as text, and the figure's SVG in light and dark."""
+    figure, found = surface_figure(surface), surface.fit
+    return {
+        "title": _title(surface),
+        "header": _HEADER,
+        "rows": [] if found is None else _rows(found),
+        "notes": [f"no fit: {surface.note}"] if found is None else [*_laws(found), *found.words()],
+        "pictures": [] if figure is None else [draw(figure, style, ["svg"])["svg"].decode() for style in _PANEL_STYLES],
+    }
+
+
+def surface_figure(surface: FittedSurface) -> Figure | None:
+    """Return the figure of a fit. None without a fit, or if no line connects its values."""
+    return None if surface.fit is None else surface_plot(surface.fit, _title(surface))
+
+
+def _title(surface: FittedSurface) -> str:
+    group = surface.values.label()
+    return minus_signs(f"{surface.values.metric_label} over {surface.values.x}{f', {group}' if group else ''}")
+
+
+def _rows(found: TableFit) -> list[list[str]]:
     rows = []
     for row in found.rows():
         ends = [row["ci_low"], row["ci_high"]]
         interval = "" if None in ends else f" [{', '.join(signed_text(end, '.2f') for end in ends)}]"
-        exponent = Cell(f"<strong>{signed_text(row['exponent'], '.2f')}</strong>{interval}")
-        tests = [number_cell(p_text(row[name])) for name in ("p_half", "p_one")]
+        tests = [p_text(row[name]) for name in ("p_half", "p_one")]
         verdict = "preferred" if row["preferred"] else "" if row["adequate"] else "inadequate"
-        rows.append([text_cell(row["form"]), text_cell(minus_signs(row["x"])), exponent, *tests, text_cell(verdict)])
-    header = ["form", "variable", "exponent a [95 %]", "p (a = ½)", "p (a = 1)", ""]
-    laws = [escape(f"{fit.form}: {found.y} = {minus_signs(law_text(fit))}") for fit in found.surfaces.fits]
-    laws = [re.sub(r"\^(−?[\d.]+)", r"<sup>\1</sup>", law) for law in laws]
+        rows.append(
+            [row["form"], minus_signs(row["x"]), signed_text(row["exponent"], ".2f") + interval, *tests, verdict]
+        )
+    return rows
+
+
+def _laws(found: TableFit) -> list[str]:
+    return [f"{fit.form}: {found.y} = {minus_signs(law_text(fit))}" for fit in found.surfaces.fits]
+
+
+def _content(found: TableFit) -> str:
+    rows = []
+    for form, variable, exponent, *tests, verdict in _rows(found):
+        number, _, interval = exponent.partition(" ")
+        bold = Cell(f"<strong>{escape(number)}</strong> {escape(interval)}")
+        rows.append([text_cell(form), text_cell(variable), bold, *map(number_cell, tests), text_cell(verdict)])
+    laws = [re.sub(r"\^(−?[\d.]+)", r"<sup>\1</sup>", escape(law)) for law in _laws(found)]
     words = [f"{escape(text[:1].upper() + text[1:])}." for text in found.words()]
-    return table(header, rows) + "".join(f"<p class=note>{text}</p>" for text in [*laws, *words])
+    return table(_HEADER, rows) + "".join(f"<p class=note>{text}</p>" for text in [*laws, *words])

@@ -11,10 +11,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.analysis.table_fit import fit_table as fit
     from depthrate.orchestrator.notebook.comparison import Comparison, compare
     from depthrate.orchestrator.notebook.results import open_results as open
     from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
+    from depthrate.orchestrator.notebook.table_fit import fit
     from depthrate.storage.files.store import StoreError
     from depthrate.storage.query.results import Results
     from depthrate.storage.query.sql_checks import QueryError
@@ -84,6 +84,7 @@ __all__ = [
 _HOMES = {
     "orchestrator.notebook.comparison": ("Comparison", "compare"),
     "orchestrator.notebook.sweep": ("RunError", "Sweep", "load"),
+    "orchestrator.notebook.table_fit": ("fit",),
     "storage.query.sql_checks": ("QueryError",),
     "storage.query.results": ("Results",),
     "storage.files.store": ("StoreError",),
@@ -105,7 +106,6 @@ _HOMES = {
     "tasks.interface": ("Interrupted", "Pruned", "TaskError"),
 }
 _MODULES = {name: (module, name) for module, names in _HOMES.items() for name in names}
-_MODULES["fit"] = ("orchestrator.analysis.table_fit", "fit_table")
 _MODULES["open"] = ("orchestrator.notebook.results", "open_results")
 
 

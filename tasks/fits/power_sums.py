@@ -49,20 +49,23 @@ class PowerSum:
         """Number of variables K."""
         return len(self.log_x_KN)
 
-    def objective(self, theta_RP: Array, weight_RN: Array) -> Array:
-        """Return the weighted objective [R]. A row that is not finite has infinity."""
+    def objective(self, theta_RP: Array, weight_RN: Array, log_y_RN: Array | None = None) -> Array:
+        """Return the weighted objective [R], of each row's values if they are given. Infinity if it is not finite."""
         _, model_RN = self._terms(theta_RP)
         with np.errstate(divide="ignore", invalid="ignore"):
-            residual_RN = np.log(model_RN) - self.log_y_N
+            residual_RN = np.log(model_RN) - (self.log_y_N if log_y_RN is None else log_y_RN)
             value_R = np.where(weight_RN > 0, weight_RN * self.rho(residual_RN), 0.0).sum(1)
         return np.where(np.isfinite(value_R), value_R, np.inf)
 
-    def derivatives(self, theta_RP: Array, weight_RN: Array) -> tuple[Array, Array, Array]:
+    def derivatives(
+        self, theta_RP: Array, weight_RN: Array, log_y_RN: Array | None = None
+    ) -> tuple[Array, Array, Array]:
         """Return the gradient [R, P], the Hessian and its Gauss-Newton part [R, P, P]."""
         k = self.num_variables
         term_RKN, model_RN = self._terms(theta_RP)
         # a value that a row leaves out may be predicted as 0 or infinity
-        residual_RN = np.where(weight_RN > 0, np.log(np.where(weight_RN > 0, model_RN, 1.0)) - self.log_y_N, 0.0)
+        log_y_RN = self.log_y_N if log_y_RN is None else log_y_RN
+        residual_RN = np.where(weight_RN > 0, np.log(np.where(weight_RN > 0, model_RN, 1.0)) - log_y_RN, 0.0)
         term_RKN, model_RN = np.where(weight_RN[:, None] > 0, term_RKN, 0.0), np.where(weight_RN > 0, model_RN, 1.0)
         slope_RN, curvature_RN = self._rho_derivatives(residual_RN)
         jacobian_RPN = self._jacobian(term_RKN, model_RN)
@@ -111,21 +114,33 @@ class PowerSum:
         return np.array(rows)
 
     def minimise(
-        self, theta_RP: Array, weight_RN: Array, max_steps: int = MAX_STEPS, fixed_RP: np.ndarray | None = None
+        self,
+        theta_RP: Array,
+        weight_RN: Array,
+        max_steps: int = MAX_STEPS,
+        fixed_RP: np.ndarray | None = None,
+        log_y_RN: Array | None = None,
     ) -> tuple[Array, Array]:
         """Follow damped Newton steps from each row, which change no fixed parameter.
+
+        Args:
+            theta_RP: Starts.
+            weight_RN: Weights of the values.
+            max_steps: Maximum number of steps.
+            fixed_RP: Parameters that stay.
+            log_y_RN: Values of each row instead of the problem's.
 
         Returns:
             The parameters [R, P] and the objective [R].
         """
-        theta_RP, value_R = theta_RP.copy(), self.objective(theta_RP, weight_RN)
+        theta_RP, value_R = theta_RP.copy(), self.objective(theta_RP, weight_RN, log_y_RN)
         damping_R, rows = np.full(len(theta_RP), 1e-2), np.flatnonzero(np.isfinite(value_R))
         at = np.arange(theta_RP.shape[1])
         for _ in range(max_steps):
             if not len(rows):
                 break
-            theta, weight = theta_RP[rows], weight_RN[rows]
-            gradient, hessian, gauss = self.derivatives(theta, weight)
+            theta, weight, log_y = theta_RP[rows], weight_RN[rows], None if log_y_RN is None else log_y_RN[rows]
+            gradient, hessian, gauss = self.derivatives(theta, weight, log_y)
             held = self._held(theta, gradient)
             if fixed_RP is not None:
                 held |= fixed_RP[rows]
@@ -133,7 +148,7 @@ class PowerSum:
             scale = np.maximum(gauss[:, at, at], 1e-12 * gauss[:, at, at].max(1, keepdims=True) + 1e-300)
             step = _damped_step(hessian, gauss, gradient, scale, damping_R[rows], held)
             tried = self._inside(theta + step)
-            tried_value = self.objective(tried, weight)
+            tried_value = self.objective(tried, weight, log_y)
             is_better = tried_value < value_R[rows]
             predicted = -(gradient * (tried - theta)).sum(1)
             is_done = np.abs(predicted) <= SMALL * value_R[rows]

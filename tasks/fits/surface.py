@@ -1,7 +1,9 @@
-"""Rates in several variables: a product of powers or a sum of powers with a floor, their uncertainty, and what is undecided.
+"""Rates in several variables: products of powers or a sum of powers with a floor, their uncertainty, and what is undecided.
 
 - `product`: y = c prod x_k^-a_k, a plane in logarithms.
 - `sum`: y = E + sum c_k x_k^-a_k, with c_k, E >= 0.
+- `log_product`: y = c log(x_1)^b prod x_k^-a_k, and `log2_product`, the same with b = 2.
+- `proportional`: y = c / prod x_k. With x = 1 / bound, one constant times a whole bound.
 
 Residuals are of log y, and units (seeds, or runs with several checkpoints) are the independent observations. With few units,
 intervals are Student's t over whole units (CR2 with Satterthwaite's degrees of freedom, exact for a plane), for a sum by the
@@ -16,20 +18,20 @@ rejective multiple test procedure.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from depthrate.tasks.fits import MAX_VARIABLES
+from depthrate.tasks.fits import ALL_FORMS, FORMS, LOG_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.points import FitError, as_curve, check_positive
 from depthrate.tasks.fits.power_sums import MIN_LOG_COEFFICIENT, PowerSum, best_of_starts
 
-FORMS = ("product", "sum")
 MIN_UNITS = 3
 """Minimum number of units for an interval."""
 MANY_UNITS = 20
@@ -41,6 +43,8 @@ SMALLEST_EIGENVALUE = 1e-9
 """Eigenvalue of the correlations below which one variable follows from the others."""
 MAX_ON_BOUND = 0.025
 """Share of resamples with E at 0 above which E is not identified."""
+HIGH_CORRELATION = 0.9
+"""Correlation of two estimates above which the values determine only a combination of them."""
 CLEAR_AICC = 2.0
 MIN_R2 = 0.9
 LEVEL = 0.05
@@ -64,6 +68,10 @@ class SurfaceFit:
     """95 % intervals of the exponents."""
     coefficients: tuple[float, ...]
     """c_k of a sum, or the one c of a product."""
+    coefficient_intervals: tuple[tuple[float, float] | None, ...]
+    log_power: float
+    """b, the power of the first variable's logarithm. 0 without."""
+    log_power_interval: tuple[float, float] | None
     floor: float
     """E. 0 for a product."""
     floor_interval: tuple[float, float] | None
@@ -79,8 +87,8 @@ class SurfaceFit:
     """p-value of the test against one mean per cell. None without replicates."""
     on_bound: float
     """Share of resamples with E at 0."""
-    correlation: Array = field(repr=False)
-    """Correlations of the exponents' estimates, [K, K]."""
+    trade_offs: tuple[tuple[str, str, float], ...] = ()
+    """Pairs of exponents whose estimates correlate above HIGH_CORRELATION in size, and the correlation."""
     p_half: tuple[float | None, ...] = ()
     p_one: tuple[float | None, ...] = ()
     """p-values of a_k = 1/2 and a_k = 1."""
@@ -106,9 +114,10 @@ class SurfaceFit:
         """Return y at values of the variables, [K, ...]."""
         x = np.asarray(x_KN, dtype=np.float64)
         powers = np.stack([x[k] ** -a for k, a in enumerate(self.exponents)])
-        if self.form == "product":
-            return np.asarray(self.coefficients[0] * powers.prod(0))
-        return np.asarray(np.tensordot(self.coefficients, powers, 1) + self.floor)
+        if self.form == "sum":
+            return np.asarray(np.tensordot(self.coefficients, powers, 1) + self.floor)
+        logarithm = np.log(x[0]) ** self.log_power if self.log_power else 1.0
+        return np.asarray(self.coefficients[0] * logarithm * powers.prod(0))
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,12 @@ class SurfaceFits:
         if self.inflation > MAX_INFLATION:
             names = " and ".join(self.confounded)
             found.append(f"{names} are confounded (variance inflation {self.inflation:.1f}): their exponents trade off")
+        else:
+            found += [
+                f"{fit.form}: the estimates of {one} and {other} correlate at {size:.2f}: only a combination is determined"
+                for fit in self.preferred or self.fits
+                for one, other, size in fit.trade_offs
+            ]
         for fit in self.preferred or self.fits:
             if fit.form == "sum" and not _is_identified(fit):
                 why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
@@ -170,7 +185,7 @@ def fit_surfaces(
         y_N: Positive values, [N].
         names: Names of the variables.
         units: Independent unit of each value, such as its seed or run, length N. None: each value.
-        forms: Forms to fit, of FORMS.
+        forms: Forms to fit, of ALL_FORMS.
         delta: Huber's delta for the residuals of log y. None: squares.
         num_resamples: Number of resamples of whole units.
         seed: Seed of the resamples.
@@ -201,6 +216,16 @@ class _Fit:
         self._log_x_KN, self._log_y_N = log_x_KN - self._centre_K[:, None], log_y_N - self._level
         self._sum = PowerSum(self._log_x_KN, self._log_y_N, delta)
         self._num_units = int(unit_N.max()) + 1
+        # parameters of a plane: a_1 ... a_K, the power b of the logarithm, log c
+        k, n = log_x_KN.shape
+        has_log = form in LOG_FORMS
+        log_log_N = np.log(log_x_KN[0]) if has_log else np.zeros(n)
+        self._log_centre = float(log_log_N.mean())
+        self._plane_PN = np.concatenate([-self._log_x_KN, [log_log_N - self._log_centre], np.ones((1, n))])
+        self._fixed_P = np.full(k + 2, np.nan)
+        self._fixed_P[k] = 0.0 if not has_log else LOG_FORMS[form]
+        if form == "proportional":
+            self._fixed_P[:k] = 1.0
 
     def fit(self, names: tuple[str, ...], num_resamples: int, seed: int) -> SurfaceFit:
         """Fit the form to all values, to resamples, and with each value of each variable left out."""
@@ -216,26 +241,91 @@ class _Fit:
         p_half, p_one = (
             tuple(_p_value(theta_P[i] - value, error_K[i], freedom_P[i]) for i in range(k)) for value in (0.5, 1.0)
         )
-        if resampled_BP is not None:
-            correlation = np.corrcoef(resampled_BP[:, :k].T).reshape(k, k)
-        else:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                correlation = covariance_PP[:k, :k] / np.outer(error_K, error_K)
-        on_bound = 0.0
-        if self._form == "sum":
-            on_bound = float((resampled_BP[:, -1] <= 0).mean()) if resampled_BP is not None else 0.0
+        is_sum = self._form == "sum"
+        on_bound = float((resampled_BP[:, -1] <= 0).mean()) if is_sum and resampled_BP is not None else 0.0
         y_level = math.exp(self._level)
-        coefficients, floor = self._unscaled(theta_P)
         squares, num_parameters = self._squares_of_means(residual_N), int(is_free_P.sum()) + 1
         total = self._squares_of_means(self._log_y_N - self._log_y_N.mean())
-        floor_interval = intervals[-1] if self._form == "sum" else None
+        floor_interval = intervals[-1] if is_sum else None
+        log_c_CP = self._log_coefficients()
         return SurfaceFit(
-            self._form, names, tuple(theta_P[:k].tolist()), tuple(intervals[:k]), coefficients, floor,
-            None if floor_interval is None else (floor_interval[0] * y_level, floor_interval[1] * y_level),
-            objective, self._delta, 1 - squares / total if total > 0 else 0.0, self._aicc(residual_N, num_parameters),
-            self._left_out(theta_P), self._lack_of_fit(residual_N, int(is_free_P.sum())), on_bound, correlation,
-            p_half, p_one, n, self._num_units, method,
-        )  # fmt: skip
+            form=self._form,
+            names=names,
+            exponents=tuple(theta_P[:k].tolist()),
+            intervals=tuple(intervals[:k]),
+            coefficients=tuple(np.exp(log_c_CP @ theta_P + self._level).tolist()),
+            coefficient_intervals=self._coefficient_intervals(
+                log_c_CP, theta_P, covariance_PP, freedom_P, is_free_P, resampled_BP
+            ),
+            log_power=0.0 if is_sum else float(theta_P[k]),
+            log_power_interval=None if is_sum else intervals[k],
+            floor=float(theta_P[-1]) * y_level if is_sum else 0.0,
+            floor_interval=floor_interval and (floor_interval[0] * y_level, floor_interval[1] * y_level),
+            objective=objective,
+            delta=self._delta,
+            r2=1 - squares / total if total > 0 else 0.0,
+            aicc=self._aicc(residual_N, num_parameters),
+            left_out=self._left_out(theta_P),
+            p_lack_of_fit=self._lack_of_fit(residual_N, int(is_free_P.sum())),
+            on_bound=on_bound,
+            trade_offs=self._trade_offs(names, jacobian_PN[is_free_P], is_free_P, resampled_BP),
+            p_half=p_half,
+            p_one=p_one,
+            n_points=n,
+            n_units=self._num_units,
+            method=method,
+        )
+
+    def _trade_offs(
+        self, names: tuple[str, ...], jacobian_QN: Array, is_free_P: np.ndarray, resampled_BP: Array | None
+    ) -> tuple[tuple[str, str, float], ...]:
+        """Return the pairs of exponents, and of the logarithm's power, whose estimates correlate.
+
+        Without resamples, the correlations are those of independent values: a few units would correlate by chance.
+        """
+        labels = [f"the exponent of {name}" for name in names]
+        if self._form == "log_product":
+            labels.append(f"the power of log {names[0]}")
+        covariance_PP = np.full((len(is_free_P), len(is_free_P)), np.nan)
+        if resampled_BP is not None:
+            covariance_PP = np.cov(resampled_BP.T)
+        else:
+            covariance_PP[np.ix_(is_free_P, is_free_P)] = np.linalg.pinv(jacobian_QN @ jacobian_QN.T)
+        error_P = np.sqrt(np.diag(covariance_PP))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            correlation_PP = covariance_PP / np.outer(error_P, error_P)
+        pairs = itertools.combinations(range(len(labels)), 2)
+        sizes = [(labels[one], labels[other], float(correlation_PP[one, other])) for one, other in pairs]
+        return tuple(pair for pair in sizes if abs(pair[2]) > HIGH_CORRELATION)
+
+    def _coefficient_intervals(
+        self,
+        log_c_CP: Array,
+        theta_P: Array,
+        covariance_PP: Array,
+        freedom_P: Array,
+        is_free_P: np.ndarray,
+        resampled_BP: Array | None,
+    ) -> tuple[tuple[float, float] | None, ...]:
+        """Return intervals of the coefficients: percentiles, or Student's t of their logarithms."""
+        tail = (1 - COVERAGE) / 2
+        if resampled_BP is not None:
+            ends_EC = np.quantile(np.exp(resampled_BP @ log_c_CP.T + self._level), [tail, 1 - tail], axis=0)
+            return tuple((float(low), float(high)) for low, high in ends_EC.T)
+        if self._num_units < MIN_UNITS:
+            return (None,) * len(log_c_CP)
+        intervals = list[tuple[float, float] | None]()
+        for row_P in log_c_CP:
+            is_used_P = (row_P != 0) & is_free_P
+            if not is_used_P.any():
+                intervals.append(None)
+                continue
+            used_Q = row_P[is_used_P]
+            error = math.sqrt(used_Q @ covariance_PP[np.ix_(is_used_P, is_used_P)] @ used_Q)
+            reach = float(special.stdtrit(freedom_P[is_used_P].min(), 1 - tail)) * error
+            middle = float(row_P @ theta_P) + self._level
+            intervals.append((math.exp(middle - reach), math.exp(middle + reach)))
+        return tuple(intervals)
 
     def _best(self) -> tuple[Array, float]:
         if self._form == "sum":
@@ -244,56 +334,66 @@ class _Fit:
         return theta_P, float(self._sum.rho(self._log_y_N - self._log_model(theta_P)).sum())
 
     def _plane(self, weight_RN: Array) -> Array:
-        """Fit log y = u - sum a_k log x_k, [R, K + 1]: least squares, or Huber's by iterated weights."""
-        design_NP = np.concatenate([-self._log_x_KN, np.ones((1, len(self._log_y_N)))]).T
+        """Fit log y = log c + b log log x_1 - sum a_k log x_k, [R, K + 2]: least squares, or Huber's by iterated weights."""
+        is_free_P = np.isnan(self._fixed_P)
+        design_NQ = self._plane_PN[is_free_P].T
+        target_N = self._log_y_N - self._fixed_P[~is_free_P] @ self._plane_PN[~is_free_P]
         inner_RN = weight_RN
-        theta_RP = np.zeros((len(weight_RN), design_NP.shape[1]))
+        theta_RQ = np.zeros((len(weight_RN), design_NQ.shape[1]))
         for _ in range(1 if self._delta is None else 200):
-            gram_RPP = np.einsum("rn,np,nq->rpq", inner_RN, design_NP, design_NP)
-            right_RP = np.einsum("rn,np,n->rp", inner_RN, design_NP, self._log_y_N)
-            before, theta_RP = theta_RP, np.einsum("rpq,rq->rp", np.linalg.pinv(gram_RPP), right_RP)
-            if self._delta is None or np.abs(theta_RP - before).max() < 1e-12:
+            gram_RQQ = np.einsum("rn,nq,np->rqp", inner_RN, design_NQ, design_NQ)
+            right_RQ = np.einsum("rn,nq,n->rq", inner_RN, design_NQ, target_N)
+            before, theta_RQ = theta_RQ, np.einsum("rqp,rp->rq", np.linalg.pinv(gram_RQQ), right_RQ)
+            if self._delta is None or np.abs(theta_RQ - before).max() < 1e-12:
                 break
-            size_RN = np.abs(self._log_y_N - theta_RP @ design_NP.T)
+            size_RN = np.abs(target_N - theta_RQ @ design_NQ.T)
             inner_RN = weight_RN * self._delta / np.maximum(size_RN, self._delta)
+        theta_RP = np.tile(self._fixed_P, (len(weight_RN), 1))
+        theta_RP[:, is_free_P] = theta_RQ
         return theta_RP
 
     def _jacobian(self, theta_P: Array) -> Array:
-        if self._form == "sum":
-            return self._sum.jacobian(theta_P)
-        return np.concatenate([-self._log_x_KN, np.ones((1, len(self._log_y_N)))])
+        return self._sum.jacobian(theta_P) if self._form == "sum" else self._plane_PN
 
     def _log_model(self, theta_P: Array) -> Array:
-        if self._form == "sum":
-            return self._sum.log_model(theta_P)
-        return np.asarray(theta_P[-1] - theta_P[:-1] @ self._log_x_KN)
+        return self._sum.log_model(theta_P) if self._form == "sum" else np.asarray(theta_P @ self._plane_PN)
 
     def _is_free(self, theta_P: Array) -> np.ndarray:
-        """Return which parameters are off their bounds [P]. A term without a coefficient has no exponent."""
-        is_free_P = np.ones(len(theta_P), dtype=bool)
-        if self._form == "sum":
-            k = len(self._log_x_KN)
-            is_free_P[-1] = theta_P[-1] > 0
-            is_free_P[k : 2 * k] = theta_P[k : 2 * k] > MIN_LOG_COEFFICIENT
-            is_free_P[:k] = is_free_P[k : 2 * k]
+        """Return which parameters are neither fixed nor on a bound [P]. A term without a coefficient has no exponent."""
+        if self._form != "sum":
+            return np.isnan(self._fixed_P)
+        is_free_P, k = np.ones(len(theta_P), dtype=bool), len(self._log_x_KN)
+        is_free_P[-1] = theta_P[-1] > 0
+        is_free_P[k : 2 * k] = theta_P[k : 2 * k] > MIN_LOG_COEFFICIENT
+        is_free_P[:k] = is_free_P[k : 2 * k]
         return is_free_P
 
-    def _unscaled(self, theta_P: Array) -> tuple[tuple[float, ...], float]:
-        """Return the coefficients and the floor for the variables as given."""
+    def _log_coefficients(self) -> Array:
+        """Return the rows [C, P] that give log c, less the level of y, for the variables as given."""
         k = len(self._log_x_KN)
-        if self._form == "product":
-            return (float(np.exp(theta_P[-1] + theta_P[:k] @ self._centre_K + self._level)),), 0.0
-        logs_K = theta_P[k : 2 * k] + theta_P[:k] * self._centre_K + self._level
-        return tuple(np.exp(logs_K).tolist()), float(theta_P[-1] * math.exp(self._level))
+        if self._form != "sum":
+            return np.array([[*self._centre_K, -self._log_centre, 1.0]])
+        return np.concatenate([np.diag(self._centre_K), np.eye(k), np.zeros((k, 1))], axis=1)
 
     def _solve(self, theta_P: Array, weight_RN: Array) -> Array:
         """Fit with weights, each row from the estimate."""
-        if self._form == "product":
+        if self._form != "sum":
             return self._plane(weight_RN)
-        rows, size = [], max(1, ROWS_PER_BLOCK // len(self._log_y_N))
+        problem, log_y_RN = self._sum, None
+        if self._delta is None:  # squares around a cell's values are squares around their mean, and a constant
+            order = np.argsort(self._cell_N, kind="stable")
+            firsts = np.flatnonzero(np.diff(self._cell_N[order], prepend=-1))
+            sums_RC = np.add.reduceat((weight_RN * self._log_y_N)[:, order], firsts, axis=1)
+            weight_RN = np.add.reduceat(weight_RN[:, order], firsts, axis=1)
+            log_y_RN = sums_RC / np.where(weight_RN > 0, weight_RN, 1.0)
+            cells_KN = self._log_x_KN[:, order[firsts]]
+            problem = PowerSum(cells_KN, np.zeros(len(firsts)), None)
+        rows, size = [], max(1, ROWS_PER_BLOCK // weight_RN.shape[1])
         for start in range(0, len(weight_RN), size):
-            block_RN = weight_RN[start : start + size]
-            rows.append(self._sum.minimise(np.repeat(theta_P[None], len(block_RN), 0), block_RN, max_steps=60)[0])
+            here = slice(start, start + size)
+            starts_RP = np.repeat(theta_P[None], len(weight_RN[here]), 0)
+            own_y_RN = None if log_y_RN is None else log_y_RN[here]
+            rows.append(problem.minimise(starts_RP, weight_RN[here], 60, log_y_RN=own_y_RN)[0])
         return np.concatenate(rows)
 
     def _resampled(self, theta_P: Array, num_resamples: int, seed: int) -> Array:
@@ -314,7 +414,9 @@ class _Fit:
         tail = (1 - COVERAGE) / 2
         if resampled_BP is not None:
             low_P, high_P = np.quantile(resampled_BP, [tail, 1 - tail], axis=0)
-            return list(zip(low_P.tolist(), high_P.tolist(), strict=True)), "bootstrap"
+            may_vary_P = is_free_P | (self._form == "sum")
+            percentiles = zip(low_P.tolist(), high_P.tolist(), may_vary_P.tolist(), strict=True)
+            return [(low, high) if may_vary else None for low, high, may_vary in percentiles], "bootstrap"
         if self._num_units < MIN_UNITS:
             return [None] * len(theta_P), ""
         t_P = special.stdtrit(freedom_P, 1 - tail)
@@ -558,12 +660,19 @@ def _check(
         )
     if units is not None and len(units) != len(y_N):
         raise FitError(f"units has {len(units)} entries, expected {len(y_N)}, one per value, or None.")
-    if unknown := set(forms) - set(FORMS):
-        raise FitError(f"form {min(unknown)!r} is unknown, expected {', '.join(FORMS)}.")
+    if unknown := set(forms) - set(ALL_FORMS):
+        raise FitError(f"form {min(unknown)!r} is unknown, expected {', '.join(ALL_FORMS)}.")
     for name, of_x_N in zip(names, x_KN, strict=True):
         check_positive(name, of_x_N)
         if len(np.unique(of_x_N)) < 2:
             raise FitError(f"{name} has one value, expected at least 2 distinct values.")
     check_positive("y", y_N)
-    if len(y_N) <= 2 * len(names) + 1:
-        raise FitError(f"{len(y_N)} values, expected more than the {2 * len(names) + 1} parameters of a sum of powers.")
+    if set(forms) & set(LOG_FORMS) and not (x_KN[0] > 1).all():
+        raise FitError(
+            f"{names[0]} has values up to 1, whose logarithm has no power: {', '.join(LOG_FORMS)} need values above 1."
+        )
+    num_parameters = 2 * len(names) + 1 if "sum" in forms else len(names) + 2
+    if len(y_N) <= num_parameters:
+        raise FitError(
+            f"{len(y_N)} values, expected more than the {num_parameters} parameters of {' or '.join(forms)}."
+        )

@@ -135,6 +135,11 @@ def trials_per_layer(device: str, num_samples: int, numbers_per_sample: int) -> 
     return max(1, GPU_FEATURE_NUMBERS // (num_samples * numbers_per_sample)) if device == "cuda" else 1
 
 
+def layers_per_reduction(device: str, numbers: int) -> int:
+    """Return how many layers with so many feature values are reduced together: one on a CPU, as for `trials_per_layer`."""
+    return max(1, GPU_FEATURE_NUMBERS // numbers) if device == "cuda" else 1
+
+
 def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:
     """Compute the learning rate's factor at a step, as the parameter `schedule` describes it."""
     if schedule == "cosine":

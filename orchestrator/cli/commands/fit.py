@@ -1,5 +1,6 @@
 """`depthrate fit`: fit, save and print a sweep's rates. With options, print an ad hoc fit. Fits any table as well."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from depthrate.orchestrator.console.tables import (
     print_warnings,
 )
 from depthrate.storage.files.store import existing_store
+from depthrate.tasks.fits import ALL_FORMS, FORMS
 
 
 @declared(__doc__)
@@ -39,16 +41,23 @@ from depthrate.storage.files.store import existing_store
 @click.option("--where", help="SQL condition over results that selects trials.")
 @click.option("--x-min", type=float, help="Lower cut-off of x.")
 @click.option("--unconverged", help="Unconverged trials: keep or drop.")
+@click.option("--model", multiple=True, help=f"Form in several variables: {', '.join(ALL_FORMS)}. Repeatable.")
 @click.option("--target", type=float, help="Estimate the x at which the metric has this value.")
 @json_option
 @wide_option
-def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], **options: Any) -> None:
+def command(
+    sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], model: tuple[str, ...], **options: Any
+) -> None:
     table = {name: options.pop(name) for name in ("y", "over", "huber")}
     if table["y"] is not None:
-        _fit_table(Path(sweep), options["x"] or "depth", **table, json=json)
+        _fit_table(Path(sweep), options["x"] or "depth", **table, forms=model or FORMS, json=json)
         return
     opened = existing_store(store)
-    changes = {name: value for name, value in {"by": list(by) or None, **options}.items() if value is not None}
+    changes = {
+        name: value
+        for name, value in {"by": list(by) or None, "model": model or None, **options}.items()
+        if value is not None
+    }
     if changes.get("layer", 0.5).is_integer():
         changes["layer"] = int(changes["layer"])
     if "," in changes.get("x", ""):
@@ -78,9 +87,11 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
     print_warnings(result.problems)
 
 
-def _fit_table(path: Path, x: str, y: str, over: str | None, huber: float | None, *, json: bool) -> None:
+def _fit_table(
+    path: Path, x: str, y: str, over: str | None, huber: float | None, forms: Sequence[str], *, json: bool
+) -> None:
     """Fit the columns of a table, and print one row per form and variable."""
-    found = fit_table(read_table(path), y, [name.strip() for name in x.split(",")], over, huber=huber)
+    found = fit_table(read_table(path), y, [name.strip() for name in x.split(",")], over, huber=huber, forms=forms)
     if json:
         print_json(found.fields())
         return

@@ -11,6 +11,7 @@ import yaml
 
 import depthrate
 from depthrate.orchestrator.analysis.table_fit import law_text
+from depthrate.orchestrator.report.figure import Range, Series
 from depthrate.tasks.fits.points import FitError
 from tests.support.here import printed, refused
 
@@ -31,6 +32,13 @@ def test_a_table_is_fitted_with_words() -> None:
     assert law_text(fit).endswith(f"(depth - 1)^{-fit.exponents[0]:.2f} width^{-fit.exponents[1]:.2f}")
     assert r"\begin{tabular}" in found.latex() and f"${fit.exponents[1]:.3f}$" in found.latex()
     assert "<table" in found._repr_html_()
+    assert [facet.title for facet in found.plot().figure.facets] == [
+        "loss, product",
+        "residuals, product",
+        "residuals, sum",
+        "local exponent in depth − 1",
+        "local exponent in width",
+    ]
     counted = depthrate.fit(table(), y="loss", x=["depth", "width"], over="seed")
     assert any(
         text.startswith("with depth - 1 instead of depth, its exponent changes by -") for text in counted.words()
@@ -106,3 +114,57 @@ def test_a_sweep_fits_several_variables(tmp_path: Path) -> None:
     ):
         path.write_text(yaml.safe_dump(spec | {"fit": [{"metric": "nc1"} | change]}))
         assert message in refused("plan", str(path), "--store", store)
+
+
+def test_a_sweep_fits_the_forms_it_names(tmp_path: Path) -> None:
+    bound = "1 / (8 / depth + 4 * log(depth) ** 2 / (depth * width))"
+    fits = [{"metric": "nc1", "x": bound, "model": "proportional"}]
+    fits += [{"metric": "nc1", "x": ["depth", "width"], "model": ["product", "log2_product"]}]
+    spec = {
+        "name": "forms",
+        "task": "collapse",
+        "params": {"arch": "rn1", "samples_per_class": 2, "steps": 20},
+        "grid": {"depth": [2, 3, 5], "width": [8, 16, 32]},
+        "seeds": 3,
+        "fit": fits,
+    }
+    path, store = tmp_path / "forms.yaml", str(tmp_path / "store")
+    path.write_text(yaml.safe_dump(spec))
+    text = printed("run", str(path), "--store", store, "--workers", "1")
+    assert "proportional: nc1 =" in text and "c in [" in text and "log2_product: nc1 =" in text
+    assert "corrected for 8 tests (Holm)" in text, "of all fits of the sweep"
+    rows = json.loads(printed("query", "select * from fits where model = 'proportional'", "--store", store, "--json"))
+    assert [(row["x"], row["exponent"], row["ci_low"]) for row in rows] == [(bound, 1.0, None)]
+    for change, message in (
+        ({"model": "prodct"}, "did you mean 'product'"),
+        ({"x": "depth", "model": "sum", "target": 0.1}, "x_min and target apply to one variable"),
+    ):
+        path.write_text(yaml.safe_dump(spec | {"fit": [{"metric": "nc1", "x": ["depth", "width"]} | change]}))
+        assert message in refused("plan", str(path), "--store", store)
+
+
+def test_contours_residuals_and_local_exponents_are_those_of_the_values() -> None:
+    rng = np.random.default_rng(0)
+    frame = table().assign(loss=lambda rows: 2 * rows["depth"] ** -0.5 * rows["width"] ** -0.3)
+    frame["loss"] *= np.exp(rng.normal(0, 0.02, 4)[frame["seed"]] + rng.normal(0, 1e-3, len(frame)))
+    figure = depthrate.fit(frame, "loss", ["depth", "width"], "seed", forms=["product"]).plot().figure
+    contours, residuals, in_depth, in_width = figure.facets
+    lines = [mark for mark in contours.marks if isinstance(mark, Series) and mark.width]
+    assert len(lines) >= 5
+    for line in lines:
+        x, y = np.array(line.x), np.array(line.y)
+        predicted = 2 * x**-0.5 * y**-0.3
+        assert predicted[np.isfinite(y)] == pytest.approx(float(line.name), rel=0.02), "a line of equal values"
+    dots = [mark for mark in contours.marks if isinstance(mark, Series) and not mark.width]
+    assert sum(len(mark.x) for mark in dots) == 20
+    values = [value for mark in residuals.marks for value in mark.y]
+    assert np.abs(values).max() < 3e-3
+    for facet, exponent in ((in_depth, 0.5), (in_width, 0.3)):
+        local = [mark for mark in facet.marks if isinstance(mark, Series) and mark.symbol]
+        assert all(np.array(mark.y) == pytest.approx(exponent, abs=0.01) for mark in local)
+        bands = [mark for mark in facet.marks if isinstance(mark, Range)]
+        covered = [low <= exponent <= high for band in bands for low, high in zip(band.low, band.high, strict=True)]
+        assert np.mean(covered) > 0.8
+    apart = pd.DataFrame({"x": np.arange(2.0, 30), "z": rng.uniform(1, 9, 28)}).assign(y=lambda rows: rows["x"] ** -1)
+    with pytest.raises(FitError, match="no two values of x, z differ in one variable only"):
+        depthrate.fit(apart, "y", ["x", "z"], forms=["product"]).plot()

@@ -7,6 +7,7 @@ import math
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
@@ -26,6 +28,7 @@ from depthrate.orchestrator.explorer.data import SweepData
 from depthrate.orchestrator.explorer.page import SCRIPT, explorer_page
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.orchestrator.report.surface_section import surface_panel
 from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import FITS
@@ -465,6 +468,36 @@ def test_hostile_texts_stay_texts(window: Browser, folder: Store, tmp_path: Path
     text = window.run("return document.body.textContent")
     assert MARKUP in text and "\u202e" not in text and "abc\\u202edef" in text and "x" * 100 not in text
     window.run("document.documentElement.style.zoom = 1")
+    window.wait("document.documentElement.scrollWidth <= innerWidth")
+    assert window.messages() == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_fits_in_several_variables_are_shown(
+    window: Browser, folder: Store, checked: CheckedSweep, tmp_path: Path, width: int
+) -> None:
+    data, request = read(folder, checked), FitRequest("nc1", ("depth", "width"))
+    (surface,) = fit_surface_requests(data.results, [request], list(checked.trials), checked.task)
+    panel = surface_panel(surface)
+    assert (
+        panel["title"] == "nc1 over depth, width" and [row[0] for row in panel["rows"]] == ["product"] * 2 + ["sum"] * 2
+    )
+    hostile = {"title": MARKUP, "header": [MARKUP], "rows": [[MARKUP]], "notes": [MARKUP, TURNED], "pictures": []}
+    path = tmp_path / "page.html"
+    path.write_text(explorer_page("s", replace(data, sections=[panel, hostile]).packed()), encoding="utf-8")
+    window.messages()
+    show(window, path, width)
+    window.wait("document.querySelector('#several img').naturalWidth > 0")
+    assert window.run("return document.querySelectorAll('#several details[open] tbody tr').length") == 4
+    assert window.run("return document.querySelectorAll('img, main script').length") == 1, "markup stays text"
+    light = window.run("return document.querySelector('#several img').src")
+    window.run("document.querySelectorAll('#several summary')[1].click()")
+    window.press("t")
+    dark = window.run("return document.querySelector('#several img').src")
+    assert dark != light and window.run("return document.querySelectorAll('#several details[open]').length") == 2
+    text = window.run("return document.querySelector('#several').textContent")
+    assert MARKUP in text and "\u202e" not in text
     window.wait("document.documentElement.scrollWidth <= innerWidth")
     assert window.messages() == []
 

@@ -48,6 +48,9 @@ def test_chinchilla() -> None:
     for interval, expected in zip((*fit.intervals, fit.floor_interval), (*printed, (1.769, 1.871)), strict=True):
         assert interval is not None
         assert interval == pytest.approx(expected, abs=0.15 * (expected[1] - expected[0]))
+    for interval, (low, high) in zip(fit.coefficient_intervals, ((285, 744), (1042, 5810)), strict=True):
+        assert interval is not None
+        assert np.log(interval) == pytest.approx(np.log((low, high)), abs=0.15 * np.log(high / low))
     assert fit.floor_interval is not None and fit.intervals[1] is not None
     assert fit.floor_interval[0] > 1.69 and fit.intervals[1][0] > 0.28, "the earlier published values are rejected"
     assert [fit.form for fit in found.preferred] == ["sum"] and not found.words()
@@ -234,3 +237,114 @@ def test_wrong_input_is_refused(change: dict[str, Any], message: str) -> None:
     options = {name: given[name] for name in ("units", "forms") if name in given}
     with pytest.raises(FitError, match=message):
         fit_surfaces(np.array(given["x"], dtype=float), given["y"], list(given["names"]), **options)
+
+
+def log_table(power: float = 2.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return depth and width [2, N], 3 log(depth)^power / (depth^0.9 width^0.4) with noise [N], and its seed [N]."""
+    x_KN, _, seed_N = table(shift=0.0)
+    rng = np.random.default_rng(4)
+    shift_N = rng.normal(0, 0.05, 5)[seed_N]
+    clean_N = 3 * np.log(x_KN[0]) ** power * x_KN[0] ** -0.9 * x_KN[1] ** -0.4
+    return x_KN, clean_N * np.exp(rng.normal(0, 0.03, len(seed_N)) + shift_N), seed_N
+
+
+def test_a_logarithm_is_a_column_of_the_plane() -> None:
+    x_KN, y_N, seed_N = log_table()
+    found = fit_surfaces(
+        x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["log_product", "log2_product", "product"]
+    )
+    free, fixed, product = found.fits
+    design = np.stack([-np.log(x_KN[0]), -np.log(x_KN[1]), np.log(np.log(x_KN[0])), np.ones(len(y_N))], axis=1)
+    a, b, power, log_c = np.linalg.lstsq(design, np.log(y_N), rcond=None)[0]
+    assert (*free.exponents, free.log_power, *np.log(free.coefficients)) == pytest.approx((a, b, power, log_c))
+    assert free.predict(x_KN) == pytest.approx(np.exp(design @ [a, b, power, log_c]))
+    a, b, log_c = np.linalg.lstsq(np.delete(design, 2, 1), np.log(y_N) - 2 * design[:, 2], rcond=None)[0]
+    assert (*fixed.exponents, fixed.log_power, *np.log(fixed.coefficients)) == pytest.approx((a, b, 2, log_c))
+    assert fixed.log_power_interval is None and free.log_power_interval is not None
+    assert free.log_power_interval[0] < 2 < free.log_power_interval[1]
+    assert found.preferred[0] in (free, fixed) and product not in found.preferred
+    assert free.trade_offs[0][:2] == ("the exponent of depth", "the power of log depth") and not fixed.trade_offs
+    alone = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["log_product"])
+    assert any("the power of log depth correlate at" in text for text in alone.words())
+    with pytest.raises(FitError, match="need values above 1"):
+        fit_surfaces(x_KN - 1, y_N, ["depth - 1", "width"], forms=["log_product"])
+
+
+def test_one_constant_times_a_whole_bound() -> None:
+    x_KN, _, seed_N = table()
+    bound_N = 8 / x_KN[0] + 4 * np.log(x_KN[0]) ** 2 / (x_KN[0] * x_KN[1])
+    rng = np.random.default_rng(2)
+    y_N = 0.3 * bound_N * np.exp(rng.normal(0, 0.1, len(seed_N)) + rng.normal(0, 0.05, 5)[seed_N])
+    found = fit_surfaces(
+        [1 / bound_N], y_N, ["1 / bound"], units=seed_N.tolist(), forms=["proportional", "product", "sum"]
+    )
+    constant, product, _ = found.fits
+    means = np.array([np.log(y_N / bound_N)[seed_N == seed].mean() for seed in range(5)])
+    reach = stats.t.ppf(0.975, 4) * means.std(ddof=1) / np.sqrt(5)
+    assert np.log(constant.coefficients[0]) == pytest.approx(means.mean())
+    assert np.log(constant.coefficient_intervals[0] or ()) == pytest.approx(
+        (means.mean() - reach, means.mean() + reach)
+    )
+    assert constant.exponents == (1.0,) and constant.intervals == (None,) and constant.p_one == (None,)
+    assert constant in found.preferred and product.intervals[0] is not None
+    assert product.intervals[0][0] < 1 < product.intervals[0][1]
+
+
+@pytest.mark.parametrize("form", ["product", "sum"])
+def test_intervals_of_coefficients_move_with_the_unit_of_a_variable(form: str) -> None:
+    x_KN, y_N, seed_N = table()
+    one, other = (
+        of_form(fit_surfaces(x_KN * [[scale], [1]], y_N, ["depth", "width"], units=seed_N.tolist()), form)
+        for scale in (1.0, 10.0)
+    )
+    for here, there in zip(one.coefficient_intervals, other.coefficient_intervals, strict=True):
+        assert here is not None and there is not None and here[0] < here[1]
+    factor = 10.0 ** one.exponents[0]
+    assert other.coefficients[0] == pytest.approx(factor * one.coefficients[0], rel=1e-5)
+    assert one.coefficients[-1] == pytest.approx(
+        other.coefficients[-1] / (factor if form == "product" else 1), rel=1e-5
+    )
+
+
+def test_exponents_without_noise_are_those_of_variable_projection_on_y() -> None:
+    """The published algorithm fits y by least squares, so that only values without noise have the same minimum."""
+    x_KN, _, _ = table(seeds=1)
+    y_N = 0.05 + x_KN[0] ** -0.9 + 4 * x_KN[1] ** -0.7
+
+    def squares(exponents: np.ndarray) -> float:
+        columns = [*(x**-a for x, a in zip(x_KN, exponents, strict=True)), np.ones(len(y_N))]
+        return float(optimize.nnls(np.stack(columns, axis=1), y_N)[1])
+
+    options = {"xatol": 1e-10, "fatol": 1e-16, "maxiter": 4000}
+    reference = optimize.minimize(squares, [0.5, 0.5], method="Nelder-Mead", options=options).x
+    fit = fit_surfaces(x_KN, y_N, ["depth", "width"], forms=["sum"], num_resamples=0).fits[0]
+    assert fit.exponents == pytest.approx(reference, abs=1e-6) and fit.exponents == pytest.approx((0.9, 0.7), abs=1e-6)
+
+
+def test_correlated_estimates_are_named() -> None:
+    rng = np.random.default_rng(0)
+    depth_N = np.exp(rng.uniform(1, 3, 60))
+    width_N = 10 * depth_N * np.exp(rng.normal(0, 0.12, 60))
+    y_N = depth_N**-0.5 * width_N**-0.3 * np.exp(rng.normal(0, 0.01, 60))
+    (fit,) = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], forms=["product"]).fits
+    ((one, other, size),) = fit.trade_offs
+    design = np.stack([np.log(depth_N), np.log(width_N), np.ones(60)], axis=1)
+    covariance = np.linalg.inv(design.T @ design)
+    assert (one, other) == ("the exponent of depth", "the exponent of width")
+    assert size == pytest.approx(covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1]), abs=0.05)
+
+
+def test_resamples_of_cells_are_those_of_values() -> None:
+    """Squares are resampled by cells; Huber's function with a wide delta gives the same from all values."""
+    x_KN, y_N, seed_N = table(seeds=24)
+    squares, huber = (
+        of_form(
+            fit_surfaces(
+                x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["sum"], delta=delta, num_resamples=50
+            )
+        )
+        for delta in (None, 1e3)
+    )
+    assert squares.method == huber.method == "bootstrap"
+    assert np.array(squares.intervals) == pytest.approx(np.array(huber.intervals), abs=1e-6)
+    assert squares.left_out == pytest.approx(huber.left_out, abs=1e-8)
