@@ -63,8 +63,11 @@ def fit_collapse(
         value_N: Positive values, shape [N]. Values of one depth and layer are averaged in log.
         units: Unit of resampling of each value, such as the seed. None for no interval.
 
+    Returns:
+        The exponents, their intervals and the quality.
+
     Raises:
-        FitError: A value is not positive and finite, a layer is beyond its depth, lengths differ, or fewer than two depths
+        FitError: A value is not positive and finite, a layer is beyond its depth, lengths differ, fewer than two depths
             have two layers, or their curves do not overlap.
     """
     depth_N, layer_N, value_N = (

@@ -61,6 +61,9 @@ def fit_layers(layer_N: npt.ArrayLike, value_N: npt.ArrayLike, units: Sequence[H
         value_N: Positive values, shape [N].
         units: Unit of resampling of each value: a seed, or a trial.
 
+    Returns:
+        The line with its interval over whole units, and the test against a bend.
+
     Raises:
         FitError: There are fewer than three layers, or see `fit_many`.
     """
