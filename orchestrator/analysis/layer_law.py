@@ -71,8 +71,9 @@ def decay_sentences(laws: Sequence[LayerLaw]) -> list[str]:
     for group in groups.values():
         decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
         if decay is not None:
-            interval = "" if decay.ci_low is None else f", exponent [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
-            texts.append(f"{group[-1].name}: -log rho = {decay.prefactor:.3g} L^{-decay.exponent:.3f}{interval}")
+            interval = "" if decay.ci_low is None else f" [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
+            law = f"-log rho = {decay.prefactor:.3g} L^-a, a = {decay.exponent:.3f}{interval}"
+            texts.append(f"{group[-1].name}: {law}")
     return texts
 
 

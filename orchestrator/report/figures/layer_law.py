@@ -1,6 +1,5 @@
 """Show the law of equi-separation: a table by depth, and the metric over the layers with the fitted lines."""
 
-import re
 from collections.abc import Sequence
 
 from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_sentences
@@ -53,7 +52,7 @@ def layer_law_table(data: ReportData) -> str:
         return ""
     content = grouped_table(list(map(minus_signs, HEADER)), [Rows(escape(name), rows) for name, rows in groups.items()])
     for text in decay_sentences(data.layer_laws):
-        content += "<p>" + re.sub(r"L\^(−?[\d.]+)", r"L<sup>\1</sup>", escape(minus_signs(text))) + ".</p>"
+        content += f"<p>{escape(minus_signs(text)).replace('L^−a', 'L<sup>−a</sup>')}.</p>"
     return content
 
 

@@ -92,7 +92,7 @@ def test_trials_are_fitted_by_depth_and_excluded_with_a_reason(folder: Store) ->
         assert law.fit.rho == pytest.approx(math.exp(-1.05 * law.depth**-0.6)) and len(law.values.rows) == 3
         assert law.fit.fit.prefactor == pytest.approx(3), "layer 0 is the input, not a layer"
     assert cut[0].note == "2 layers, at least 3 needed", "x_min is the first layer"
-    assert decay_sentences(first) == ["nc1, 3 seeds: -log rho = 1.05 L^-0.600, exponent [0.600, 0.600]"]
+    assert decay_sentences(first) == ["nc1, 3 seeds: -log rho = 1.05 L^-a, a = 0.600 [0.600, 0.600]"]
     assert first[0].cells[0] == "3" and len(first[0].cells) == len(cut[0].cells) == len(HEADER)
     assert not fit_curves(results_of(folder), requests, trials)
     assert not fit_surface_requests(results_of(folder), requests, trials)
@@ -162,7 +162,7 @@ def test_commands_and_report_show_the_law_and_the_collapse(atlas, tmp_path):
     }
     sweep.write_text(yaml.safe_dump(content))
     text = printed("fit", sweep, "--store", atlas.url)
-    assert "0.8276 [" in text and "-0.9976" in text and "L^-0.638, exponent [0.606, 0.671]" in text
+    assert "0.8276 [" in text and "-0.9976" in text and "L^-a, a = 0.638 [0.606, 0.671]" in text
     rows = answer("query", "--store", atlas.url, "select * from fits where sweep = 'optimum' and x = 'layer'")
     assert [json.loads(row["by"])["last_layer"] for row in rows] == [3, 5, 8, 13, 21, 34]
     assert math.exp(-rows[4]["exponent"]) == pytest.approx(0.8276, abs=1e-4)
@@ -173,7 +173,7 @@ def test_commands_and_report_show_the_law_and_the_collapse(atlas, tmp_path):
     page, folder = tmp_path / "report.html", tmp_path / "figures"
     printed("report", sweep, "--store", atlas.url, "-o", page, "--figures", folder)
     html = page.read_text()
-    assert "Law over layers" in html and "−0.9976" in html and "L<sup>−0.638</sup>" in html
+    assert "Law over layers" in html and "−0.9976" in html and "L<sup>−a</sup>, a = 0.638" in html
     assert "b = 0.63 [0.62, 0.64], 95 % over 5 replicates, mean deviation of ln y 0.037 (unscaled 1.68)" in html
     names = [path.name for path in folder.glob("*.csv")]
     assert any("collapse-of-nc1-pseudo-inverse" in name for name in names)
