@@ -72,8 +72,8 @@ def decay_sentences(laws: Sequence[LayerLaw]) -> list[str]:
         decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
         if decay is not None:
             interval = "" if decay.ci_low is None else f" [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
-            law = f"-log rho = {decay.prefactor:.3g} L^-a, a = {decay.exponent:.3f}{interval}"
-            texts.append(f"{group[-1].name}: {law}")
+            power = f"{decay.prefactor:.3g} L^-a, a = {decay.exponent:.3f}{interval}"
+            texts.append(f"{group[-1].name}: -log rho = {power}")
     return texts
 
 
