@@ -152,12 +152,13 @@ class FitRequest(SpecSection, frozen=True):
     """A rate to fit: `metric` against `x`, one curve per combination of `by`."""
 
     SEED: ClassVar[str] = "seed"
+    LAYER: ClassVar[str] = "layer"
     ALWAYS = ("metric", "x", "by")
     ALLOWED = {
         "metric": "expected a name, as in {metric: nc1, x: depth - 1}",
         "x": "expected a name or arithmetic, or a list of two or three, as in {metric: nc1, x: [depth - 1, width]}",
         "by": "expected a list of parameter names",
-        "layer": _ANY_LAYER,
+        "layer": f"{_ANY_LAYER}, or a fraction of the depth between 0 and 1",
         "where": "expected an SQL condition, as in 'weight_decay > 0'",
         "x_min": "expected a number above zero",
         "target": "expected a number above zero",
@@ -167,11 +168,13 @@ class FitRequest(SpecSection, frozen=True):
     metric: str
     """Name of a metric, or `steps_to(METRIC <= VALUE)` or `>=`: the first recorded step at which it has passed the value."""
     x: str | tuple[str, ...] = "depth"
-    """Parameter, or arithmetic over parameters: `depth - 1`. A list of two or three fits forms in several variables."""
+    """Parameter, or arithmetic over parameters: `depth - 1`. A list of two or three fits forms in several variables. `layer`
+    fits the law of equi-separation over the layers of the trials of one depth."""
     by: tuple[str, ...] = ()
     """Parameters that split the trials into curves."""
-    layer: int | None = None
-    """Layer index. Default: the last. -2 is the one before it."""
+    layer: int | float | None = None
+    """Layer index. Default: the last. -2 is the one before it. A fraction such as 0.5 is the layer nearest to that share of
+    the depth, the later one of two."""
     where: str | None = None
     """SQL condition over a trial's row in `results` that selects the trials."""
     x_min: Positive | None = None
@@ -184,6 +187,15 @@ class FitRequest(SpecSection, frozen=True):
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
     model: str | tuple[str, ...] | None = None
     """Forms of a fit in several variables. Default of several variables: product and sum."""
+
+    def __post_init__(self) -> None:
+        """Check that a layer that is not an int is a fraction.
+
+        Raises:
+            SweepError: It is not between 0 and 1.
+        """
+        if isinstance(self.layer, float) and not 0 < self.layer < 1:
+            raise SweepError(f"fit layer is {self.layer!r}, {self.ALLOWED['layer']}")
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -203,14 +215,26 @@ class FitRequest(SpecSection, frozen=True):
         return self.metric if (threshold := self.threshold) is None else threshold.metric
 
     @property
+    def layer_text(self) -> str:
+        """The layer, as in `-2` or `0.5 L`. Empty for the last."""
+        return "" if self.layer is None else f"{self.layer} L" if isinstance(self.layer, float) else str(self.layer)
+
+    @property
+    def is_over_layers(self) -> bool:
+        """Whether x is the layer, which varies within a trial."""
+        return self.x == self.LAYER
+
+    @property
     def variables(self) -> tuple[str, ...]:
-        """The variables, each a parameter or arithmetic."""
+        """The variables that vary between trials, each a parameter or arithmetic. Empty over layers."""
+        if self.is_over_layers:
+            return ()
         return (self.x,) if isinstance(self.x, str) else self.x
 
     @property
     def x_text(self) -> str:
         """The variables in words."""
-        return ", ".join(self.variables)
+        return ", ".join(self.variables) or self.LAYER
 
     @property
     def x_names(self) -> list[str]:
@@ -239,9 +263,10 @@ class FigureRequest(SpecSection, frozen=True):
         "x_axis": "expected log or linear",
         "y_axis": "expected log or linear",
     }
-    kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix"]
+    kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix", "collapse"]
     """curve: metric over an axis. share: share of trials with a condition over an axis. map: metric over two axes.
-    distribution: values of a metric. spectrum: vector by layer. matrix: matrix of one trial."""
+    distribution: values of a metric. spectrum: vector by layer. matrix: matrix of one trial. collapse: L^a metric
+    over (L - layer) / L^b, with the exponents for which the depths L coincide."""
     metric: str = ""
     """Metric, or SQL expression over a trial's row in `results` (with a layer: in `metrics`)."""
     condition: str = ""
@@ -262,6 +287,8 @@ class FigureRequest(SpecSection, frozen=True):
     """Vector metric that orders rows and columns of a matrix in a second map."""
     lowest: str = ""
     """SQL expression over `results`. A matrix shows the trial where it is lowest. Default: the first trial."""
+    over: str = FitRequest.SEED
+    """Parameter whose values are the replicates of a collapse."""
     title: str = ""
     """Title above the figure."""
     x_axis: Literal["log", "linear", ""] = ""
@@ -277,6 +304,7 @@ FIGURE_KEYS = {
     "distribution": (("metric",), ("by", "layer", "where", "lines", "title", "y_axis")),
     "spectrum": (("metric",), ("where", "title", "y_axis")),
     "matrix": (("metric",), ("layer", "where", "title", "order", "lowest")),
+    "collapse": (("metric",), ("by", "over", "where", "title")),
 }
 """Required and optional keys per kind of figure."""
 
@@ -439,7 +467,7 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
             raise SweepError(str(error)) from None
         except ExpressionError as error:
             raise SweepError(f"fit over x: {error}") from None
-        if not x_names:
+        if not x_names and not request.is_over_layers:
             raise SweepError(f"fit over x: {request.x!r} names no parameter. Give one, or arithmetic over parameters.")
         _check_variables(request)
         for name in x_names:
@@ -452,11 +480,17 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
 
 
 def _check_variables(request: FitRequest) -> None:
-    """Check a fit in several variables.
+    """Check a fit in several variables or over layers.
 
     Raises:
-        SweepError: There are too many or equal ones, or an option applies to one variable only.
+        SweepError: There are too many or equal ones, or an option does not apply.
     """
+    if request.is_over_layers and (request.layer, request.target, request.model) != (None, None, None):
+        raise SweepError("fit over x: layer, target and model do not apply over layers. x_min is the first layer.")
+    if request.is_over_layers and request.threshold is not None:
+        raise SweepError(
+            f"fit over x: {request.metric} has no value per layer. Fit it over a parameter, such as depth."
+        )
     variables = request.variables
     if len(variables) > MAX_VARIABLES or len(set(variables)) < len(variables):
         raise SweepError(
@@ -475,7 +509,8 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
         SweepError: A parameter or metric is unknown. The message names the nearest one.
     """
     for request in sweep.figures:
-        for name in filter(None, (request.x, request.y, *request.by)):
+        over = "" if request.over == FitRequest.SEED else request.over  # a task may have no seed
+        for name in filter(None, (request.x, request.y, over, *request.by)):
             try:
                 task.schema.require_known(name, "figures")
             except ParameterError as error:

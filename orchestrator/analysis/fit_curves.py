@@ -10,7 +10,7 @@ from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
-from depthrate.orchestrator.analysis.replicates import interval_text, replicate_keys, replicate_of
+from depthrate.orchestrator.analysis.replicates import interval_text, random_seeds, replicate_keys, replicate_of
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.errors import ExpressionError
 from depthrate.sweeps.expression import Expression
@@ -39,7 +39,7 @@ def fit_curves(
     Args:
         task: Task of the trials, with its parameters and metrics.
     """
-    requests = [request for request in requests if not request.forms]
+    requests = [request for request in requests if not request.forms and not request.is_over_layers]
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
     curves = []
@@ -68,12 +68,11 @@ def requested_groups(
     if not requests:
         return
     ended = judge(results, trials, task.measurements if task else ())
-    seed_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
     values = FittedValues(results, requests)
     for request in requests:
         measured = values.last(request)
         done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
-        yield RequestedGroups(request, _group_curves(request, done, ended, seed_names), values, ended)
+        yield RequestedGroups(request, _group_curves(request, done, ended, random_seeds(task)), values, ended)
 
 
 Done = tuple[Mapping[str, Any], dict[str, Any]]
@@ -103,7 +102,7 @@ def _build_curve(
     for params, row in group:
         variables = {text: _x_of(text, expression, params) for text, expression in expressions}
         point = {
-            "x": variables[request.variables[0]],
+            "x": next(iter(variables.values()), None),  # over layers, x varies within the trial
             "y": row["value"],
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
@@ -115,7 +114,7 @@ def _build_curve(
         else:
             left_out.append({**point, "reason": reason})
     by = {name: group[0][0][name] for name in request.by}
-    if request.x_min is not None:
+    if request.x_min is not None and request.variables:
         left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < request.x_min]
         used = [point for point in used if point["x"] >= request.x_min]
     excluded: dict[str, int] = {}

@@ -25,7 +25,7 @@ def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Itera
     words = {word for request in requests if request.where for word in names_in(request.where)}
     names = results.sql("select * from metrics limit 0").columns
     unused = [name for name in names if name not in used and name.casefold() not in words]
-    return results.in_memory(trial_ids, unused, all_layers=any(request.layer is not None for request in requests))
+    return results.in_memory(trial_ids, unused, all_layers=any(map(_uses_layers, requests)))
 
 
 class FittedValues:
@@ -60,6 +60,17 @@ class FittedValues:
             if selected is None or trial_id in selected
         }
 
+    def profiles(self, metric: str) -> dict[str, dict[int, float | None]]:
+        """Return a metric by layer of each trial, at the step and split of the final value."""
+        if metric not in self._columns("metrics"):
+            return {}
+        last = "metrics semi join (select trial_id, step, split from results) using (trial_id, step, split)"
+        found: dict[str, dict[int, float | None]] = {}
+        query = f"select trial_id, layer, {quoted(metric)} from {last} order by all"
+        for trial_id, layer, value in self._results.sql(query).fetchall():
+            found.setdefault(trial_id, {})[layer] = value
+        return found
+
     def past(self, request: FitRequest) -> Past:
         """Return a request's metric at each measured step, on the split of the final value. A threshold has no history."""
         return {} if request.threshold is not None else self._once(self._read_past, request.metric, request.layer)
@@ -82,14 +93,14 @@ class FittedValues:
     def _trials_where(self, where: str) -> set[str]:
         return {trial_id for (trial_id,) in self._results.sql(f"select trial_id from results where {where}").fetchall()}
 
-    def _read_layer(self, metric: str, layer: int) -> dict[tuple[str, Any, Any], float]:
-        """Map (trial, step, split) to the metric at a layer. Negative layers count from the last."""
+    def _read_layer(self, metric: str, layer: float) -> dict[tuple[str, Any, Any], float]:
+        """Map (trial, step, split) to the metric at a layer. Negative ones count from the last, fractions are shares of it."""
         if metric not in self._columns("metrics"):
             return {}
         rows = self._results.sql(f"select trial_id, step, split, {quoted(metric)} from {_at_layer(layer)}").fetchall()
         return {(trial_id, step, split): value for trial_id, step, split, value in rows}
 
-    def _read_past(self, metric: str, layer: int | None) -> Past:
+    def _read_past(self, metric: str, layer: float | None) -> Past:
         if metric in self._columns("metrics"):
             if layer is None:
                 return self._pasts_at_end[metric]
@@ -136,7 +147,13 @@ class FittedValues:
         return found
 
 
-def _at_layer(layer: int) -> str:
+def _uses_layers(request: FitRequest) -> bool:
+    return request.layer is not None or request.is_over_layers
+
+
+def _at_layer(layer: float) -> str:
+    if isinstance(layer, float):
+        return f"(select *, {_LAST} as last from metrics) where layer = round(last.layer * {layer!r})"
     if layer >= 0:
         return f"metrics where layer = {layer}"
     return f"(select *, {_LAST} as last from metrics) where layer = last.layer + 1 {layer}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
+from depthrate.orchestrator.analysis.layer_law import fit_layer_laws
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
@@ -158,7 +159,8 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
     numbers = in_memory(results, sweep.fit, checked.trials.ids)
     fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
-    return read_report(checked, state, results, fit_curves(*fitted), command, view, fit_surface_requests(*fitted))
+    curves, surfaces, layer_laws = fit_curves(*fitted), fit_surface_requests(*fitted), fit_layer_laws(*fitted)
+    return read_report(checked, state, results, curves, command, view, surfaces, layer_laws)
 
 
 def explore(checked: CheckedSweep, store: Store, results: Results, reader: RecordReader | None = None) -> SweepData:

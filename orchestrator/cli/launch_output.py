@@ -222,12 +222,14 @@ def _print_fits(run: PlannedRun, end: RunEnd, console: Console) -> None:
         return
     from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and duckdb, which many runs do not need
     from depthrate.orchestrator.console.fit_table import print_fits
+    from depthrate.orchestrator.console.layer_table import print_layer_laws
     from depthrate.orchestrator.console.surface_table import print_surfaces
 
     result = fit_sweep(end.checked, run.store, run.view)
     print_warnings(result.warnings)
     print_fits(console, result.curves, more=next_call("fit", end.checked.sweep.name, run.store.url, "--wide"))
     print_surfaces(console, result.surfaces)
+    print_layer_laws(console, result.layer_laws)
 
 
 def _write_report(run: PlannedRun, end: RunEnd, console: Console) -> None:

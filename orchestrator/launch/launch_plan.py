@@ -112,6 +112,8 @@ def _x_of_curves(request: FitRequest, trials: Iterable[Trial]) -> dict[str, set[
 def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
     """Yield a remark for each fit whose longest curve has too few distinct x values to test the power law."""
     for request in checked.sweep.fit if checked.sweep.search is None else ():
+        if request.is_over_layers:
+            continue
         if request.forms:
             yield from _confounding_remarks(request, checked.trials.representatives())
             continue
@@ -162,10 +164,13 @@ def check_fit_points(checked: CheckedSweep) -> None:
             raise SweepError(f"{place} is in the sweep twice. Keep one.")
         if request.over != request.SEED and len({canonical_json(trial.params[request.over]) for trial in trials}) == 1:
             raise SweepError(f"{place}: over is {request.over}, which has one value. Give a parameter with several.")
+        if request.is_over_layers:
+            continue
         with_layer = trials
         if request.layer is not None:
             layers = [(measured := checked.task.measured(trial.params, 1)) and [*measured[1]] for trial in trials]
-            is_there = [of is None or request.layer in (*of, *range(-len(of), 0)) for of in layers]
+            is_fraction = isinstance(request.layer, float)
+            is_there = [of is None or is_fraction or request.layer in (*of, *range(-len(of), 0)) for of in layers]
             with_layer = [trial for trial, there in zip(trials, is_there, strict=True) if there]
             if not with_layer:
                 last = max(max(of) for of in layers if of is not None)

@@ -54,7 +54,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy of the page, which has no script and loads nothing."""
 MAX_SENTENCES = 3
 """Maximum number of fits that the first screen describes in words."""
-OPEN_SECTIONS = ("Requested figures",)
+OPEN_SECTIONS = ("Requested figures", "Law over layers")
 """Headings of sections that are not folded."""
 MAX_TITLES = 3
 """Maximum number of figures named in the heading of a folded section."""
@@ -138,7 +138,7 @@ def _summary(data: ReportData, sentences: list[str]) -> str:
     sentences += [doubt] if (doubt := unconverged_sentence(data.fits)) else []
     sentences += [common_sentence(curve) for curve in curves_with_common_exponent(data.fits)]
     sentences += [text for metric in data.panel_metrics("step") if (text := _last_values(data, metric))]
-    if not data.fits:
+    if not (data.fits or data.surfaces or data.layer_laws):
         sentences.insert(0, "No fits yet." if data.is_underway else "The sweep requests no fits.")
     return f"<section class=summary>{''.join(f'<p>{sentence}</p>' for sentence in sentences)}</section>"
 

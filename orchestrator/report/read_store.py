@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
@@ -49,6 +50,7 @@ def read_report(
     command: list[str],
     search: SearchView | None = None,
     surfaces: Sequence[FittedSurface] = (),
+    layer_laws: Sequence[LayerLaw] = (),
 ) -> ReportData:
     """Read a sweep's trials, metrics and fits for the report."""
     import pandas as pd
@@ -103,6 +105,10 @@ def read_report(
         surfaces=[
             replace(surface, values=replace(surface.values, measurement=metrics_by_name.get(surface.values.metric)))
             for surface in surfaces
+        ],
+        layer_laws=[
+            replace(law, values=replace(law.values, measurement=metrics_by_name.get(law.values.metric)))
+            for law in layer_laws
         ],
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
@@ -255,7 +261,7 @@ def _figure_query(request: FigureRequest) -> str:
 def _figure_values(request: FigureRequest) -> str:
     if request.kind == "share":
         return f"select trial_id, ({request.condition}) as value from results"
-    if request.kind == "spectrum":
+    if request.kind in ("spectrum", "collapse"):
         last = f"metrics semi join {_LAST_STEP} using (trial_id, step, split)"
         return f"select trial_id, layer, ({request.metric}) as value from {last}"
     columns = f"trial_id, ({request.metric}) as value" + (f", ({request.order}) as places" if request.order else "")

@@ -11,6 +11,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.figure import Figure
@@ -31,8 +32,8 @@ class FigureContent:
 
     request: FigureRequest
     rows: pd.DataFrame
-    """trial_id, value, and a column `line_<number>` per reference line. Spectra add layer. Matrices add places (the order of
-    rows and columns) and height."""
+    """trial_id, value, and a column `line_<number>` per reference line. Spectra and collapses add layer. Matrices add places
+    (the order of rows and columns) and height."""
     problem: str = ""
     """Error in the figure's SQL."""
 
@@ -76,6 +77,8 @@ class ReportData:
     """Additional figures that the task declares."""
     surfaces: Sequence[FittedSurface] = ()
     """Fits in several variables."""
+    layer_laws: Sequence[LayerLaw] = ()
+    """Fits over layers."""
     points: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns trial_id, step, kind, label, x, y: features for the panels, of one trial per setting."""
     layered: pd.DataFrame = field(default_factory=pd.DataFrame)

@@ -45,7 +45,7 @@ def minus_signs(formula: str) -> str:
 def curve_label(curve: FittedCurve) -> str:
     """Name a curve's metric, with its layer, filter and fit options if they are not the default."""
     request = curve.asked
-    layer = "" if request.layer is None else f", layer {signed_text(request.layer, 'd')}"
+    layer = f", layer {minus_signs(text)}" if (text := request.layer_text) else ""
     return ", ".join([f"{curve.metric_label}{layer}", *request.options])
 
 

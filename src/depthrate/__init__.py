@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from depthrate.storage.query.sql_checks import QueryError
     from depthrate.sweeps.errors import SweepError
     from depthrate.sweeps.spec import FinalRuns, FitRequest, Prune, Search
+    from depthrate.tasks.fits.collapse import fit_collapse
     from depthrate.tasks.fits.common_exponent import common_exponent
+    from depthrate.tasks.fits.layer_law import fit_layers
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.function_task import task
     from depthrate.tasks.interface import Interrupted, Pruned, TaskError
@@ -61,6 +63,8 @@ __all__ = [
     "compare",
     "effective_rank",
     "fit",
+    "fit_collapse",
+    "fit_layers",
     "fit_many",
     "fit_rates",
     "geodesic",
@@ -86,7 +90,9 @@ _HOMES = {
     "storage.files.store": ("StoreError",),
     "sweeps.errors": ("SweepError",),
     "sweeps.spec": ("FinalRuns", "FitRequest", "Prune", "Search"),
+    "tasks.fits.collapse": ("fit_collapse",),
     "tasks.fits.common_exponent": ("common_exponent",),
+    "tasks.fits.layer_law": ("fit_layers",),
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
     "tasks.metric": ("Metric",),
     "tasks.measures.labelled": ("FeaturesError",),

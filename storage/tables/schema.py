@@ -113,6 +113,7 @@ FITS = pa.schema(
         ("bound_ratio_low", _REAL),
         ("bound_ratio_high", _REAL),
         ("variables", _TEXT),
+        ("layer_fraction", _REAL),
     ]
 )
 ATTEMPTS = pa.schema(

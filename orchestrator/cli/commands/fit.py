@@ -12,6 +12,7 @@ from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fits
+from depthrate.orchestrator.console.layer_table import print_layer_laws
 from depthrate.orchestrator.console.surface_table import print_surface, print_surfaces
 from depthrate.orchestrator.console.tables import (
     counted,
@@ -32,9 +33,11 @@ from depthrate.tasks.fits import ALL_FORMS, FORMS
     "--huber", type=click.FloatRange(0, min_open=True), help="With --y: Huber's delta for residuals of log y."
 )
 @click.option("--metric", help="Metric to fit instead of the sweep's fits.")
-@click.option("--x", help="Parameter to fit over. Default: depth. Two or three, separated by commas.")
+@click.option("--x", help="Parameter to fit over, two or three with commas between them, or layer. Default: depth.")
 @click.option("--by", multiple=True, help="Parameter with one curve per value. Repeatable.")
-@click.option("--layer", type=int, help="Layer to fit, -2 for the one before the last. Default: the last.")
+@click.option(
+    "--layer", type=float, help="Layer to fit, -2 for the one before the last, .5 for half. Default: the last."
+)
 @click.option("--where", help="SQL condition over results that selects trials.")
 @click.option("--x-min", type=float, help="Lower cut-off of x.")
 @click.option("--unconverged", help="Unconverged trials: keep or drop.")
@@ -55,6 +58,8 @@ def command(
         for name, value in {"by": list(by) or None, "model": model or None, **options}.items()
         if value is not None
     }
+    if changes.get("layer", 0.5).is_integer():
+        changes["layer"] = int(changes["layer"])
     if "," in changes.get("x", ""):
         changes["x"] = [name.strip() for name in changes["x"].split(",")]
     checked, view = find_sweep(sweep, opened)
@@ -62,7 +67,7 @@ def command(
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
-    used = [*result.curves, *(surface.values for surface in result.surfaces)]
+    used = [*result.curves, *(fit.values for fit in result.others)]
     if changes and not any(curve.rows for curve in used):
         given = ", ".join(f"{name} {value}" for name, value in changes.items())
         counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
@@ -76,6 +81,7 @@ def command(
     more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
     print_fits(console, result.curves, wide=wide, more=more)
     print_surfaces(console, result.surfaces)
+    print_layer_laws(console, result.layer_laws)
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)

@@ -1,4 +1,4 @@
-"""Plot the figures that a sweep requests under `figures:`: points, lines, maps, spectra and matrices."""
+"""Plot the figures that a sweep requests under `figures:`: points, lines, maps, spectra, matrices and collapses."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -32,6 +32,7 @@ from depthrate.orchestrator.report.figure import (
     trial_dots,
     value_axis,
 )
+from depthrate.orchestrator.report.figures.collapse import collapse_plot
 from depthrate.orchestrator.report.figures.kinds import map_figure, share_figure, vector_marks
 from depthrate.orchestrator.report.figures.last_layer import matrix_facet
 from depthrate.orchestrator.report.report_data import FigureContent, ReportData, ReportSection
@@ -46,7 +47,7 @@ MAX_COLUMNS = 12
 def requested_plots(data: ReportData) -> list[Figure]:
     """Plot each requested figure that has values."""
     plot_functions = {"curve": _curve_plot, "share": _share_plot, "distribution": _distribution_plot}
-    plot_functions |= {"map": _map_plot, "spectrum": _spectrum_plot, "matrix": _matrix_plot}
+    plot_functions |= {"collapse": collapse_plot, "map": _map_plot, "spectrum": _spectrum_plot, "matrix": _matrix_plot}
     contents = [content for content in data.figures if not content.problem and not content.rows.empty]
     figures = [plot_functions[content.request.kind](data, content) for content in contents]
     return [figure for figure in figures if figure is not None]

@@ -168,7 +168,11 @@ def test_documented_figures_are_drawn(asked):
     values = {"matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12, "spectrum": [[2.0, 1.0]] * 12, "share": TRIALS.seed > 0}
     rows = {"trial_id": TRIALS["trial_id"], "height": 0.0, "value": values.get(asked["kind"], 1.0 + TRIALS["seed"])}
     rows |= {"layer": 1, "places": [[2.0, 0, 1]] * 12, "line_0": 2.0}
-    content = FigureContent(figure_request(asked), pd.DataFrame(rows))
+    frame = pd.DataFrame(rows)
+    if asked["kind"] == "collapse":
+        depth = frame["trial_id"].str[1].astype(int) + 1
+        frame = pd.concat([frame.assign(layer=layer, value=layer + 1.0)[depth >= layer] for layer in range(6)])
+    content = FigureContent(figure_request(asked), frame)
     plots = requested_plots(replace(EMPTY, trials=TRIALS.assign(**parameters), figures=[content]))
     (figure,) = plots
     for style in (SCREEN, DARK, paper_style(PaperWidth.column)):
