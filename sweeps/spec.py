@@ -225,6 +225,11 @@ class FitRequest(SpecSection, frozen=True):
         return self.x == self.LAYER
 
     @property
+    def reads_layers(self) -> bool:
+        """Whether the fit reads other layers than the last."""
+        return self.layer is not None or self.is_over_layers
+
+    @property
     def variables(self) -> tuple[str, ...]:
         """The variables that vary between trials, each a parameter or arithmetic. Empty over layers."""
         if self.is_over_layers:

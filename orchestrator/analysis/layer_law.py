@@ -62,8 +62,8 @@ class LayerLaw:
         return [row | shared | {"p_lack_of_fit": self.fit.p_bend}]
 
 
-def decay_sentences(laws: Sequence[LayerLaw]) -> list[str]:
-    """Describe, per request and group, how rho changes with the depth, where it can be fitted."""
+def decay_texts(laws: Sequence[LayerLaw]) -> list[tuple[str, str]]:
+    """Return, per request and group, its name and how rho changes with the depth, where it can be fitted."""
     groups: dict[str, list[LayerLaw]] = {}
     for law in laws:
         groups.setdefault(f"{law.values.asked} {law.values.by}", []).append(law)
@@ -73,7 +73,7 @@ def decay_sentences(laws: Sequence[LayerLaw]) -> list[str]:
         if decay is not None:
             interval = "" if decay.ci_low is None else f" [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
             power = f"{decay.prefactor:.3g} L^-a, a = {decay.exponent:.3f}{interval}"
-            texts.append(f"{group[-1].name}: -log rho = {power}")
+            texts.append((group[-1].name, f"-log rho = {power}"))
     return texts
 
 

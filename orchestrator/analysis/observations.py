@@ -25,7 +25,7 @@ def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Itera
     words = {word for request in requests if request.where for word in names_in(request.where)}
     names = results.sql("select * from metrics limit 0").columns
     unused = [name for name in names if name not in used and name.casefold() not in words]
-    return results.in_memory(trial_ids, unused, all_layers=any(map(_uses_layers, requests)))
+    return results.in_memory(trial_ids, unused, all_layers=any(request.reads_layers for request in requests))
 
 
 class FittedValues:
@@ -145,10 +145,6 @@ class FittedValues:
             self._known[key] = read(*arguments)
         found: T = self._known[key]
         return found
-
-
-def _uses_layers(request: FitRequest) -> bool:
-    return request.layer is not None or request.is_over_layers
 
 
 def _at_layer(layer: float) -> str:

@@ -22,6 +22,7 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.figure_files import export_figures
+from depthrate.orchestrator.report.figures.layer_law import layer_law_panels
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
@@ -36,7 +37,7 @@ from depthrate.sweeps.spec import SweepSpec
 from depthrate.sweeps.trial import Trial, Trials
 
 MAX_SECTIONS = 6
-"""Maximum number of fits in several variables on the explorer's page. The report has all."""
+"""Maximum number of fits over layers and in several variables on the explorer's page. The report has all."""
 
 
 @dataclass(frozen=True)
@@ -173,9 +174,10 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
     sweep, ids = checked.sweep, checked.trials.ids
     members = results.only(ids, sweep.name)
     state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
-    numbers = members.in_memory(ids, all_layers=any(request.layer is not None for request in sweep.fit))
+    numbers = members.in_memory(ids, all_layers=any(request.reads_layers for request in sweep.fit))
     fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
-    sections = list(map(surface_panel, fit_surface_requests(*fitted)[:MAX_SECTIONS]))
+    sections = [*layer_law_panels(fit_layer_laws(*fitted)), *map(surface_panel, fit_surface_requests(*fitted))]
+    sections = sections[:MAX_SECTIONS]
     return SweepData(sweep, checked.trials, checked.task, state, fit_curves(*fitted), members, numbers, sections)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_sentences
+from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts
 from depthrate.orchestrator.console.tables import print_table
 
 
@@ -14,5 +14,5 @@ def print_layer_laws(console: Console, laws: Sequence[LayerLaw]) -> None:
         print_table(
             console, ["metric", "group", *HEADER], [[law.values.metric, law.values.label(), *law.cells] for law in laws]
         )
-    for text in decay_sentences(laws):
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for name, text in decay_texts(laws):
+        console.print(f"{name}: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -50,7 +50,7 @@ class SweepData:
     numbers: Results
     """The same in memory, as far as a row per trial needs them."""
     sections: Sequence[Mapping[str, Any]] = ()
-    """Fits in several variables as the page shows them: title, header, rows, notes, and pictures in light and dark."""
+    """Fits over layers and in several variables: title, header, rows, notes, and pictures in light and dark."""
 
     def packed(self, *, with_rows: bool = True) -> bytes:
         """Return the data of the page.

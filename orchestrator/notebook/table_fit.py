@@ -37,13 +37,9 @@ class Fit(TableFit):
 
     def latex(self) -> str:
         r"""Return a LaTeX table of the exponents. It needs \usepackage{booktabs}."""
-        from depthrate.orchestrator.export.latex import latex
+        from depthrate.orchestrator.export.latex import surface_tabular
 
-        lines = [r"\begin{tabular}{llrl}", r"\toprule", r"form & variable & $a$ & 95\,\% \\", r"\midrule"]
-        for row in self.rows():
-            interval = "---" if row["ci_low"] is None else f"$[{row['ci_low']:.3f}, {row['ci_high']:.3f}]$"
-            lines.append(rf"{latex(row['form'])} & {latex(row['x'])} & ${row['exponent']:.3f}$ & {interval} \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+        return surface_tabular(self)
 
     def _repr_html_(self) -> str:
         import pandas as pd

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
 from depthrate.orchestrator.analysis.table_fit import TableFit, law_text
-from depthrate.orchestrator.report.drawing.render import draw, figure_html
-from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
+from depthrate.orchestrator.report.drawing.render import figure_html
+from depthrate.orchestrator.report.explorer_panel import explorer_panel
 from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.figures.surfaces import surface_plot
 from depthrate.orchestrator.report.html_table import Cell, number_cell, table, text_cell
@@ -16,7 +15,6 @@ from depthrate.orchestrator.report.text import escape, minus_signs, p_text, sign
 
 OPEN_FIGURES = 2
 """Number of figures that are not folded."""
-_PANEL_STYLES = tuple(replace(style, file_width=1000.0) for style in (SCREEN, DARK))
 _HEADER = ("form", "variable", "exponent a [95 %]", "p (a = ½)", "p (a = 1)", "")
 
 
@@ -34,15 +32,11 @@ def surface_section(surfaces: Sequence[FittedSurface], numbers: Iterator[int]) -
 
 
 def surface_panel(surface: FittedSurface) -> dict[str, Any]:
-    """Return the same for the explorer: title, header, rows and notes as text, and the figure's SVG in light and dark."""
-    figure, found = surface_figure(surface), surface.fit
-    return {
-        "title": _title(surface),
-        "header": _HEADER,
-        "rows": [] if found is None else _rows(found),
-        "notes": [f"no fit: {surface.note}"] if found is None else [*_laws(found), *found.words()],
-        "pictures": [] if figure is None else [draw(figure, style, ["svg"])["svg"].decode() for style in _PANEL_STYLES],
-    }
+    """Return the same for the explorer."""
+    found = surface.fit
+    rows = [] if found is None else _rows(found)
+    notes = [f"no fit: {surface.note}"] if found is None else [*_laws(found), *found.words()]
+    return explorer_panel(_title(surface), _HEADER, rows, notes, surface_figure(surface))
 
 
 def surface_figure(surface: FittedSurface) -> Figure | None:

@@ -49,7 +49,11 @@ def collapse_plot(data: ReportData, content: FigureContent) -> Figure | None:
         notes.append(f"{setting + ': ' if setting else ''}{_caption(found)}")
         facets.append(Facet(title=setting, x=x, y=y, marks=_marks(found, part, colours)))
     notes += omission_notes(min(len(groups), MAX_FACETS), len(groups))
-    return Figure(request.title or f"Collapse of {label} over layers and depths", facets, notes) if facets else None
+    return (
+        Figure(request.title or f"Collapse of {label} over layers and depths", facets, notes, has_common_axes=False)
+        if facets
+        else None
+    )
 
 
 def _units(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[str] | None:

@@ -1,9 +1,11 @@
 """Show the law of equi-separation: a table by depth, and the metric over the layers with the fitted lines."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_sentences
+from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts
 from depthrate.orchestrator.report.curve_groups import Group, facets_of, split_facets
+from depthrate.orchestrator.report.explorer_panel import explorer_panel
 from depthrate.orchestrator.report.figure import Axis, EndLabel, Figure, Mark, mean_line
 from depthrate.orchestrator.report.html_table import Cell, grouped_table, number_cell, text_cell
 from depthrate.orchestrator.report.html_table import Group as Rows
@@ -13,14 +15,34 @@ from depthrate.orchestrator.report.text import curve_label, escape, minus_signs,
 
 def layer_law_plots(data: ReportData) -> list[Figure]:
     """Plot the metric of each request over the layers, one line per depth."""
+    return [figure for laws in _requests(data.layer_laws) if (figure := _plot(laws)) is not None]
+
+
+def layer_law_panels(laws: Sequence[LayerLaw]) -> list[dict[str, Any]]:
+    """Return the table, the sentences and the figure of each request for the explorer."""
+    return [
+        explorer_panel(
+            f"{curve_label(part[0].values)} over the layers",
+            ["group", *map(minus_signs, HEADER)],
+            [[law.values.label(), *map(minus_signs, law.cells)] for law in part],
+            [f"{name}: {minus_signs(text)}" for name, text in decay_texts(part)],
+            _plot(part),
+        )
+        for part in _requests(laws)
+    ]
+
+
+def _requests(laws: Sequence[LayerLaw]) -> list[list[LayerLaw]]:
     requests: dict[str, list[LayerLaw]] = {}
-    for law in data.layer_laws:
-        if law.fit is not None:
-            requests.setdefault(str(law.values.asked), []).append(law)
-    return [_plot(laws) for laws in requests.values()]
+    for law in laws:
+        requests.setdefault(str(law.values.asked), []).append(law)
+    return list(requests.values())
 
 
-def _plot(laws: Sequence[LayerLaw]) -> Figure:
+def _plot(laws: Sequence[LayerLaw]) -> Figure | None:
+    laws = [law for law in laws if law.fit is not None]
+    if not laws:
+        return None
     first = laws[0].values
     groups = [((*map(value_text, law.values.by.values()), str(law.depth)), law) for law in laws]
     parts, omissions = split_facets([*first.by, "L"], groups, "groups")
@@ -51,8 +73,8 @@ def layer_law_table(data: ReportData) -> str:
     if not groups:
         return ""
     content = grouped_table(list(map(minus_signs, HEADER)), [Rows(escape(name), rows) for name, rows in groups.items()])
-    for text in decay_sentences(data.layer_laws):
-        content += f"<p>{escape(minus_signs(text)).replace('L^−a', 'L<sup>−a</sup>')}.</p>"
+    for name, text in decay_texts(data.layer_laws):
+        content += f"<p>{escape(name)}: {escape(minus_signs(text)).replace('L^−a', 'L<sup>−a</sup>')}.</p>"
     return content
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
-from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_sentences, fit_layer_laws
+from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts, fit_layer_laws
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.storage.files.store import Store
@@ -92,7 +92,7 @@ def test_trials_are_fitted_by_depth_and_excluded_with_a_reason(folder: Store) ->
         assert law.fit.rho == pytest.approx(math.exp(-1.05 * law.depth**-0.6)) and len(law.values.rows) == 3
         assert law.fit.fit.prefactor == pytest.approx(3), "layer 0 is the input, not a layer"
     assert cut[0].note == "2 layers, at least 3 needed", "x_min is the first layer"
-    assert decay_sentences(first) == ["nc1, 3 seeds: -log rho = 1.05 L^-a, a = 0.600 [0.600, 0.600]"]
+    assert decay_texts(first) == [("nc1, 3 seeds", "-log rho = 1.05 L^-a, a = 0.600 [0.600, 0.600]")]
     assert first[0].cells[0] == "3" and len(first[0].cells) == len(cut[0].cells) == len(HEADER)
     assert not fit_curves(results_of(folder), requests, trials)
     assert not fit_surface_requests(results_of(folder), requests, trials)
