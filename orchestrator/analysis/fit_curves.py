@@ -26,8 +26,27 @@ MIN_DISTINCT_X = 3
 """Minimum number of distinct x for a fit. A line through two leaves no residual."""
 
 
+class ReadTrials(NamedTuple):
+    """What fits read of trials."""
+
+    values: FittedValues
+    ended: Mapping[str, Convergence]
+    """Trial -> how its training ended."""
+
+
+def read_trials(
+    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None
+) -> ReadTrials:
+    """Read the values of requests and judge the trials."""
+    return ReadTrials(FittedValues(results, requests), judge(results, trials, task.measurements if task else ()))
+
+
 def fit_curves(
-    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None = None,
+    read: ReadTrials | None = None,
 ) -> list[FittedCurve]:
     """Fit a sweep's requests to the values of its trials, over whole seeds.
 
@@ -38,13 +57,14 @@ def fit_curves(
 
     Args:
         task: Task of the trials, with its parameters and metrics.
+        read: Their values and judgements, if they are read already.
     """
     requests = [request for request in requests if not request.forms and not request.is_over_layers]
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
     curves = []
-    for request, grouped, values, ended in requested_groups(results, requests, trials, task):
-        fitted = _with_drift(_fitted(grouped), values, request, ended)
+    for request, grouped, values, judged in requested_groups(results, requests, trials, task, read):
+        fitted = _with_drift(_fitted(grouped), values, request, judged)
         common = common_fit([curve for curve in fitted if curve.fits])  # whether the groups share their exponent
         fitted = [replace(curve, common=common) if curve.fits else curve for curve in fitted]
         curves += [_with_bound(curve, declared.get(request.metric), params) for curve in fitted]
@@ -62,13 +82,16 @@ class RequestedGroups(NamedTuple):
 
 
 def requested_groups(
-    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None,
+    read: ReadTrials | None = None,
 ) -> Iterator[RequestedGroups]:
-    """Read the values of requests, judge the trials, and yield the groups of each request."""
+    """Yield each request's groups of trials. Values and judgements are read unless they are given."""
     if not requests:
         return
-    ended = judge(results, trials, task.measurements if task else ())
-    values = FittedValues(results, requests)
+    values, ended = read or read_trials(results, requests, trials, task)
     for request in requests:
         measured = values.last(request)
         done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]

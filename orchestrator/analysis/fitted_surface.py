@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from depthrate.orchestrator.analysis.fit_curves import requested_groups
+from depthrate.orchestrator.analysis.fit_curves import ReadTrials, requested_groups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.orchestrator.analysis.table_fit import TableFit, fit_table
@@ -59,11 +59,15 @@ class FittedSurface:
 
 
 def fit_surface_requests(
-    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None = None,
+    read: ReadTrials | None = None,
 ) -> list[FittedSurface]:
     """Fit the requests with several variables. Trials are excluded by the rules of fits in one variable."""
     requests = [request for request in requests if request.forms]
-    grouped = requested_groups(results, requests, trials, task)
+    grouped = requested_groups(results, requests, trials, task, read)
     surfaces = [_fitted(curve) for group in grouped for curve in group.curves]
     p_values = [[] if surface.fit is None else surface.fit.p_values() for surface in surfaces]
     return [

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from depthrate.orchestrator.analysis.fit_curves import requested_groups
+from depthrate.orchestrator.analysis.fit_curves import ReadTrials, requested_groups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.replicates import interval_text, random_seeds
 from depthrate.storage.query.results import Results
@@ -78,12 +78,16 @@ def decay_texts(laws: Sequence[LayerLaw]) -> list[tuple[str, str]]:
 
 
 def fit_layer_laws(
-    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None = None,
+    read: ReadTrials | None = None,
 ) -> list[LayerLaw]:
     """Fit the requests over layers. Trials are excluded by the rules of fits in one variable, applied to each layer."""
     requests = [request for request in requests if request.is_over_layers]
     params, seed_names, laws = {trial.trial_id: trial.params for trial in trials}, random_seeds(task), []
-    for group in requested_groups(results, requests, trials, task):
+    for group in requested_groups(results, requests, trials, task, read):
         profiles = group.values.profiles(group.request.metric)
         for law in [law for curve in group.curves for law in _laws(curve, profiles)]:
             used = [params[row["trial_id"]] for row in law.values.rows]

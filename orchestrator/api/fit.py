@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.fitted_surface import FittedSurface, fit_surface_requests
-from depthrate.orchestrator.analysis.layer_law import LayerLaw, fit_layer_laws
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
@@ -61,7 +61,7 @@ def fit_sweep(
         check_filters(changed, checked.task)
     results = results_of(store, checked.task)
     fitted = (results, checked.sweep.fit if requests is None else requests, fitted_trials(checked, view), checked.task)
-    curves, surfaces, layer_laws = fit_curves(*fitted), fit_surface_requests(*fitted), fit_layer_laws(*fitted)
+    curves, surfaces, layer_laws = fit_requests(*fitted)
     rows = []
     for curve in curves:
         shared = curve.table_rows(checked.sweep.name, preferred_models(curve).text)

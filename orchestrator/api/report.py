@@ -7,8 +7,7 @@ from html import unescape
 from pathlib import Path
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
-from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
-from depthrate.orchestrator.analysis.layer_law import fit_layer_laws
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
@@ -160,7 +159,7 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
     numbers = in_memory(results, sweep.fit, checked.trials.ids)
     fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
-    curves, surfaces, layer_laws = fit_curves(*fitted), fit_surface_requests(*fitted), fit_layer_laws(*fitted)
+    curves, surfaces, layer_laws = fit_requests(*fitted)
     return read_report(checked, state, results, curves, command, view, surfaces, layer_laws)
 
 
@@ -176,9 +175,9 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
     state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
     numbers = members.in_memory(ids, all_layers=any(request.reads_layers for request in sweep.fit))
     fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
-    sections = [*layer_law_panels(fit_layer_laws(*fitted)), *map(surface_panel, fit_surface_requests(*fitted))]
-    sections = sections[:MAX_SECTIONS]
-    return SweepData(sweep, checked.trials, checked.task, state, fit_curves(*fitted), members, numbers, sections)
+    curves, surfaces, layer_laws = fit_requests(*fitted)
+    sections = [*layer_law_panels(layer_laws), *map(surface_panel, surfaces[:MAX_SECTIONS])][:MAX_SECTIONS]
+    return SweepData(sweep, checked.trials, checked.task, state, curves, members, numbers, sections)
 
 
 def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -> SweepData:
