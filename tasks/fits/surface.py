@@ -253,7 +253,7 @@ class _Fit:
             names=names,
             exponents=tuple(theta_P[:k].tolist()),
             intervals=tuple(intervals[:k]),
-            coefficients=tuple(np.exp(log_c_CP @ theta_P + self._level).tolist()),
+            coefficients=tuple(_exp(log_c_CP @ theta_P + self._level).tolist()),
             coefficient_intervals=self._coefficient_intervals(
                 log_c_CP, theta_P, covariance_PP, freedom_P, is_free_P, resampled_BP
             ),
@@ -310,7 +310,7 @@ class _Fit:
         """Return intervals of the coefficients: percentiles, or Student's t of their logarithms."""
         tail = (1 - COVERAGE) / 2
         if resampled_BP is not None:
-            ends_EC = np.quantile(np.exp(resampled_BP @ log_c_CP.T + self._level), [tail, 1 - tail], axis=0)
+            ends_EC = np.quantile(_exp(resampled_BP @ log_c_CP.T + self._level), [tail, 1 - tail], axis=0)
             return tuple((float(low), float(high)) for low, high in ends_EC.T)
         if self._num_units < MIN_UNITS:
             return (None,) * len(log_c_CP)
@@ -324,7 +324,8 @@ class _Fit:
             error = math.sqrt(used_Q @ covariance_PP[np.ix_(is_used_P, is_used_P)] @ used_Q)
             reach = float(special.stdtrit(freedom_P[is_used_P].min(), 1 - tail)) * error
             middle = float(row_P @ theta_P) + self._level
-            intervals.append((math.exp(middle - reach), math.exp(middle + reach)))
+            low, high = _exp(np.array([middle - reach, middle + reach])).tolist()
+            intervals.append((low, high))
         return tuple(intervals)
 
     def _best(self) -> tuple[Array, float]:
@@ -535,6 +536,12 @@ class _Fit:
             (self._log_y_N - self._log_model(theta))[is_out] for theta, is_out in zip(theta_VP, is_out_VN, strict=True)
         ]
         return float(np.sqrt((np.concatenate(errors) ** 2).mean()))
+
+
+def _exp(logs: Array) -> Array:
+    """Return exponentials. Of confounded variables, any coefficient may be possible, also an infinite one."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(logs))
 
 
 def _covariance(

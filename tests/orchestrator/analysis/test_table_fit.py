@@ -67,6 +67,15 @@ def test_the_command_reads_tables(tmp_path: Path) -> None:
     assert "is not an arithmetic expression" in refused("fit", str(path), "--y", "loss", "--x", "depth,import os")
 
 
+def test_infinite_numbers_are_null_in_json(tmp_path: Path) -> None:
+    frame = table().assign(width=lambda rows: 16 * rows["depth"] * (1 + 1e-6 * rows["width"]))
+    frame.to_csv(tmp_path / "losses.csv", index=False)
+    words = ("fit", str(tmp_path / "losses.csv"), "--y", "loss", "--x", "depth,width", "--over", "seed")
+    (product, _) = json.loads(printed(*words, "--json"))["fits"]
+    assert None in [*product["coefficients"], *product["coefficient_intervals"][0]]
+    assert "depth and width are confounded" in printed(*words)
+
+
 def test_wrong_tables_are_refused() -> None:
     frame = table().assign(name="a")
     for options, message in (

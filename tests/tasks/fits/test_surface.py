@@ -192,6 +192,10 @@ def test_confounded_variables_are_named() -> None:
     wide = np.stack([x_KN[0], 16 * x_KN[0] * np.where(x_KN[1] > 40, 1.2, 1.0)])
     found = fit_surfaces(wide, y_N, ["depth", "width"], units=seed_N.tolist())
     assert found.inflation > MAX_INFLATION and found.words()[0].startswith("depth and width are confounded")
+    nearly = np.stack([x_KN[0], 16 * x_KN[0] * (1 + 1e-6 * x_KN[1])])
+    (fit,) = fit_surfaces(nearly, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["product"]).fits
+    assert fit.coefficient_intervals[0] is not None
+    assert fit.coefficient_intervals[0][1] > 1e300, "any coefficient is possible"
 
 
 def test_a_floor_that_the_data_lack_is_not_identified() -> None:
