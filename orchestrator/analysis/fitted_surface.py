@@ -69,12 +69,12 @@ def fit_surface_requests(
     requests = [request for request in requests if request.forms]
     grouped = requested_groups(results, requests, trials, task, read)
     surfaces = [_fitted(curve) for group in grouped for curve in group.curves]
-    p_values = [[] if surface.fit is None else surface.fit.p_values() for surface in surfaces]
-    return [
-        surface if surface.fit is None else replace(surface, fit=replace(surface.fit, other_p_values=tuple(others)))
-        for number, surface in enumerate(surfaces)
-        for others in [[p for other, ps in enumerate(p_values) if other != number for p in ps]]
-    ]
+    p_values = [() if surface.fit is None else tuple(surface.fit.p_values()) for surface in surfaces]
+    for number, surface in enumerate(surfaces):
+        if surface.fit is not None:
+            others = sum((*p_values[:number], *p_values[number + 1 :]), start=())
+            surfaces[number] = replace(surface, fit=replace(surface.fit, other_p_values=others))
+    return surfaces
 
 
 def _fitted(values: FittedCurve) -> FittedSurface:

@@ -12,7 +12,7 @@ import numpy as np
 from depthrate.sweeps.expression import Expression
 from depthrate.tasks.fits import FORMS, LOG_FORMS
 from depthrate.tasks.fits.points import FitError
-from depthrate.tasks.fits.surface import SurfaceFit, SurfaceFits, fit_surfaces, holm
+from depthrate.tasks.fits.surface import SurfaceFit, SurfaceFits, fit_surfaces, holm, unit_numbers
 from depthrate.tasks.parameters import nearest
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def fit_table(
             moved = [*x_KN[:k], x_KN[k] - 1, *x_KN[k + 1 :]]
             again = fit(moved, forms=[best.form], num_resamples=0).fits[0]
             shifts[name] = again.exponents[k] - best.exponents[k]
-    unit_N = np.arange(len(y_N)) if units is None else np.unique(list(map(str, units)), return_inverse=True)[1]
+    unit_N = np.arange(len(y_N)) if units is None else unit_numbers(units)
     return TableFit(y, surfaces, int((~is_used).sum()), shifts, np.array(x_KN), y_N, unit_N)
 
 

@@ -30,24 +30,18 @@ def print_surface(console: Console, found: TableFit, title: str = "") -> None:
     name = f"{found.y} ({title})" if title else found.y
     for fit in found.surfaces.fits:
         mark = "preferred" if fit in found.preferred else "" if fit.is_adequate else "inadequate"
-        floor = f"E in [{fit.floor_interval[0]:.4g}, {fit.floor_interval[1]:.4g}]" if fit.floor_interval else ""
-        constant = (
-            ""
-            if fit.form == "sum" or fit.coefficient_intervals[0] is None
-            else (f"c in [{fit.coefficient_intervals[0][0]:.4g}, {fit.coefficient_intervals[0][1]:.4g}]")
-        )
-        log_power = (
-            f"b in [{fit.log_power_interval[0]:.3g}, {fit.log_power_interval[1]:.3g}]" if fit.log_power_interval else ""
-        )
+        constant = None if fit.form == "sum" else fit.coefficient_intervals[0]
+        named = (("E", fit.floor_interval), ("c", constant), ("b", fit.log_power_interval))
+        intervals = [f"{letter} in [{ends[0]:.4g}, {ends[1]:.4g}]" for letter, ends in named if ends is not None]
         left_out = f"left out {fit.left_out:.3g}" if fit.left_out == fit.left_out else ""
-        facts = [mark, floor, constant, log_power, f"R^2 {fit.r2:.3f}", f"AICc {fit.aicc:.1f}", left_out]
+        facts = [mark, *intervals, f"R^2 {fit.r2:.3f}", f"AICc {fit.aicc:.1f}", left_out]
         console.print(f"{fit.form}: {name} = {law_text(fit)}", soft_wrap=True, markup=False, highlight=False)
         console.print(f"  {', '.join(filter(None, facts))}", markup=False, highlight=False)
     first, tests = found.surfaces.fits[0], found.rows()[0]["num_tests"]
     methods = " and ".join(dict.fromkeys(fit.method for fit in found.surfaces.fits if fit.method))
-    intervals = f"intervals by {methods}" if methods else "too few units for intervals"
+    by = f"intervals by {methods}" if methods else "too few units for intervals"
     console.print(
-        f"{first.n_points} values of {first.n_units} units, {intervals}, p-values corrected for {tests} tests (Holm)",
+        f"{first.n_points} values of {first.n_units} units, {by}, p-values corrected for {tests} tests (Holm)",
         markup=False,
         highlight=False,
     )

@@ -1752,7 +1752,7 @@ function drawSections() {                               // fits over layers and 
       h("thead", {}, h("tr", {}, header.map((name) => h("th", {}, name)))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, clean(cell, 200)))))))),
     notes.map((note) => h("p", { class: "note" }, clean(note, 1000))),
-    pictures.length > 0 && h("div", { class: "picture" }, h("img", { alt: `${clean(title, 200)}`, src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(pictures[isDarkNode(themed) ? 1 : 0])}` }))))));
+    pictures.length > 0 && h("div", { class: "picture" }, h("img", { alt: clean(title, 200), src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(pictures[isDarkNode(themed) ? 1 : 0])}` }))))));
 }
 
 function rebuild() {                                    // after new data: everything that depends on the columns and their values

@@ -1,4 +1,4 @@
-"""Render fits in several variables: one table per group, the formulas, what is undecided, and a figure."""
+"""Render fits in several variables: one table per group, the formulas, open questions, and a figure."""
 
 import re
 from collections.abc import Iterator, Sequence

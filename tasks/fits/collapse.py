@@ -111,9 +111,8 @@ def _curves(depth_N: Array, layer_N: Array, value_N: Array) -> Curves:
 
 def _best(curves: Curves) -> tuple[float, float, float]:
     """Return a, b and the quality."""
-    enough = (
-        3 * len(curves) * (len(curves) - 1) // 2
-    )  # two profiles that end at the last layer share three points or more
+    # two profiles that end at the last layer share three points or more
+    enough = 3 * len(curves) * (len(curves) - 1) // 2
     low, high = B_RANGE
     for step in B_STEPS:
         tried = [(b, *_deviations(curves, b)) for b in np.linspace(low, high, round((high - low) / step) + 1)]

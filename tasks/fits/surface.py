@@ -1,4 +1,4 @@
-"""Rates in several variables: products of powers or a sum of powers with a floor, their uncertainty, and what is undecided.
+"""Rates in several variables: products of powers or a sum of powers with a floor, their uncertainty, and open questions.
 
 - `product`: y = c prod x_k^-a_k, a plane in logarithms.
 - `sum`: y = E + sum c_k x_k^-a_k, with c_k, E >= 0.
@@ -28,6 +28,7 @@ import numpy.typing as npt
 from scipy import special
 
 from depthrate.tasks.fits import ALL_FORMS, FORMS, LOG_FORMS, MAX_VARIABLES
+from depthrate.tasks.fits.bootstrap_and_profile import COVERAGE, t_quantile, t_quantiles
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.points import FitError, as_curve, check_positive
 from depthrate.tasks.fits.power_sums import MIN_LOG_COEFFICIENT, PowerSum, best_of_starts
@@ -36,7 +37,6 @@ MIN_UNITS = 3
 """Minimum number of units for an interval."""
 MANY_UNITS = 20
 """Number of units from which intervals are percentiles of the bootstrap. Of fewer, resamples are too few and too narrow."""
-COVERAGE = 0.95
 MAX_INFLATION = 5.0
 """Variance inflation above which two variables are confounded (Belsley, Kuh and Welsch 1980; a correlation of .89)."""
 SMALLEST_EIGENVALUE = 1e-9
@@ -196,7 +196,7 @@ def fit_surfaces(
     """
     x_KN, y_N = np.asarray(x_KN, dtype=np.float64), as_curve("y", y_N)
     _check(x_KN, y_N, names, units, forms)
-    unit_N = np.arange(len(y_N)) if units is None else _numbers(units)
+    unit_N = np.arange(len(y_N)) if units is None else unit_numbers(units)
     log_x_KN, log_y_N = np.log(x_KN), np.log(y_N)
     cells = np.unique(x_KN, axis=1, return_inverse=True)[1].reshape(-1)
     fits = [
@@ -322,7 +322,7 @@ class _Fit:
                 continue
             used_Q = row_P[is_used_P]
             error = math.sqrt(used_Q @ covariance_PP[np.ix_(is_used_P, is_used_P)] @ used_Q)
-            reach = float(special.stdtrit(freedom_P[is_used_P].min(), 1 - tail)) * error
+            reach = t_quantile(freedom_P[is_used_P].min()) * error
             middle = float(row_P @ theta_P) + self._level
             low, high = _exp(np.array([middle - reach, middle + reach])).tolist()
             intervals.append((low, high))
@@ -420,7 +420,7 @@ class _Fit:
             return [(low, high) if may_vary else None for low, high, may_vary in percentiles], "bootstrap"
         if self._num_units < MIN_UNITS:
             return [None] * len(theta_P), ""
-        t_P = special.stdtrit(freedom_P, 1 - tail)
+        t_P = t_quantiles(freedom_P)
         if self._form == "sum" and self._delta is None:
             return self._profile(theta_P, objective, covariance_PP, t_P, is_free_P), "profile"
         reach_P = t_P * np.sqrt(np.diag(covariance_PP))
@@ -653,7 +653,8 @@ def _most_correlated(log_x_KN: Array) -> list[int]:
     return sorted(int(k) for k in np.unravel_index(int(np.argmax(size_KK)), size_KK.shape))
 
 
-def _numbers(units: Sequence[Hashable]) -> np.ndarray:
+def unit_numbers(units: Sequence[Hashable]) -> np.ndarray:
+    """Number units in order of first occurrence, and return each value's number."""
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
     return np.array([numbers[unit] for unit in units], dtype=np.int64)
 

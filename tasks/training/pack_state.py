@@ -448,9 +448,10 @@ class PackState(ABC):
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.plan.dtype).unsqueeze(1).to(self.device)
 
-    def expand(self, x_NI: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Expand samples shared by all trials to [T, N, ...]."""
-        return x_NI.expand(self.num_trials, *x_NI.shape), labels_N.expand(self.num_trials, *labels_N.shape)
+    def expand(self, x_NI: Tensor, labels_N: Tensor, num_trials: int | None = None) -> tuple[Tensor, Tensor]:
+        """Expand samples shared by trials to [T, N, ...]. Default: all trials."""
+        count = self.num_trials if num_trials is None else num_trials
+        return x_NI.expand(count, *x_NI.shape), labels_N.expand(count, *labels_N.shape)
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Return the next batch of every trial. A full batch is the training set itself, without a trial axis.

@@ -95,18 +95,17 @@ class FusedTrainer(PackState):
         parameters, untrained = self._state_of_trials(trials)
         leaves = leaves_of(parameters, self.network.fixed_parameters)
         directions = split_parameters(direction_TP, self.specs)
-        product_TP, size = self.decay_TP[trials] * direction_TP, self.samples_per_evaluation()
-        for x_NI, labels_N in zip(torch.split(self.x_NI, size), torch.split(self.labels_N, size), strict=True):
-            x_TBI, labels_TB = (part.expand(len(direction_TP), *part.shape) for part in (x_NI, labels_N))
+        product_TP = self.decay_TP[trials] * direction_TP
+        for x_TBI, labels_TB in self._chunks(len(direction_TP)):
             loss_T = self._losses(self.network.logits(leaves, x_TBI, untrained), labels_TB)
-            pieces = products_of(loss_T.sum() * (len(x_NI) / len(self.x_NI)), leaves, directions)
+            pieces = products_of(loss_T.sum() * (x_TBI.shape[1] / len(self.x_NI)), leaves, directions)
             product_TP += torch.cat([piece.flatten(1) for piece in pieces], dim=1)
         return product_TP
 
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _chunks(self, num_trials: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         size = self.samples_per_evaluation()
         for x_NI, labels_N in zip(torch.split(self.x_NI, size), torch.split(self.labels_N, size), strict=True):
-            yield self.expand(x_NI, labels_N)
+            yield self.expand(x_NI, labels_N, num_trials)
 
     def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         return losses(self.plan.loss, logits_TBK, labels_TB, self.plan.label_smoothing)

@@ -6,7 +6,6 @@ Shapes: K variables, N values, C cells (distinct values of the variables), U uni
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special
 
 from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.orchestrator.report.figure import (
@@ -26,7 +25,8 @@ from depthrate.orchestrator.report.figure import (
     value_axis,
 )
 from depthrate.orchestrator.report.text import minus_signs, shorten
-from depthrate.tasks.fits.surface import COVERAGE, MIN_UNITS, SurfaceFit
+from depthrate.tasks.fits.bootstrap_and_profile import t_quantile
+from depthrate.tasks.fits.surface import MIN_UNITS, SurfaceFit
 
 MAX_LEVELS = 7
 MAX_FORMS = 3
@@ -45,11 +45,12 @@ def surface_plot(found: TableFit, title: str) -> Figure | None:
     best = (found.preferred or found.surfaces.fits)[0]
     facets = [_contours(found, cells, best, names)] if len(names) == 2 else []
     facets += [_residuals(cells, fit, names, lines) for fit in found.surfaces.fits[:MAX_FORMS]]
-    for k in range(len(names)):
-        if len(names) > 1 and (along := cells.lines(k)):
-            facets.append(_local_exponents(cells, best, names, k, along))
-    notes = [f"Contours and dashed lines: {best.form}. Dots: geometric means."] if len(names) > 1 else []
-    notes += ["Exponents between neighbouring values, with 95 % bands over whole units."] if len(names) > 1 else []
+    notes = []
+    if len(names) > 1:
+        along = [(k, cells.lines(k)) for k in range(len(names))]
+        facets += [_local_exponents(cells, best, names, k, lines_of_k) for k, lines_of_k in along if lines_of_k]
+        notes.append(f"Contours and dashed lines: {best.form}. Dots: geometric means.")
+        notes.append("Exponents between neighbouring values, with 95 % bands over whole units.")
     keys = [Key(_setting(names, 0, at), colour, "dot") for (at, _), colour in zip(lines, _colours(lines), strict=True)]
     return Figure(title, facets, notes, keys if len(keys) > 1 else [], has_common_axes=False)
 
@@ -81,17 +82,20 @@ class _Cells:
         num_units = int(self._unit_N.max()) + 1
         if num_units < MIN_UNITS or num_units == len(self._unit_N):
             return means, np.full(len(means), np.nan), np.full(len(means), np.nan)
-        log_y_UC = np.full((num_units, len(line_C)), np.nan)
-        for place, cell in enumerate(line_C.tolist()):
-            is_here = self._cell_N == cell
-            log_y_UC[self._unit_N[is_here], place] = self._log_y_N[is_here]
-        slopes = -np.diff(log_y_UC, axis=1) / step
-        counts = np.isfinite(slopes).sum(0)
-        t = special.stdtrit(np.maximum(counts - 1, 1), (1 + COVERAGE) / 2)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            spread = np.sqrt(np.nanvar(slopes, axis=0) * counts / (counts - 1) / counts)
-        reach = np.where(counts >= MIN_UNITS, t * spread, np.nan)
+        reach = np.full(len(means), np.nan)
+        unit_means = [self._unit_means(cell, num_units) for cell in line_C.tolist()]
+        for place, slope_U in enumerate(-np.diff(unit_means, axis=0) / step[:, None]):
+            own_U = slope_U[np.isfinite(slope_U)]
+            if len(own_U) >= MIN_UNITS:
+                reach[place] = t_quantile(len(own_U) - 1) * own_U.std(ddof=1) / len(own_U) ** 0.5
         return means, means - reach, means + reach
+
+    def _unit_means(self, cell: int, num_units: int) -> np.ndarray:
+        """Return the mean of log y of each unit in a cell, NaN without one."""
+        is_here = self._cell_N == cell
+        counts = np.bincount(self._unit_N[is_here], minlength=num_units)
+        sums = np.bincount(self._unit_N[is_here], self._log_y_N[is_here], minlength=num_units)
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def _contours(found: TableFit, cells: _Cells, fit: SurfaceFit, names: Sequence[str]) -> Facet:

@@ -177,3 +177,24 @@ def test_contours_residuals_and_local_exponents_are_those_of_the_values() -> Non
     apart = pd.DataFrame({"x": np.arange(2.0, 30), "z": rng.uniform(1, 9, 28)}).assign(y=lambda rows: rows["x"] ** -1)
     with pytest.raises(FitError, match="no two values of x, z differ in one variable only"):
         depthrate.fit(apart, "y", ["x", "z"], forms=["product"]).plot()
+
+
+def test_bands_of_local_exponents_are_over_the_means_of_units() -> None:
+    frame = table()
+    twice = pd.concat([frame.assign(loss=frame["loss"] * factor) for factor in (1.2, 1 / 1.2)])
+    bands = [
+        [mark for facet in fit.plot().figure.facets for mark in facet.marks if isinstance(mark, Range)]
+        for fit in (
+            depthrate.fit(rows, "loss", ["depth", "width"], "seed", forms=["product"]) for rows in (frame, twice)
+        )
+    ]
+    assert bands[0]
+    for one, two in zip(*bands, strict=True):
+        assert one.low == pytest.approx(two.low) and one.high == pytest.approx(two.high)
+
+
+def test_a_unit_without_neighbours_has_no_band(recwarn: pytest.WarningsRecorder) -> None:
+    frame = table().query("not (depth == 3 and width == 16 and seed > 0)")
+    figure = depthrate.fit(frame, "loss", ["depth", "width"], "seed", forms=["product"]).plot().figure
+    band, *_ = [mark for mark in figure.facets[2].marks if isinstance(mark, Range)]
+    assert np.isnan(band.low).tolist() == [True, True, False, False] and not recwarn.list
