@@ -2,10 +2,12 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
@@ -71,9 +73,7 @@ Done = tuple[Mapping[str, Any], dict[str, Any]]
 def _group_curves(
     request: FitRequest, done: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
 ) -> list[FittedCurve]:
-    groups: dict[str, list[Done]] = {}
-    for params, row in done:
-        groups.setdefault(json.dumps([params[name] for name in request.by]), []).append((params, row))
+    groups = grouped(done, lambda trial: json.dumps([trial[0][name] for name in request.by]))
     values = {key: [group[0][0][name] for name in request.by] for key, group in groups.items()}
     ordered = sorted(groups, key=lambda key: [(str(type(value)), value) for value in values[key]])
     return [_build_curve(request, groups[key], ended, seed_names) for key in ordered]
@@ -106,9 +106,7 @@ def _build_curve(
     if request.x_min is not None and request.variables:
         left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < request.x_min]
         used = [point for point in used if point["x"] >= request.x_min]
-    excluded: dict[str, int] = {}
-    for point in left_out:
-        excluded[point["reason"]] = excluded.get(point["reason"], 0) + 1
+    excluded = dict(Counter(point["reason"] for point in left_out))
     ids = {point["trial_id"] for point in used}
     return FittedCurve(
         request.metric, request.x_text, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fit_curves import RequestedGroups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.replicates import interval_text
@@ -60,11 +61,8 @@ class LayerLaw:
 
 def decay_texts(laws: Sequence[LayerLaw]) -> list[tuple[str, str]]:
     """Return, per request and group, its name and how rho changes with the depth, where it can be fitted."""
-    groups: dict[str, list[LayerLaw]] = {}
-    for law in laws:
-        groups.setdefault(f"{law.values.asked} {law.values.by}", []).append(law)
     texts = []
-    for group in groups.values():
+    for group in grouped(laws, lambda law: f"{law.values.asked} {law.values.by}").values():
         decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
         if decay is not None:
             interval = "" if decay.ci_low is None else f" [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"

@@ -31,6 +31,7 @@ from scipy import special
 from depthrate.tasks.fits import ALL_FORMS, FORMS, LOG_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits.bootstrap_and_profile import COVERAGE, t_quantile, t_quantiles
 from depthrate.tasks.fits.least_squares import Array
+from depthrate.tasks.fits.model import exp
 from depthrate.tasks.fits.points import FitError, as_curve, check_positive
 from depthrate.tasks.fits.power_sums import MIN_LOG_COEFFICIENT, PowerSum, best_of_starts
 
@@ -275,7 +276,8 @@ class _Fit:
             names=names,
             exponents=tuple(theta_P[:k].tolist()),
             intervals=tuple(intervals[:k]),
-            coefficients=tuple(_exp(log_c_CP @ theta_P + self._level).tolist()),
+            # of confounded variables, any coefficient may be possible, also an infinite one
+            coefficients=tuple(exp(log_c_CP @ theta_P + self._level).tolist()),
             coefficient_intervals=self._coefficient_intervals(log_c_CP),
             log_power=0.0 if is_sum else float(theta_P[k]),
             log_power_interval=None if is_sum else intervals[k],
@@ -321,7 +323,7 @@ class _Fit:
     def _coefficient_intervals(self, log_c_CP: Array) -> tuple[Interval | None, ...]:
         """Return intervals of the coefficients: percentiles, or Student's t of their logarithms."""
         if self._resampled_BP is not None:
-            ends_EC = np.quantile(_exp(self._resampled_BP @ log_c_CP.T + self._level), ENDS, axis=0)
+            ends_EC = np.quantile(exp(self._resampled_BP @ log_c_CP.T + self._level), ENDS, axis=0)
             return tuple((float(low), float(high)) for low, high in ends_EC.T)
         if self._num_units < MIN_UNITS:
             return (None,) * len(log_c_CP)
@@ -335,7 +337,7 @@ class _Fit:
             error = math.sqrt(used_Q @ self._covariance_PP[np.ix_(is_used_P, is_used_P)] @ used_Q)
             reach = t_quantile(self._freedom_P[is_used_P].min()) * error
             middle = float(row_P @ self._theta_P) + self._level
-            low, high = _exp(np.array([middle - reach, middle + reach])).tolist()
+            low, high = exp(np.array([middle - reach, middle + reach])).tolist()
             intervals.append((low, high))
         return tuple(intervals)
 
@@ -529,12 +531,6 @@ def _where(is_known_P: np.ndarray, low_P: Array, high_P: Array) -> list[Interval
     """Return the intervals that are known."""
     ends = zip(low_P.tolist(), high_P.tolist(), is_known_P.tolist(), strict=True)
     return [(low, high) if is_known else None for low, high, is_known in ends]
-
-
-def _exp(logs: Array) -> Array:
-    """Return exponentials. Of confounded variables, any coefficient may be possible, also an infinite one."""
-    with np.errstate(over="ignore"):
-        return np.asarray(np.exp(logs))
 
 
 def _covariance(
