@@ -8,6 +8,7 @@
 #ifdef __CUDACC__
 typedef long long int64_t;
 typedef unsigned char uint8_t;
+typedef unsigned long long uintptr_t;
 #else
 #include <cmath>
 #include <cstdint>
@@ -17,6 +18,15 @@ typedef unsigned char uint8_t;
 using Number = NUMBER;
 #include "call.h"
 
+#ifndef TILES_IN_ROWS  // 1: a product's tiles in the order of its rows, to compare
+#define TILES_IN_ROWS 0
+#endif
+#ifndef UNROLLED_STEPS
+#define UNROLLED_STEPS 4
+#endif
+#ifndef UPDATED_AT_ONCE
+#define UPDATED_AT_ONCE 16
+#endif
 constexpr int NUM_WARPS = THREADS / 32;
 constexpr int up(int n, int step) { return (n + step - 1) / step * step; }
 constexpr int parts(int n, int size) { return (n + size - 1) / size; }
@@ -254,7 +264,8 @@ template <class M, int COUNT, int SIZE> struct Rows {
 // sum[i][j] += the product of row i of the left and row j of the right matrix, over k numbers in order.
 template <int TM, int TN, class A, class B> MEMBER void multiply(Number (&sum)[TM][TN], const A& a, int a_column, const B& b, int b_column, int depth) {
   int k = 0;
-  for (; k + 4 <= depth; k += 4) {
+  // Several steps at a time, so that the numbers of the next one are loaded while this one is computed.
+  _Pragma("unroll UNROLLED_STEPS") for (; k + 4 <= depth; k += 4) {
     Number left[TM][4], right[TN][4];
     a.load(left, k), b.load(right, k);
     UNROLL for (int s = 0; s < 4; s++) UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) sum[i][j] += left[i][s] * right[j][s];
@@ -311,16 +322,30 @@ MEMBER void put(const T& target, Number (&sum)[TM][TN], int tile_m, int tile_n, 
     }
   }
 }
+// The tiles of 32 threads beside each other are 4 x 8 where they can be, of which lanes beside each other share a column: an
+// instruction then reads the fewest banks of shared memory.
+struct Place {
+  int m, n;
+};
+template <int TILES_M, int TILES_N> MEMBER Place tile_place(int tile) {
+  if constexpr (TILES_M % 4 == 0 && TILES_N % 8 == 0 && !TILES_IN_ROWS) {
+    const int warp = tile / 32, lane = tile % 32;
+    return {warp / (TILES_N / 8) * 4 + lane / 16 * 2 + lane % 2, warp % (TILES_N / 8) * 8 + lane % 16 / 2};
+  } else {
+    return {tile / TILES_N, tile % TILES_N};
+  }
+}
 // Z products [M, K] [K, N] of matrices Z_A, Z_B and M rows of the target apart, read where they are. B is given with N as rows.
 template <int Z, int M, int N, int K, int TM, int TN, int Z_A, int Z_B, class A, class B, class T> MEMBER void products(A a, B b, T target) {
   using Left = Rows<A, TM, M>;
   using Right = Rows<B, TN, N>;
   PHASE
     for (int tile = tid; tile < Z * Left::TILES * Right::TILES; tile += THREADS) {
-      const int tile_n = tile % Right::TILES, tile_m = tile / Right::TILES % Left::TILES, z = tile / (Left::TILES * Right::TILES);
+      const int z = tile / (Left::TILES * Right::TILES);
+      const Place own = tile_place<Left::TILES, Right::TILES>(tile % (Left::TILES * Right::TILES));
       Number sum[TM][TN] = {};
-      multiply(sum, Left({a.p + z * Z_A}, tile_m, M), A::COLUMN, Right({b.p + z * Z_B}, tile_n, N), B::COLUMN, K);
-      put<Left, Right, N>(target, sum, tile_m, tile_n, z * M, 0, (z + 1) * M, N);
+      multiply(sum, Left({a.p + z * Z_A}, own.m, M), A::COLUMN, Right({b.p + z * Z_B}, own.n, N), B::COLUMN, K);
+      put<Left, Right, N>(target, sum, own.m, own.n, z * M, 0, (z + 1) * M, N);
     }
   END
 }
@@ -372,14 +397,16 @@ MEMBER void product(A a, B b, T target, Number* scratch) {
           copied();
         END
         PHASE
+          const Place own = tile_place<Left::TILES, Right::TILES>(tid);
           if (tid < Left::TILES * Right::TILES)
-            multiply(OWN(sum).of, Left(PartA::as_matrix(scratch, a, m, k), tid / Right::TILES, rows), PartA::As::COLUMN,
-                     Right(PartB::as_matrix(scratch + PartA::NUMBERS, b, n, k), tid % Right::TILES, columns), PartB::As::COLUMN, depth);
+            multiply(OWN(sum).of, Left(PartA::as_matrix(scratch, a, m, k), own.m, rows), PartA::As::COLUMN,
+                     Right(PartB::as_matrix(scratch + PartA::NUMBERS, b, n, k), own.n, columns), PartB::As::COLUMN, depth);
         PHASE_END
         if (K > DEPTH && k + DEPTH < K) BARRIER
       }
       PHASE
-        if (tid < Left::TILES * Right::TILES) put<Left, Right, N>(target, OWN(sum).of, tid / Right::TILES, tid % Right::TILES, m, n, m + rows, n + columns);
+        const Place own = tile_place<Left::TILES, Right::TILES>(tid);
+        if (tid < Left::TILES * Right::TILES) put<Left, Right, N>(target, OWN(sum).of, own.m, own.n, m, n, m + rows, n + columns);
       END
     }
 }
@@ -444,6 +471,29 @@ struct Batch {
   }
 };
 template <int SAMPLES, int INPUTS, int ROW, class Item> MEMBER void gather_samples(const Item* x, Batch batch, Item* to, Item* second) {
+  struct alignas(16) Group {
+    Item v[16 / sizeof(Item)];
+  };
+  constexpr int COUNT = 16 / sizeof(Item);
+  if (INPUTS % COUNT == 0 && ROW % COUNT == 0 && (uintptr_t)x % 16 == 0) {
+    constexpr int GROUPS = INPUTS / COUNT, TOTAL = SAMPLES * GROUPS, AT_ONCE = smaller(8, parts(TOTAL, THREADS));
+    PHASE
+      for (int at0 = tid; at0 < TOTAL; at0 += AT_ONCE * THREADS) {
+        Group group[AT_ONCE];  // all are read before the first is written
+        UNROLL for (int e = 0; e < AT_ONCE; e++) {
+          const int at = smaller(at0 + e * THREADS, TOTAL - 1);
+          group[e] = *(const Group*)(x + batch.sample(at / GROUPS) * INPUTS + at % GROUPS * COUNT);
+        }
+        UNROLL for (int e = 0; e < AT_ONCE; e++) {
+          const int at = at0 + e * THREADS, place = at / GROUPS * ROW + at % GROUPS * COUNT;
+          if (at >= TOTAL) continue;
+          *(Group*)(to + place) = group[e];
+          if (second) *(Group*)(second + place) = group[e];
+        }
+      }
+    END
+    return;
+  }
   PHASE
     _Pragma("unroll 8") for (int at = tid; at < SAMPLES * INPUTS; at += THREADS) {
       const Item item = x[batch.sample(at / INPUTS) * INPUTS + at % INPUTS];
@@ -523,7 +573,7 @@ struct Rule {  // of `update`, as in tiles.h
 // One step of n parameters p with gradient g + decay p, in single operations. `second`: of Adam, else null.
 // `at`: number of the first one: pieces begin with different threads, so that many small ones are shared.
 FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict first, Number* __restrict second, const Number* __restrict g, Number decay, Rule rule) {
-  constexpr int AT_ONCE = 8;
+  constexpr int AT_ONCE = UPDATED_AT_ONCE;
   PHASE
     for (int i0 = (tid + THREADS - at % THREADS) % THREADS; i0 < n; i0 += AT_ONCE * THREADS) {
       Number a[AT_ONCE], w[AT_ONCE], m[AT_ONCE], v[AT_ONCE];
