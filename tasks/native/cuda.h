@@ -373,7 +373,8 @@ template <class M, int SIZE, int DEPTH, bool IS_COPIED> struct Part {
   }
 };
 // A product [M, K] [K, N] in blocks [BM, BN], of which DEPTH numbers are summed at a time. What is not in shared memory is copied.
-template <int M, int N, int K, int TM, int TN, int BM, int BN, int DEPTH, bool COPIES_A, bool COPIES_B, class A, class B, class T>
+// IS_AHEAD: `copy_ahead` has begun to copy, before the step in front of this one.
+template <int M, int N, int K, int TM, int TN, int BM, int BN, int DEPTH, bool COPIES_A, bool COPIES_B, bool IS_AHEAD, class A, class B, class T>
 MEMBER void product(A a, B b, T target, Number* scratch) {
   using PartA = Part<A, BM, DEPTH, COPIES_A>;
   using PartB = Part<B, BN, DEPTH, COPIES_B>;
@@ -393,7 +394,7 @@ MEMBER void product(A a, B b, T target, Number* scratch) {
       for (int k = 0; k < K; k += DEPTH) {
         const int depth = K % DEPTH == 0 ? DEPTH : smaller(DEPTH, K - k);
         PHASE
-          PartA::fill(scratch, a, m, rows, k, depth, tid), PartB::fill(scratch + PartA::NUMBERS, b, n, columns, k, depth, tid);
+          if (!IS_AHEAD) PartA::fill(scratch, a, m, rows, k, depth, tid), PartB::fill(scratch + PartA::NUMBERS, b, n, columns, k, depth, tid);
           copied();
         END
         PHASE
@@ -409,6 +410,13 @@ MEMBER void product(A a, B b, T target, Number* scratch) {
         if (tid < Left::TILES * Right::TILES) put<Left, Right, N>(target, OWN(sum).of, own.m, own.n, m, n, m + rows, n + columns);
       END
     }
+}
+
+template <int M, int N, int K, int BM, int BN, bool COPIES_A, bool COPIES_B, class A, class B> MEMBER void copy_ahead(A a, B b, Number* scratch) {
+  PHASE
+    Part<A, BM, K, COPIES_A>::fill(scratch, a, 0, M, 0, K, tid);
+    Part<B, BN, K, COPIES_B>::fill(scratch + Part<A, BM, K, COPIES_A>::NUMBERS, b, 0, N, 0, K, tid);
+  PHASE_END
 }
 
 // ---- Sums over rows ----

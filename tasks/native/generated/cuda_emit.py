@@ -91,12 +91,17 @@ class _Emitter:
         self.written: set[Value] = set()
         """Parameters to whose gradients an earlier step has added."""
         self.time = 0
+        self.ahead = ""
+        """Call that copies the operands of the step that is being written, before the step in front of it."""
 
     def source(self) -> CudaSource:
         body, labels = [], []
         for time, step in enumerate(self.plan.steps):
             self.time = time
+            self.ahead = ""
             statements = self._step(step)
+            if self.ahead:
+                body[-1] = f"{self.ahead} {body[-1]}"
             body += statements
             labels += [_label(step)] * len(statements)
         self.time = len(self.plan.steps)
@@ -287,12 +292,32 @@ class _Emitter:
             tm, tn = self._tile(count, m, n, self.tuning.threads)
             body = f"{note}  products<{count}, {m}, {n}, {k}, {tm}, {tn}, {a_step}, {b_step}>({operands});"
             return self.call(body, addresses, flags)
-        tm, tn, bm, bn, depth = self._blocks(m, n, k, copies, (_is_along_rows(a), _is_along_rows(b.t())))
+        along_rows = _is_along_rows(a), _is_along_rows(b.t())
+        place, room = self.plan.scratch[self.time]
+        tm, tn, bm, bn, depth = self._blocks(m, n, k, copies, along_rows, room)
+        is_ahead = self._copies_ahead([operand for operand, is_copied in zip((left, right), copies, strict=True) if is_copied])
+        if is_ahead:
+            ahead = self._blocks(m, n, k, copies, along_rows, self.plan.ahead[self.time][1])
+            is_ahead = ahead[2] >= m and ahead[3] >= n and ahead[4] == k
+            if is_ahead:
+                (tm, tn, bm, bn, depth), place = ahead, self.plan.ahead[self.time][0]
         flags_text = ", ".join(str(flag).lower() for flag in copies)
         scratch = f"p{len(addresses)}"
-        addresses.append(Address(str(self.plan.scratch[self.time][0]), True, True))
-        body = f"{note}  product<{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}>({operands}, {scratch});"
+        addresses.append(Address(str(place), True, True))
+        sizes = f"{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}"
+        body = f"{note}  product<{sizes}, {str(is_ahead).lower()}>({operands}, {scratch});"
+        if is_ahead:
+            text = f"  copy_ahead<{m}, {n}, {k}, {bm}, {bn}, {flags_text}>({matrices[0]}{{p0}}, {matrices[1]}{{p1}}, p2);"
+            self.ahead = self.call(text, [*places, addresses[-1]])
         return self.call(body, addresses, flags)
+
+    def _copies_ahead(self, operands: Sequence[View]) -> bool:
+        """Return whether a product's operands in global memory can be copied before the step in front of it."""
+        if self.time not in self.plan.ahead or not self.tuning.copies_ahead:
+            return False
+        before = self.plan.steps[self.time - 1]
+        written = [*before.stored] if isinstance(before, Loop) else [before]
+        return all(operand.value not in written for operand in operands)
 
     def _tile(self, count: int, m: int, n: int, threads: int) -> tuple[int, int]:
         """Choose the results of a thread: many, because each number that it reads takes part in several, but enough threads.
@@ -310,11 +335,10 @@ class _Emitter:
         return min((tile for tile in TILES if tile[0] * tile[1] <= self.tuning.largest_tile), key=cost)
 
     def _blocks(
-        self, m: int, n: int, k: int, copies: Sequence[bool], along_rows: Sequence[bool]
+        self, m: int, n: int, k: int, copies: Sequence[bool], along_rows: Sequence[bool], room: int
     ) -> tuple[int, int, int, int, int]:
         """Choose a thread's results, a block's rows and columns, and how many numbers are summed at a time."""
         threads, stride = self.tuning.threads, self.layout.row_stride
-        room = self.plan.scratch[self.time][1]
 
         def numbers(bm: int, bn: int, depth: int) -> int:
             sizes = [

@@ -6,6 +6,7 @@ global memory if it is used later, or if there is none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from depthrate.tasks.native.generated.lower import Program
@@ -37,6 +38,8 @@ class Tuning:
     """Maximum number of a product's results that a thread computes at a time."""
     unrolled: int = 8
     """Maximum number of a lane's numbers that a loop computes at a time, in one or several rows."""
+    copies_ahead: bool = True
+    """Whether a product's operands are copied to shared memory during the step in front of it."""
 
 
 @dataclass
@@ -54,6 +57,8 @@ class CudaPlan:
     arena_bytes: int
     scratch: list[tuple[int, int]]
     """Place and bytes of each step's scratch memory in shared memory."""
+    ahead: dict[int, tuple[int, int]]
+    """Product after a loop or sum -> place and bytes of memory that is free during both."""
     shared_bytes: int
 
 
@@ -77,21 +82,37 @@ def plan_cuda(program: Program, tuning: Tuning) -> CudaPlan:
     }
     arena, arena_bytes = _first_fit(spans, {value: _size(program, value) for value in spans}, base, None)
     end = tuning.shared_bytes - SLACK_BYTES
-    scratch = [_largest_gap(program, shared, times, time, end) for time in range(len(steps))]
-    return CudaPlan(
-        program, steps, in_place, shared, arena, up(arena_bytes + SLACK_BYTES, 256), scratch, tuning.shared_bytes
-    )
+    scratch = [_largest_gap(program, shared, times, (time,), end) for time in range(len(steps))]
+    ahead = {}
+    for time, step in enumerate(steps[1:], 1):
+        before = steps[time - 1]
+        if isinstance(step, Loop) or step.kind is not Kind.PRODUCT:
+            continue
+        if isinstance(before, Loop):
+            ahead[time] = _largest_gap(program, shared, times, (time - 1, time), end)
+        elif before.kind is Kind.ROW_SUM:
+            place = scratch[time - 1][0]
+            used = place, up(place + tuning.threads * number, _PLACED_BYTES)
+            ahead[time] = _largest_gap(program, shared, times, (time - 1, time), end, [used])
+    arena_bytes = up(arena_bytes + SLACK_BYTES, 256)
+    return CudaPlan(program, steps, in_place, shared, arena, arena_bytes, scratch, ahead, tuning.shared_bytes)
 
 
 def _largest_gap(
-    program: Program, shared: dict[Value, tuple[int, int]], times: dict[Value, list[int]], time: int, end: int
+    program: Program,
+    shared: dict[Value, tuple[int, int]],
+    times: dict[Value, list[int]],
+    during: Sequence[int],
+    end: int,
+    used: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, int]:
-    """Return place and bytes of the largest part of shared memory that no value needs at a step."""
+    """Return place and bytes of the largest part of shared memory that no value needs at these steps, and that is not used."""
     present = sorted(
         (place, place + _size(program, value))
         for value, (place, last) in shared.items()
-        if times[value][0] <= time <= last
+        if any(times[value][0] <= time <= last for time in during)
     )
+    present = sorted([*present, *used])
     gaps, at = [], up(BLOCK_BYTES, _PLACED_BYTES)
     for begin, stop in [*present, (end, end)]:
         gaps.append((begin - at, at))
