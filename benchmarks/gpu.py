@@ -53,12 +53,10 @@ CLASSES, INPUTS, WIDTH = 10, 64, 64
 TUNINGS = {
     "256x2": Tuning(),
     "256x1": Tuning(256, 1, 128, 227 << 10, 9 << 10, 32),
-    "512x1": Tuning(512, 1, 128, 227 << 10, 9 << 10, 32),
+    "256x2 16": Tuning(unrolled=16),
+    "256x1 16": Tuning(256, 1, 128, 227 << 10, 9 << 10, 32, 16),
+    "256x1 16 not ahead": Tuning(256, 1, 128, 227 << 10, 9 << 10, 32, 16, False),
     "512x1 4x4": Tuning(512, 1, 128, 227 << 10, 9 << 10, 16),
-    "512x1 16 in loops": Tuning(512, 1, 128, 227 << 10, 9 << 10, 32, 16),
-    "256x2 64 rows": Tuning(256, 2, 64, 113 << 10, 9 << 10, 32),
-    "128x4 64 rows": Tuning(128, 4, 64, 56 << 10, 9 << 10, 32),
-    "128x2 8x8": Tuning(128, 2, 128, 113 << 10, 9 << 10, 64),
 }
 """Threads x blocks on a multiprocessor, and what else differs."""
 OUT = Path(os.environ.get("OUT", "."))

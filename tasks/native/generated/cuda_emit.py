@@ -439,6 +439,8 @@ class _CudaLoop(_LoopText):
         self.cuda = emitter
         self.places: list[Address] = []
         self._indices: dict[tuple[str, bool], int] = {}
+        self._first: dict[tuple[str, str, str], str] = {}
+        """Pointer, position and columns of a number of each lane that is read before all phases -> its name."""
         widths = [self._width(value) for value in loop.computed]
         widest = max(widths, default=1)
         self.lanes = 1
@@ -477,7 +479,12 @@ class _CudaLoop(_LoopText):
             f"q[r] = {f'least(row, {self.loop.rows - 1})' if self.rest else 'row'}; "
             f"there[r] = {f'row < {self.loop.rows}' if self.rest else 'true'}; }}",
         ]
-        inner = "\n      ".join([*head, *lines])
+        first = [
+            f"Lanes {name}[{self.rows}]; UNROLL for (int r = 0; r < {self.rows}; r++) "
+            f"{{ {columns} {name}[r] = one({pointer}, Ints({position})); }}"
+            for (pointer, position, columns), name in self._first.items()
+        ]
+        inner = "\n      ".join([*head, *first, *lines])
         body = (
             f"  WARPS_PHASE\n    for (int i = warp * {per_warp}; i < {self.loop.rows}; i += NUM_WARPS * {per_warp}) {{\n"
             f"      {inner}\n    }}\n  END"
@@ -493,22 +500,30 @@ class _CudaLoop(_LoopText):
         seen: dict[Any, str] = {}
         is_masked = width % (group * self.lanes) != 0
         there = "there[r] & inside" if is_masked else "there[r]"
+        step = group * self.lanes
+        column = f"const Ints c = b * {step} + l * {group};"
+        if is_masked:
+            column = (
+                f"const Ints wished = b * {step} + l * {group}; const Flags inside = wished < {width}; "
+                f"const Ints c = least(wished, {width - group});"
+            )
 
         def loaded(view: View) -> str:
             key = (view.value, view.seen.storage_offset(), view.shape, view.seen.stride())
             is_one = view.seen.shape[-1] == 1 or view.seen.stride(-1) == 0
+            if is_one or self._numbers(width) == 1:
+                pointer, position = self._named_place(self.cuda.at(view)), _position(merged_rows(view.seen), "q[r]")
+                return self._read_first(pointer, position if is_one else f"{position} + c", "" if is_one else column)
             if key not in seen:
                 name = seen[key] = f"l{len(seen)}"
                 place = self.cuda.at(view)
                 axes = merged_rows(view.seen)
                 is_aligned = place.is_aligned and group == 4 and all(stride % 4 == 0 for _, stride in axes)
                 pointer, position = self._named_place(place), _position(axes, "q[r]")
-                count = 1 if is_one else group
-                index = f"Ints({position})" if is_one else f"{position} + c"
                 loads.append(
-                    f"Lanes {name}[{count}]; load<{count}, {str(is_aligned).lower()}, 1>({name}, {pointer}, {index});"
+                    f"Lanes {name}[{group}]; load<{group}, {str(is_aligned).lower()}, 1>({name}, {pointer}, {position} + c);"
                 )
-            return f"{seen[key]}[{'0' if is_one else 'e'}]"
+            return f"{seen[key]}[e]"
 
         def operand(item: View | float, masks: bool) -> str:
             if not isinstance(item, View):
@@ -556,13 +571,6 @@ class _CudaLoop(_LoopText):
         if not body:
             return before
         parts = self._numbers(width) // group
-        step = group * self.lanes
-        column = f"const Ints c = b * {step} + l * {group};"
-        if is_masked:
-            column = (
-                f"const Ints wished = b * {step} + l * {group}; const Flags inside = wished < {width}; "
-                f"const Ints c = least(wished, {width - group});"
-            )
         unused = "(void)inside; " if is_masked else ""
         inner = "\n        ".join(
             [
@@ -608,9 +616,14 @@ class _CudaLoop(_LoopText):
         if self._own(item):
             text = f"s{self.names[value]}[r]"
             return text if masks or not value.is_boolean else f"to_number({text})"
-        pointer = self._named_place(self.cuda.at(item))
-        text = f"one({pointer}, Ints({_position(merged_rows(item.seen), 'q[r]')}))"
+        text = self._read_first(self._named_place(self.cuda.at(item)), _position(merged_rows(item.seen), "q[r]"), "")
         return f"({text} != 0)" if value.is_boolean and masks else text
+
+    def _read_first(self, pointer: str, position: str, columns: str) -> str:
+        """Return the name of a number of each lane, which is read before sums over a row are waited for."""
+        columns = columns.replace("b * ", "0 * ")
+        name = self._first.setdefault((pointer, position, columns), f"h{len(self._first)}")
+        return f"{name}[r]"
 
     def _named_place(self, place: Address) -> str:
         key = place.text, place.is_shared
