@@ -148,9 +148,13 @@ DEVICE void copied() {}
 #endif
 #if defined(TIMED_STEPS) && defined(__CUDACC__)  // the cycles of the first block in each statement
 __device__ long long statement_cycles[NUM_TIMED];
-#define TIMED(number, ...) { const long long began = clock64(); __VA_ARGS__ if (threadIdx.x + blockIdx.x == 0) statement_cycles[number] += clock64() - began; }
+#define TIMED(number, ...) { TIMED_FROM(began) __VA_ARGS__ TIMED_TO(number, began) }
+#define TIMED_FROM(began) const long long began = clock64();
+#define TIMED_TO(number, began) if (threadIdx.x + blockIdx.x == 0) statement_cycles[number] += clock64() - began;
 #else
 #define TIMED(number, ...) __VA_ARGS__
+#define TIMED_FROM(began)
+#define TIMED_TO(number, began)
 #endif
 using Lanes = Each<Number>;
 using Ints = Each<int>;
@@ -514,13 +518,22 @@ template <int SAMPLES, int INPUTS, int ROW, class Item> MEMBER void gather_sampl
 template <int SAMPLES, int OUTPUTS, int CLASSES, int ROW, bool ARE_NUMBERS>
 MEMBER void gather_targets(const int64_t* labels, Batch batch, int64_t batch_size, Number smoothing, Number* to, Number* weight) {
   const Number low = smoothing / CLASSES, high = low + (1 - smoothing), one = Number(1) / Number(batch_size * OUTPUTS);
+  constexpr int TOTAL = SAMPLES * OUTPUTS * CLASSES, AT_ONCE = smaller(8, parts(TOTAL, THREADS));
   PHASE
-    _Pragma("unroll 8") for (int at = tid; at < SAMPLES * OUTPUTS * CLASSES; at += THREADS) {
-      const int row = at / CLASSES, k = at % CLASSES;
-      const int64_t output = batch.sample(row / OUTPUTS) * OUTPUTS + row % OUTPUTS;
-      if constexpr (ARE_NUMBERS) to[row * ROW + k] = ((const Number*)labels)[output * CLASSES + k];
-      else to[row * ROW + k] = labels[output] == k ? high : low;
-      if (k == 0) weight[row] = row < batch.count * OUTPUTS ? one : Number(0);
+    for (int at0 = tid; at0 < TOTAL; at0 += AT_ONCE * THREADS) {
+      Number target[AT_ONCE];  // all are read before the first is written
+      UNROLL for (int e = 0; e < AT_ONCE; e++) {
+        const int at = smaller(at0 + e * THREADS, TOTAL - 1), row = at / CLASSES, k = at % CLASSES;
+        const int64_t output = batch.sample(row / OUTPUTS) * OUTPUTS + row % OUTPUTS;
+        if constexpr (ARE_NUMBERS) target[e] = ((const Number*)labels)[output * CLASSES + k];
+        else target[e] = labels[output] == k ? high : low;
+      }
+      UNROLL for (int e = 0; e < AT_ONCE; e++) {
+        const int at = at0 + e * THREADS, row = at / CLASSES, k = at % CLASSES;
+        if (at >= TOTAL) continue;
+        to[row * ROW + k] = target[e];
+        if (k == 0) weight[row] = row < batch.count * OUTPUTS ? one : Number(0);
+      }
     }
   END
 }
@@ -659,6 +672,7 @@ template <class Step> DEVICE void run_block(const Call& c, int number, int block
     const int64_t row = t * c.num_parameters;
     const Trial trial = {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], nullptr, c.state + t * c.num_state};
     for (int64_t s = 0; s < c.num_steps; s++) {
+      TIMED_FROM(began)
       const Number loss = Number(take<Step>(c, trial, arena, c.order ? c.order + t * c.order_row + s * c.batch : nullptr));
       TIMED(3, const Rule rule = {trial.momentum, c.rate[s * c.num_trials + t], c.correction[s], Number(c.beta1), Number(c.beta2),
                                   Number(1 - c.beta1), Number(1 - c.beta2), Number(c.adam_eps), clip_factor<Step>(c, trial, gradient)};
@@ -670,6 +684,7 @@ template <class Step> DEVICE void run_block(const Call& c, int number, int block
         if (tid == 0 && (diverged || s + 1 == c.num_steps)) c.loss[t] = loss;
         if (tid == 0 && diverged) c.diverged_at[t] = c.first_step + s;
       END
+      TIMED_TO(4, began)
       if (diverged) break;
     }
   }

@@ -32,8 +32,8 @@ from depthrate.tasks.native.generated.plan import Loop
 from depthrate.tasks.native.generated.values import EXTERNAL_KINDS, Kind, Value, View, merged_rows, up
 
 MAX_ROWS = 4
-TIMED_STATEMENTS = 4
-"""Statements with numbers of their own when a step is timed: samples, targets, loss, update."""
+TIMED_STATEMENTS = 5
+"""Statements with numbers of their own when a step is timed: samples, targets, loss, update, and a whole step."""
 TILES = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 2), (1, 1))
 """Rows and columns of a product that a thread computes."""
 
@@ -295,7 +295,9 @@ class _Emitter:
         along_rows = _is_along_rows(a), _is_along_rows(b.t())
         place, room = self.plan.scratch[self.time]
         tm, tn, bm, bn, depth = self._blocks(m, n, k, copies, along_rows, room)
-        is_ahead = self._copies_ahead([operand for operand, is_copied in zip((left, right), copies, strict=True) if is_copied])
+        is_ahead = self._copies_ahead(
+            [operand for operand, is_copied in zip((left, right), copies, strict=True) if is_copied]
+        )
         if is_ahead:
             ahead = self._blocks(m, n, k, copies, along_rows, self.plan.ahead[self.time][1])
             is_ahead = ahead[2] >= m and ahead[3] >= n and ahead[4] == k
@@ -307,7 +309,9 @@ class _Emitter:
         sizes = f"{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}"
         body = f"{note}  product<{sizes}, {str(is_ahead).lower()}>({operands}, {scratch});"
         if is_ahead:
-            text = f"  copy_ahead<{m}, {n}, {k}, {bm}, {bn}, {flags_text}>({matrices[0]}{{p0}}, {matrices[1]}{{p1}}, p2);"
+            text = (
+                f"  copy_ahead<{m}, {n}, {k}, {bm}, {bn}, {flags_text}>({matrices[0]}{{p0}}, {matrices[1]}{{p1}}, p2);"
+            )
             self.ahead = self.call(text, [*places, addresses[-1]])
         return self.call(body, addresses, flags)
 
