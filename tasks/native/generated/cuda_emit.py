@@ -95,7 +95,8 @@ class _Emitter:
         """Call that copies the operands of the step that is being written, before the step in front of it."""
 
     def source(self) -> CudaSource:
-        body, labels = [], []
+        body: list[str] = []
+        labels: list[str] = []
         for time, step in enumerate(self.plan.steps):
             self.time = time
             self.ahead = ""
