@@ -1,4 +1,4 @@
-"""The whole command beside a script of one's own: a sweep through `depthrate run`, start-up and all.
+"""The whole command compared with a user's script: a sweep through `depthrate run`, including start-up.
 
     python benchmarks/command.py                           # L-RN1: 3,000 steps of batch 128, and full batches of 1,430 rows
     python benchmarks/command.py --only "batch 128" --rounds 5 --engine native --warm
@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--warm", action="store_true")
-    parser.add_argument("--steps", type=int, help="in place of those of the part")
+    parser.add_argument("--steps", type=int, help="steps per trial, instead of the part's")
     parser.add_argument("--plain-steps", type=int, help="steps that the script takes of each trial. Default: all")
     parser.add_argument("--parts", action="store_true")
     given = parser.parse_args()

@@ -174,25 +174,41 @@ class Convolutional(nn.Module):
         return torch.as_tensor(self.head(self.blocks(x).flatten(1)))
 
 
-def compare_modules(rounds: int) -> None:
-    """Print the rates of generated kernels of modules and of a plain loop."""
+Case = tuple[Callable[..., nn.Module], int, int, int | None]
+"""Module, depth, width and batch size."""
+LOOPED: tuple[Case, ...] = (
+    (Residual, 8, 64, 128),
+    (Residual, 3, 64, 32),
+    (Residual, 8, 64, None),
+    (Encoder, 2, 32, 32),
+    (Convolutional, 2, 16, 128),
+)
+IN_JAX: tuple[Case, ...] = (
+    (Net, 3, 64, 32),
+    (Net, 8, 64, 128),
+    (Net, 8, 64, None),
+    (Transformer, 1, 32, 32),
+    (Transformer, 2, 32, 32),
+)
+
+
+def compare_modules(rounds: int, python: str | None = None) -> None:
+    """Print the rates of generated kernels of modules, and of a plain loop or, with a Python that has it, of JAX."""
     x_NI, labels_N = torch.randn(SAMPLES, 64), torch.randint(CLASSES, (SAMPLES,))
-    for make, depth, width, batch in (
-        (Residual, 8, 64, 128),
-        (Residual, 3, 64, 32),
-        (Residual, 8, 64, None),
-        (Encoder, 2, 32, 32),
-        (Convolutional, 2, 16, 128),
-    ):
+    for make, depth, width, batch in LOOPED if python is None else IN_JAX:
         data = DataShape(num_samples=SAMPLES, sample_shape=(64,), num_classes=CLASSES)
         arguments = {"depth": depth, "width": width}
         network = ModuleNetwork(make=make, name=make.__name__, arguments=arguments, data=data)
         library, _ = generated_of(network, batch, x_NI, (64,))
+        if python is None:
+            rival, side = "plain", partial(loop_rate, make(depth, width), batch, x_NI, labels_N)
+        else:
+            rival, side = "jax", partial(jax_rate, python, make.__name__, depth, width, batch)
         report(
             f"{make.__name__} {depth} x {width}, batch {batch or 'full'}",
-            ("generated", "plain"),
+            ("generated", rival),
             partial(kernels_rate, network, library, batch, x_NI, labels_N),
-            partial(loop_rate, make(depth, width), batch, x_NI, labels_N),
+            side,
             rounds,
         )
 
@@ -204,29 +220,6 @@ def jax_rate(python: str, module: str, depth: int, width: int, batch: int | None
     return float(done.stdout)
 
 
-def compare_jax(python: str, rounds: int) -> None:
-    """Print the rates of generated kernels of modules and of JAX."""
-    x_NI, labels_N = torch.randn(SAMPLES, 64), torch.randint(CLASSES, (SAMPLES,))
-    for make, depth, width, batch in (
-        (Net, 3, 64, 32),
-        (Net, 8, 64, 128),
-        (Net, 8, 64, None),
-        (Transformer, 1, 32, 32),
-        (Transformer, 2, 32, 32),
-    ):
-        data = DataShape(num_samples=SAMPLES, sample_shape=(64,), num_classes=CLASSES)
-        arguments = {"depth": depth, "width": width}
-        network = ModuleNetwork(make=make, name=make.__name__, arguments=arguments, data=data)
-        library, _ = generated_of(network, batch, x_NI, (64,))
-        report(
-            f"{make.__name__} {depth} x {width}, batch {batch or 'full'}",
-            ("generated", "jax"),
-            partial(kernels_rate, network, library, batch, x_NI, labels_N),
-            partial(jax_rate, python, make.__name__, depth, width, batch),
-            rounds,
-        )
-
-
 def main() -> None:
     """Print a row per network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -235,10 +228,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    if given.jax:
-        compare_jax(given.jax, given.rounds)
-        return
-    (compare_modules if given.modules else compare_builtin)(given.rounds)
+    if given.modules or given.jax:
+        compare_modules(given.rounds, given.jax)
+    else:
+        compare_builtin(given.rounds)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""Steps on a GPU: correctness, speed beside other ways, and where the time goes. One run takes at most four minutes.
+"""Steps on a GPU: correctness, speed compared with other implementations, time per statement. A run takes at most 4 minutes.
 
-    python -m benchmarks.gpu                  # on the GPU; results as they come in $OUT/gpu.jsonl, a table at the end
-    python -m benchmarks.gpu --quick          # on a CPU: the same sources by g++, in tiny sizes, without rivals
-    python -m benchmarks.gpu --parts steps    # one part; finished parts are not repeated otherwise
+    python -m benchmarks.gpu                      # on the GPU, all parts
+    python -m benchmarks.gpu --parts check,steps  # some parts
+    python -m benchmarks.gpu --quick              # on a CPU: the same sources by g++ in tiny sizes; rates say nothing
 
-Every part runs in a process of its own with a time limit and writes each result when it has it, so a fault costs one part.
-Networks of the table: L-RN1 of width 64 with 64 inputs and 10 classes, cross-entropy, SGD with momentum.
+Every part runs in a process of its own with a time limit and appends each result to gpu.jsonl (in the folder $OUT if it is set)
+when it has it, so a fault costs one part, and a part that exceeds its time keeps the results until then. A part for which too
+little of the four minutes is left is skipped. Nothing is resumed: parts that are named run again, and all results of the file
+are printed at the end. On a CPU the parts `timed` and `race` do nothing. `jax` needs JAX, and `race` compute-sanitizer.
+Steps are measured with L-RN1 of width 64, 64 inputs and 10 classes, cross-entropy, SGD with momentum, one process, medians of
+three calls of about .1 s. What it does not check: the memory of packs, several workers on one GPU, packs that do not fit.
 """
 
 import argparse
@@ -444,7 +448,8 @@ def timed(device: str, report: Report) -> None:
         ("encoder", 132),
     ):
         try:
-            network, plan, samples = residual(8), plan_of(None), 128
+            network: Network = residual(8)
+            plan, samples = plan_of(None), 128
             if name == "encoder":
                 network, plan, samples = module(Encoder, 1437, depth=2, width=32), plan_of(32), 1437
             source = source_of(network, plan, samples, "256x1" if name == "encoder" else name)
@@ -630,8 +635,8 @@ def raced(device: str, report: Report) -> None:
 def jax(device: str, report: Report) -> None:
     """Trial-steps per second of L-RN1 in JAX: jit of vmap of a scan over steps, in full float32."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    import jax
-    import jax.numpy as jnp
+    import jax  # type: ignore[import-not-found]
+    import jax.numpy as jnp  # type: ignore[import-not-found]
 
     jax.config.update("jax_default_matmul_precision", "highest")
 
@@ -696,7 +701,7 @@ PARTS: dict[str, tuple[Callable[[str, Report], None], float]] = {
 
 
 def main() -> None:
-    """Run the parts that have no result yet, then print all results."""
+    """Run parts one after another, then print all results of the file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="on a CPU, through g++")
     parser.add_argument("--parts", default=",".join(PARTS))

@@ -1,12 +1,12 @@
-"""How late the page of `depthrate serve` is, and what its process holds, while browsers look at a sweep that runs.
+"""How late the explorer of `depthrate serve` is, and what its process holds, while browsers watch a sweep that runs.
 
-    python -m benchmarks.serve [--minutes 10] [--trials 1500] [--browsers 3] [--report]
+    python -m benchmarks.serve [--minutes 10] [--trials 1500] [--browsers 3]
 
-A sweep of tiny trials, each a commit, runs with `depthrate run --workers 1` for about that long; so many windows of Chromium
-show its page, with `--report` the figures among the rest. A row is as late as the page shows a trial as done after its commit
-was written; on a machine with few cores that is mostly the windows' own work, so that it stands beside the lateness of the
-server's answer to who asks each half second. Printed are, each two minutes, the trials that were committed, both latenesses
-(median, 95 %, most) and the resident memory of the server and of the process that draws for it.
+A sweep of tiny trials, each a commit, runs with `depthrate run --workers 1` for about that long, and windows of Chromium show
+its explorer with a filter, a pinned trial and a scrolled table. The nth trial is as late as the page, or the server's
+answer, shows n trials as done after the nth commit was written. Printed are, each two minutes, the trials committed, both
+latenesses in seconds (median, 95 %, most), the server's resident memory, and what the windows lost: their filter, pin or
+scroll position, and the errors of their consoles.
 """
 
 from __future__ import annotations
@@ -38,16 +38,23 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.browser import Browser, browser
 
 EVERY_S = 120.0
+VIEW = "weight_decay=0.001&seed=0..100"
+"""Filter in the address of the page."""
 WATCH = """
-const first = window.firstShown = {};
-const look = () => document.querySelectorAll('#table tbody tr').forEach((row) => {
-  const [trial, state] = [row.cells[0].textContent, row.cells[1].textContent];
-  if ((state === 'ok' || state === 'diverged') && !(trial in first)) first[trial] = Date.now() / 1000;
-});
+const shown = window.shownAt = [], text = document.getElementById('progress');
+const look = () => {
+  const done = parseInt(text.textContent.replaceAll(',', ''), 10) || 0;
+  while (shown.length < done) shown.push(Date.now() / 1000);
+};
 look();
-new MutationObserver(look).observe(document.getElementById('table'), { childList: true, subtree: true });
+new MutationObserver(look).observe(text, { childList: true, subtree: true, characterData: true });
+document.querySelector('#trials tbody tr')?.click();
+document.querySelector('#trials .scroll').scrollTop = 200;
+const scrolled = () => document.querySelector('#trials .scroll').scrollTop;
+window.chosen = () => [location.hash, document.getElementById('pin').hidden, scrolled()];
+window.before = JSON.stringify(chosen());
 """
-"""Notes when the page showed each trial as done."""
+"""Notes when the page showed each number of trials as done, pins a trial and scrolls the table."""
 
 
 @depthrate.task(version=1)
@@ -70,9 +77,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--trials", type=int, default=1500)
     parser.add_argument("--browsers", type=int, default=3)
-    parser.add_argument(
-        "--report", action="store_true", help="the windows are long enough to show the report's figures"
-    )
     parser.add_argument("--module", default="depthrate", help="what is served, as `python -m MODULE serve`")
     given = parser.parse_args()
     executables = shutil.which("chromedriver"), shutil.which("chromium")
@@ -89,16 +93,14 @@ def main() -> None:
         address = (folder / "serve.log").read_text().partition(" at ")[2].partition(" ")[0]
         windows = [ends.enter_context(browser()) for _ in range(given.browsers)]
         for window in windows:
-            size = {"width": 1280, "height": 6000 if given.report else 900, "deviceScaleFactor": 1, "mobile": False}
+            size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
             window._devtools("Emulation.setDeviceMetricsOverride", size)
-            window._post("/url", {"url": f"{address}sweep/many/"})
+            window._post("/url", {"url": f"{address}sweep/many/#{VIEW}"})
+            window.wait("document.querySelectorAll('#trials tbody tr').length > 9")
             window.run(WATCH)
-        answered: dict[str, float] = {}
-        threading.Thread(target=_ask, args=(f"{address}sweep/many/trials.json", answered), daemon=True).start()
-        print(
-            "seconds late: median, 95 %, most\n"
-            "minute   trials        shown             answered      server MB   drawing MB   load"
-        )
+        answered: list[float] = []
+        threading.Thread(target=_ask, args=(f"{address}state.json", answered), daemon=True).start()
+        print("minute   trials        shown             answered      server MB   load   lost")
         began, told = time.time(), time.time()
         while time.time() < began + 60 * given.minutes and run.poll() is None:
             time.sleep(min(EVERY_S, max(0.1, began + 60 * given.minutes - time.time())))
@@ -138,54 +140,43 @@ def _wait(holds: object, patience_s: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def _ask(address: str, answered: dict[str, float]) -> None:
-    """Note when the server answered that a trial is done, first."""
-    tag = ""
+def _ask(address: str, answered: list[float]) -> None:
+    """Note when the server first answered each number of trials as done."""
     while True:
         time.sleep(0.5)
-        asked = urllib.request.Request(address, headers={"If-None-Match": tag})
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(asked, timeout=60) as answer,
-        ):  # also: nothing has changed
-            tag, rows = answer.headers["ETag"], json.load(answer)["rows"]
-            now = time.time()
-            for row in rows:
-                if row[1] in ("ok", "diverged"):
-                    answered.setdefault(row[0], now)
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=60) as answer:
+            counts = json.load(answer)["sweeps"][0]["counts"]
+            answered += [time.time()] * (counts["ok"] + counts["diverged"] - len(answered))
 
 
-def _tell(
-    windows: list[Browser], answered: dict[str, float], store: Path, pid: int, began: float, told: float
-) -> float:
+def _tell(windows: list[Browser], answered: list[float], store: Path, pid: int, began: float, told: float) -> float:
     """Print what was committed since `told`, but for the last ten seconds, and return until when that is."""
     until = time.time() - 10.0
-    committed: dict[str, float] = {}
-    for path in store.glob("trials/**/*.parquet"):
-        written = path.stat().st_mtime
-        if told <= written < until:
-            committed |= dict.fromkeys(pq.read_table(path, columns=["trial_id"])["trial_id"].to_pylist(), written)
-    seen = [window.run("return window.firstShown") for window in windows]
-    late = [_late(committed, seen), _late(committed, [dict(answered)])]
-    said = [window.run("return document.getElementById('said').textContent") for window in windows]
-    drawing = sum(_resident_mb(child) for child in _children(pid))
+    written = sorted(
+        path.stat().st_mtime
+        for path in store.glob("trials/**/*.parquet")
+        for _ in range(pq.read_metadata(path).num_rows)
+    )
+    committed = {number: at for number, at in enumerate(written) if told <= at < until}
+    late = [_late(committed, [window.run("return window.shownAt") for window in windows]), _late(committed, [answered])]
+    lost = [
+        window.run("return JSON.stringify(chosen()) === before ? '' : JSON.stringify(chosen())") for window in windows
+    ]
+    errors = [message for window in windows for message in window.messages()]
+    lost = sorted({f"{text:.100}" for text in [*filter(None, lost), *errors]})
     print(
         f"{(time.time() - began) / 60:6.1f}   {len(committed):6}   {late[0]:18}   {late[1]:18}   "
-        f"{_resident_mb(pid):9.0f}   {drawing:10.0f}   {os.getloadavg()[0]:4.1f}   {' '.join(filter(None, said))}",
+        f"{_resident_mb(pid):9.0f}   {os.getloadavg()[0]:4.1f}   {'; '.join(lost) or 'nothing'}",
         flush=True,
     )
     return until
 
 
-def _late(committed: dict[str, float], seen: list[dict[str, float]]) -> str:
-    late = sorted(shown.get(trial_id, math.inf) - at for shown in seen for trial_id, at in committed.items())
+def _late(committed: dict[int, float], seen: list[list[float]]) -> str:
+    late = sorted(
+        shown[number] - at if number < len(shown) else math.inf for shown in seen for number, at in committed.items()
+    )
     return f"{statistics.median(late):.1f}, {late[int(0.95 * len(late))]:.1f}, {late[-1]:.1f}" if late else "nothing"
-
-
-def _children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    every = [path.read_text().split() for path in listed.parents[1].glob("*/children")] if listed.exists() else []
-    return [int(child) for children in every for child in children]
 
 
 def _resident_mb(pid: int) -> float:

@@ -11,13 +11,13 @@ import declared
 
 project = "depthrate"
 release = version_of("depthrate")
-extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
+extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx_copybutton", "sphinx_design"]
 IMAGES = ("images", "atlas/images")
 """Folders of images that pages use in HTML elements, one for dark and one for light pages. Sphinx does not copy them itself."""
 exclude_patterns = [*IMAGES, "atlas/store"]
 
 myst_heading_anchors = 3
-myst_enable_extensions = ["attrs_block", "colon_fence"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "dollarmath"]
 smartquotes = False  # --option stays --option
 
 html_theme = "furo"

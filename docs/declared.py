@@ -61,7 +61,7 @@ NAVIGATION = {
             f"{GENERATED}/{name}"
             for name in ("commands", "python", "sweep-keys", "tasks", "metrics", "tables", "failures")
         ),
-        *("reference/store-format", "reference/clusters", f"{GENERATED}/security-tests", f"{GENERATED}/modules"),
+        *("reference/store-format", "reference/clusters"),
         "reference/changelog",
     ),
     "Gallery": (
@@ -73,6 +73,8 @@ NAVIGATION = {
     ),
 }
 """Caption -> its pages in the navigation of docs/index.md."""
+FOR_DEVELOPERS = "---\norphan: true\nnosearch: true\n---\n\n"
+"""Head of a page for developers, which is neither in the navigation nor in the search."""
 NETWORKS = {
     "rn1": "L-RN1 of P1: residual blocks of one linear layer, LN(x + relu(W x + b)).",
     "rn2": "L-RN2 of P1: residual blocks of two linear layers.",
@@ -161,18 +163,27 @@ def tasks_page() -> str:
 
 def metrics_page() -> str:
     """Every metric of every task, with its formula."""
-    sections = []
+    sections, formulas = [], tomllib.loads((Path(__file__).parent / "formulas.toml").read_text(encoding="utf-8"))
     for task in registered_tasks().values():
         rows = [
-            [f"`{m.name}`", m.label, m.doc, f"`{MEASURED_TABLES[m.per]}`", m.kind, m.axis] for m in task.measurements
+            [f"`{m.name}`", m.label, _math(formulas, m.name), m.doc, f"`{MEASURED_TABLES[m.per]}`", m.kind, m.axis]
+            for m in task.measurements
         ]
-        table = _table(["metric", "label", "formula", "table", "kind", "axis"], rows)
+        table = _table(["metric", "label", "formula", "definition", "table", "kind", "axis"], rows)
         sections.append(f"## Metrics of {task.name}\n\n{table}")
     intro = (
         "Every layer is measured in float64. Layer 0 is the network's input, in a transformer its embedding, and layer = depth "
-        "the last feature."
+        "the last feature. In formulas, $h_{ki}$ is the feature of sample $i$ of class $k$, $\\mu_k$ a class mean, $\\mu_G$ "
+        "the mean of the class means, $\\Sigma_W$ the mean covariance within classes, $\\Sigma_B$ the covariance of the "
+        "class means, $W$ the last layer's weight with rows $w_k$, $\\sigma_j$ a singular value, $K$ the number of classes "
+        "and $N$ of samples."
     )
     return "\n".join([f"# Metrics\n\n{intro}\n\n{_cited()}", *sections])
+
+
+def _math(formulas: dict[str, str], name: str) -> str:
+    """Return a metric's formula in TeX, or nothing."""
+    return f"${formulas[name]}$" if name in formulas else ""
 
 
 def tables_page() -> str:
@@ -183,13 +194,20 @@ def tables_page() -> str:
     notes = {
         "trials": "Every parameter of a task is a further column.",
         "metrics": "Metrics that other tasks declare or return are further columns once one of their trials is committed.",
+        "results": "The parameters and other columns of `trials`, the metrics of `metrics` at the trial's last step and last "
+        "layer, the last value of each of `curves`, and `judgement`: `ok`, `unconverged`, `untrained`, `failed` or `diverged`, "
+        "by the rules of [Fits](../../explanation/fits.md). A trial is compared with the other trials of its sweep.",
         "attempts": "Times are seconds since 1970: `select state, to_timestamp(started_at) from attempts`.",
     }
     sections = [
         f"## {view}\n\n{notes.get(view, '')}\n\n"
-        + _table(["column", "type"], [[f"`{field.name}`", _type(field.type)] for field in fields[view]])
+        + (
+            _table(["column", "type"], [[f"`{field.name}`", _type(field.type)] for field in fields[view]])
+            if view in fields
+            else ""
+        )
         for view in VIEWS
-        if view in fields
+        if view in fields or view in notes
     ]
     return "\n".join([f"# Tables and columns\n\nThe views of `depthrate query`.\n\n{head}", *sections])
 
@@ -234,9 +252,8 @@ def security_page() -> str:
     """Each attack with its defence and the test that checks it, from docs/security.toml."""
     rows = tomllib.loads((ROOT / "docs" / "security.toml").read_text())["check"]
     table = _table(["attack", "defence", "test"], [[row["attack"], row["defence"], f"`{row['test']}`"] for row in rows])
-    return (
-        f"# Security tests\n\n[Trusted code](../../explanation/store.md#trusted-code) has the trust model.\n\n{table}"
-    )
+    trust = "[Trusted code](../../explanation/store.md#trusted-code) has the trust model."
+    return f"{FOR_DEVELOPERS}# Security tests\n\n{trust}\n\n{table}"
 
 
 def modules_page() -> str:
@@ -248,7 +265,9 @@ def modules_page() -> str:
             rows = [row for row in rows if row[0] != "`__init__.py`"]
             title = f"## {package.relative_to(ROOT)}/\n\n{_first_sentence(package / '__init__.py')}\n"
             sections.append(title + ("\n" + _table(["module", "purpose"], rows) if rows else ""))
-    return "\n".join(["# Modules\n\n`CONTRIBUTING.md` explains how to add to each package.\n", *sections])
+    return "\n".join(
+        [f"{FOR_DEVELOPERS}# Modules\n\n`CONTRIBUTING.md` explains how to add to each package.\n", *sections]
+    )
 
 
 def shipped_sweeps_page() -> str:

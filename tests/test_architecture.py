@@ -64,6 +64,7 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "orchestrator/executors/slurm",
     "orchestrator/executors/ray",
     "orchestrator/executors/registry",
+    "orchestrator/explorer",
     "orchestrator/report",
     "orchestrator/export",
     "orchestrator/api",

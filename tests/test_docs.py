@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -134,7 +135,16 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = [page for pages in DECLARED.NAVIGATION.values() for page in pages]
     pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES if page.is_relative_to(DOCS)}
     written = {name for name in pages if not re.fullmatch(r"index|atlas/p\d", name)}
-    assert sorted(listed) == sorted(written | {f"{DECLARED.GENERATED}/{name}" for name in DECLARED.PAGES})
+    for_users = {name for name, make in DECLARED.PAGES.items() if not make().startswith(DECLARED.FOR_DEVELOPERS)}
+    assert set(DECLARED.PAGES) - for_users == {"modules", "security-tests"}
+    assert sorted(listed) == sorted(written | {f"{DECLARED.GENERATED}/{name}" for name in for_users})
+
+
+def test_formulas_are_of_metrics() -> None:
+    names = {metric.name for task in registered_tasks().values() for metric in task.measurements}
+    formulas = tomllib.loads((DOCS / "formulas.toml").read_text())
+    assert set(formulas) <= names
+    assert f"${formulas['nc1']}$" in DECLARED.PAGES["metrics"]()
 
 
 def test_no_page_copies_a_declaration() -> None:

@@ -74,7 +74,9 @@ def result_columns(task: Task) -> dict[str, str] | None:
     if not task.measurements:
         return None
     columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
-    columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
+    columns |= {
+        name: "varchar" for name in ("trial_id", "sweep", "task", "status", "judgement", "split", "device", "host")
+    }
     standard = {measurement.name.casefold() for measurement in core_measurements()}  # SQL ignores case
     parameters = {name.casefold() for name in task.schema}
     for measurement in task.measurable:  # the view prefixes a metric that shares its name with a parameter

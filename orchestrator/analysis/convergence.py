@@ -10,16 +10,18 @@ ends at the loss of constant predictions, while others train, is untrained: its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from depthrate.orchestrator.analysis.observations import Past
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial, canonical_json
+from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.training.parameters import last_rate_quarter
 from depthrate.tasks.training.training_plan import learning_rate_factor
@@ -117,8 +119,55 @@ class Convergence:
 
 def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Metric]) -> dict[str, Convergence]:
     """Return each trial's convergence. Trials without curves and diverged trials are omitted."""
-    objective = next((measurement for measurement in measurements if measurement.optimum is not None), None)
-    curves = _read_curves(results, objective)
+    objective = _objective(measurements)
+    return _judge(_read_curves(results, objective), trials, objective)
+
+
+def exclusion(status: str, end: Convergence | None) -> str | None:
+    """Return why a trial has no value to use: untrained, failed, or its status if that is not ok. None if it has one."""
+    if end is not None and (end.is_untrained or end.has_failed):
+        return "untrained" if end.is_untrained else "failed"
+    return None if status == "ok" else status
+
+
+def judgements(
+    results: Results, sweeps: Iterable[Collection[str]], find_task: Callable[[str], Task | None]
+) -> dict[str, str]:
+    """Judge trials: ok, unconverged, untrained, failed, or diverged.
+
+    Args:
+        sweeps: Trials of each sweep. They are compared with one another. A trial of several sweeps is judged in the first.
+        find_task: Returns a task by its name, with the metric that its training minimises.
+    Returns:
+        Trial -> judgement. A trial without a training curve is not judged, and is ok unless it diverged.
+    """
+    rows = results.sql("select trial_id, task, task_version, params, status from trials order by trial_id").fetchall()
+    statuses = {trial_id: status for trial_id, *_, status in rows}
+    of_task: dict[str, dict[str, Trial]] = {}
+    for trial_id, task, version, params, _ in rows:
+        of_task.setdefault(task, {})[trial_id] = Trial(trial_id, task, version, parse_object(params))
+    ends: dict[str, Convergence] = {}
+    sweeps = list(sweeps)
+    for name, trials in of_task.items():
+        task = find_task(name)
+        objective = _objective(task.measurements if task is not None else ())
+        curves = _read_curves(results, objective)
+        for trial_ids in sweeps:
+            members = [trials[trial_id] for trial_id in sorted(trial_ids) if trial_id in trials]
+            of_sweep = {trial.trial_id: curves[trial.trial_id] for trial in members if trial.trial_id in curves}
+            ends = _judge(of_sweep, members, objective) | ends
+    return {trial_id: _word(status, ends.get(trial_id)) for trial_id, status in statuses.items()}
+
+
+def _word(status: str, end: Convergence | None) -> str:
+    return exclusion(status, end) or ("ok" if end is None or end.is_converged else "unconverged")
+
+
+def _objective(measurements: Iterable[Metric]) -> Metric | None:
+    return next((measurement for measurement in measurements if measurement.optimum is not None), None)
+
+
+def _judge(curves: Mapping[str, Curve], trials: Sequence[Trial], objective: Metric | None) -> dict[str, Convergence]:
     schedules = {trial.trial_id: trial.params.get("schedule") for trial in trials}
     ends = {
         trial_id: end

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from depthrate.orchestrator.analysis.compare import common_fit
-from depthrate.orchestrator.analysis.convergence import Convergence, exponent_drift, judge
+from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
 from depthrate.orchestrator.analysis.replicates import interval_text, replicate_keys, replicate_of
@@ -122,10 +122,8 @@ def _x_of(x: str, expression: Expression, params: Mapping[str, Any]) -> Any:
 def _reason_to_exclude(
     status: str, point: Mapping[str, Any], request: FitRequest, unconverged: set[str], end: Convergence | None
 ) -> str | None:
-    if end is not None and (end.is_untrained or end.has_failed):
-        return "untrained" if end.is_untrained else "failed"
-    if status != "ok":
-        return status
+    if (reason := exclusion(status, end)) is not None:
+        return reason
     if point["y"] is None:
         return "not measured"
     for name, value in (("", point["y"]), (f"{request.x} ", point["x"])):

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
+from depthrate.orchestrator.analysis.convergence import judgements
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.store import Store, existing_store
-from depthrate.storage.query.results import Results
+from depthrate.storage.query.results import Judge, Results
 from depthrate.storage.tables.parameters import AddedParameters
 from depthrate.storage.tables.schema import Columns
 from depthrate.tasks.interface import Task
@@ -32,11 +34,15 @@ def results_of(store: Store, task: Task | None = None, snapshot: Snapshot | None
     return Results(store, *declared_by(task), snapshot)
 
 
-def declared_by(task: Task | None = None) -> tuple[Columns, AddedParameters]:
-    """Return the columns of depthrate's tasks and of one other task, and the lookup of parameters added later."""
+def declared_by(task: Task | None = None) -> tuple[Columns, AddedParameters, Judge]:
+    """Return the columns of depthrate's tasks and of one other task, the lookup of parameters added later, and the judge."""
+
+    def find(name: str) -> Task | None:
+        return task if task is not None and task.name == name else find_task(name)
 
     def added(name: str, version: int) -> Mapping[str, Any]:
-        match = task if task is not None and task.name == name else find_task(name)
+        match = find(name)
         return {} if match is None or match.version != version else match.schema.added_later
 
-    return builtin_columns() if task is None else columns_of(task), added
+    columns = builtin_columns() if task is None else columns_of(task)
+    return columns, added, partial(judgements, find_task=find)

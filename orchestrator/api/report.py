@@ -7,24 +7,31 @@ from html import unescape
 from pathlib import Path
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, write_output
+from depthrate.orchestrator.explorer.data import SweepData
+from depthrate.orchestrator.explorer.page import explorer_page
 from depthrate.orchestrator.export.latex import export_latex
 from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
-from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.search.search_view import fitted_trials, with_search
+from depthrate.orchestrator.search.search_view import SearchView, fitted_trials, with_search
+from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.commits.visible_commits import Problem
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
+from depthrate.sweeps.spec import SweepSpec
+from depthrate.sweeps.trial import Trial, Trials
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class ReportOptions:
     width: PaperWidth | None = None
     latex: Path | None = None
     """Folder for LaTeX files."""
+    interactive: bool = False
+    """Whether the page is the explorer, with the data of its figures."""
 
     def figure_style(self) -> FigureStyle:
         """Return the style of the figure files.
@@ -104,13 +113,18 @@ def write_report(
         UsageError: A file cannot be written.
     """
     results = results_of(store, checked.task)
-    data = read_sweep(checked, store, results, command)
-    html = render_report(data)
-    write_output(page, html)
-    num_figures = 0
-    if options.figures is not None:
-        num_figures = export_figures(all_plots(data), options.figures, options.figure_style())
-    latex = () if options.latex is None else tuple(export_latex(data, options.latex))
+    html, num_figures, latex = "", 0, tuple[Path, ...]()
+    if options.interactive:
+        html = explorer_page(checked.sweep.name, explore(checked, store, results).packed())
+        write_output(page, html)
+    if not options.interactive or options.figures is not None or options.latex is not None:
+        data = read_sweep(checked, store, results, command)
+        if not options.interactive:
+            html = render_report(data)
+            write_output(page, html)
+        if options.figures is not None:
+            num_figures = export_figures(all_plots(data), options.figures, options.figure_style())
+        latex = () if options.latex is None else tuple(export_latex(data, options.latex))
     return WrittenReport(
         len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(checked, store, results.snapshot)
     )
@@ -132,10 +146,43 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     Args:
         command: Command that ran the sweep, shown in the report.
     """
-    sweep = checked.sweep
     checked, view = with_search(checked, store)
-    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
-    numbers = in_memory(results, sweep.fit, checked.trials.ids)
-    curves = fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
-    del numbers  # the figures' numbers take as much memory again
+    state, curves = _state_and_fits(checked, store, results, view)
     return read_report(checked, state, results, curves, command, view)
+
+
+def explore(checked: CheckedSweep, store: Store, results: Results, reader: RecordReader | None = None) -> SweepData:
+    """Read the content of a sweep's explorer. Of a search, these are the trials of all proposals.
+
+    Args:
+        reader: Cache of the attempts' records, for repeated calls.
+    """
+    checked, view = with_search(checked, store)
+    members = results.only(checked.trials.ids, checked.sweep.name)
+    state, curves = _state_and_fits(checked, store, results, view, reader)
+    return SweepData(checked.sweep, checked.trials, checked.task, state, curves, members)
+
+
+def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -> SweepData:
+    """Read the content of the explorer of a sweep whose task cannot be loaded: its committed trials.
+
+    Raises:
+        QueryError: It has none.
+    """
+    members = results.for_sweep(sweep.name)
+    rows = members.sql("select trial_id, task, task_version, params from trials order by all").fetchall()
+    trials = [Trial(trial_id, task, version, parse_object(params)) for trial_id, task, version, params in rows]
+    names = dict.fromkeys(name for trial in trials for name in trial.params)
+    trials = [replace(trial, params={name: trial.params.get(name) for name in names}) for trial in trials]
+    requests = [fit for fit in sweep.fit if {*fit.by, *fit.x_names} <= names.keys()]
+    curves = fit_curves(members, requests, trials)
+    return SweepData(sweep, Trials(trials), None, status, curves, members)
+
+
+def _state_and_fits(
+    checked: CheckedSweep, store: Store, results: Results, view: SearchView | None, reader: RecordReader | None = None
+) -> tuple[SweepStatus, list[FittedCurve]]:
+    sweep = checked.sweep
+    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store, reader=reader)
+    numbers = in_memory(results, sweep.fit, checked.trials.ids)
+    return state, fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)

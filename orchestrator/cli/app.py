@@ -14,33 +14,16 @@ from depthrate.orchestrator.cli.exit_codes import INTERRUPTED
 from depthrate.orchestrator.cli.options import SETTINGS, help_of
 from depthrate.tasks.importing import gc_paused
 
-COMMANDS = [
-    "init",
-    "schema",
-    "show",
-    "run",
-    "plan",
-    "status",
-    "serve",
-    "nodes",
-    "cancel",
-    "logs",
-    "debug",
-    "query",
-    "compare",
-    "compact",
-    "verify",
-    "fit",
-    "report",
-    "export",
-    "tasks",
-    "trust",
-    "data",
-    "sweeps",
-    "trials",
-    "atlas",
-]
-"""Commands in the order of --help. Each is `command` in the module of its name."""
+GROUPS = {
+    "Start": ["init", "tasks", "data", "show", "schema", "trust"],
+    "Run": ["plan", "run", "status", "logs", "cancel", "debug"],
+    "Look": ["fit", "report", "serve", "query", "compare", "tag"],
+    "Store": ["sweeps", "trials", "export", "verify", "compact"],
+    "Cluster": ["nodes"],
+    "Papers": ["atlas"],
+}
+"""Commands in the order of --help, by what they are for. Each is `command` in the module of its name."""
+COMMANDS = [name for names in GROUPS.values() for name in names]
 
 
 class Commands(click.Group):
@@ -79,9 +62,13 @@ class Commands(click.Group):
             raise click.exceptions.Exit(INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one line per command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary(name)) for name in COMMANDS])
+        """Write one line per command, by group, without empty lines between groups, so that the help fits a screen."""
+        formatter.write_paragraph()
+        width = max(map(len, COMMANDS))
+        for group, names in GROUPS.items():
+            formatter.write_heading(group)
+            with formatter.indentation():
+                formatter.write_dl([(name.ljust(width), summary(name)) for name in names])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands and options that start with `incomplete`."""

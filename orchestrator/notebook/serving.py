@@ -58,8 +58,6 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     token: bool = False,
-    timeout: float = 30.0,
-    memory: float = 1.0,
 ) -> Server:
     """Serve a store to browsers, as `depthrate serve` does, and return at once.
 
@@ -68,8 +66,6 @@ def serve(
         host: Address to listen on. Other than localhost, a token is required.
         port: Port to listen on, 0 for any free port.
         token: Whether to require a token on localhost too.
-        timeout: Time limit of a query in seconds.
-        memory: Memory limit of all queries together in GB.
     Returns:
         The running server.
     Raises:
@@ -78,4 +74,4 @@ def serve(
     """
     from depthrate.orchestrator.serve.server import listen
 
-    return Server(listen(existing_store(store), host, port, with_token=token, timeout_s=timeout, memory_gb=memory))
+    return Server(listen(existing_store(store), host, port, with_token=token))

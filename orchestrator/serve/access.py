@@ -14,8 +14,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy. Only this server's scripts and data are allowed. Inline styles are allowed for plotly.
-"""
+"""Content security policy. Only this server's scripts and data are allowed. Inline styles are allowed for the figures."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -24,15 +23,21 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-ALLOWED_METHODS = ("GET", "HEAD", "POST")
+READ_METHODS = ("GET", "HEAD")
 
 
 class Access:
     """Middleware that refuses foreign requests before the store is read."""
 
-    def __init__(self, app: ASGIApp, *, names: frozenset[str], token: str | None, cookie: str):
-        """Args: names: host names of the server besides `localhost` and addresses. token: None if no token is required."""
-        self._app, self._names, self._token, self._cookie = app, names, token, cookie
+    def __init__(self, app: ASGIApp, *, names: frozenset[str], token: str | None, cookie: str, writes: bool = False):
+        """Create it.
+
+        Args:
+            names: Host names of the server besides `localhost` and addresses.
+            token: None if no token is required.
+            writes: Whether this server's own pages may send changes of tags and notes.
+        """
+        self._app, self._names, self._token, self._cookie, self._writes = app, names, token, cookie, writes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -61,14 +66,16 @@ class Access:
         origin = headers.get("origin")
         if origin is not None and not _is_of(origin, host):
             return _refused(f"a page of {origin[:100]!r} may not send requests here. Open this server's own page.")
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
+        is_look = method in READ_METHODS and headers.get("sec-fetch-mode") == "navigate"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_look:
             return _refused("a page of another site may not load this. Open this server's own page.")
-        if method not in ALLOWED_METHODS:
-            return _refused(f"{method} is refused: this server is read-only", 405)
-        if method == "POST" and origin is None:
-            return _refused(
-                f"SQL queries are accepted from this server's own page, or with the header Origin: http://{host}"
-            )
+        if method in READ_METHODS:
+            return None
+        if not (self._writes and method == "POST"):
+            how = "" if self._writes else ". Tags and notes: depthrate serve --write"
+            return _refused(f"{method} is refused: this server is read-only{how}", 405)
+        if origin is None or headers.get("content-type") != "application/json":  # what a form of another site can send
+            return _refused("a change needs the Origin of this server's own page, and JSON")
         return None
 
     def _token_response(self, scope: Scope) -> Response | None:

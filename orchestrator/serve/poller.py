@@ -9,7 +9,9 @@ from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S, StatusPoller, StatusSnapshot
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import print_warnings
+from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
+from depthrate.storage.catalog.tags import Annotations, read_annotations
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store, StoreError
@@ -38,6 +40,8 @@ class StoreView:
     status: StatusSnapshot | None = None
     specs: dict[str, LaunchedSpec] = field(default_factory=dict)
     """Sweep -> its newest launch."""
+    annotations: Annotations = field(default_factory=lambda: Annotations({}, {}))
+    """Tags and notes."""
     error: str = ""
     """Reason why the store does not answer. Empty if it answers."""
 
@@ -52,6 +56,8 @@ class Poller:
             store, {}, with_costs=True, with_events=True, for_queries=True, is_sparing=True
         )
         self._stamps: dict[str, Stamp] | None = None
+        self._tagged: dict[str, Stamp] | None = None
+        self._annotations = StoreView().annotations
         self._specs: dict[str, LaunchedSpec] = {}
         self._planned_at = 0.0
         self._view, self._requested_at, self._began_at = StoreView(), time.monotonic(), 0.0
@@ -109,21 +115,35 @@ class Poller:
         try:
             if is_forced or previous.number % PLAN_EVERY_POLLS == 0 or previous.error:
                 self._plan()
-            view = StoreView(previous.number + 1, self._status_poller.poll(), self._specs)
+            view = StoreView(0, self._status_poller.poll(), self._specs)
         except Exception as error:  # one failed poll must not end polling
             is_expected = isinstance(error, OSError | StoreError)
             if not is_expected:
                 log.exception("polling %s failed", self.store.url)
             problem = f"{'does not answer' if is_expected else 'could not be read'} ({first_line(error)})"
-            view = replace(previous, number=previous.number + 1, error=f"{self.store.url} {problem}. Retrying.")
+            view = replace(previous, error=f"{self.store.url} {problem}. Retrying.")
         with self._changed:
-            self._view, self._began_at = view, 0.0
+            self._show(view)
+            self._began_at = 0.0
             self._is_forced = self._is_forced and not is_forced
             self._changed.notify_all()
+
+    def read_annotations(self) -> None:
+        """Read tags and notes again, after a change by a page."""
+        annotations = read_annotations(self.store)
+        with self._changed:
+            self._annotations = annotations
+            self._show(self._view)
+
+    def _show(self, view: StoreView) -> None:
+        """Publish a view under the next number. The lock is held."""
+        self._view = replace(view, number=self._view.number + 1, annotations=self._annotations)
 
     def _plan(self) -> None:
         """Read the trials of all sweeps, if a launch has changed them."""
         self.store.require_exists()  # listing a missing folder would return no entries
+        if (tagged := self.store.stamps("tags")) != self._tagged:
+            self._annotations, self._tagged = read_annotations(self.store), tagged
         stamps = self.store.stamps("sweeps")
         is_search = any("search" in spec.spec for spec in self._specs.values())
         is_old = is_search and time.monotonic() - self._planned_at > SEARCH_READ_INTERVAL_S
@@ -135,3 +155,15 @@ class Poller:
         except UsageError:  # no sweep has been launched yet
             self._status_poller.planned = {}
         self._stamps, self._planned_at = stamps, time.monotonic()
+
+
+def state_of(view: StoreView, sweep: str) -> SweepStatus:
+    """Return the states of a sweep's trials.
+
+    Raises:
+        KeyError: The sweep was never launched.
+    """
+    for state in view.status.states if view.status else ():
+        if state.name == sweep:
+            return state
+    raise KeyError(sweep)

@@ -25,13 +25,15 @@ class Listening:
     server: uvicorn.Server
     socket: socket.socket
     address: str
+    tunnel: str = ""
+    """Command that makes the address work on another machine, if only this one reaches it."""
 
     def run(self) -> None:
         """Serve until stopped."""
         self.server.run(sockets=[self.socket])
 
 
-def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: float, memory_gb: float) -> Listening:
+def listen(store: Store, host: str, port: int, *, with_token: bool, writes: bool = False) -> Listening:
     """Prepare a server of a store.
 
     Raises:
@@ -42,7 +44,6 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
 
         from depthrate.orchestrator.serve.access import is_loopback, own_names
         from depthrate.orchestrator.serve.connections import BoundedConnection
-        from depthrate.orchestrator.serve.sql import Limits
         from depthrate.orchestrator.serve.web import make_app
     except ImportError as error:
         raise UsageError(
@@ -51,9 +52,8 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
     listening = _listen(host, port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24) if with_token or not is_loopback(host) else None
-    limits = Limits(timeout_s, memory_gb)
     # a browser sends a cookie to all ports of a host, so each server uses its own cookie
-    app = make_app(store, limits=limits, names=own_names(host), token=token, cookie=f"depthrate_{port}")
+    app = make_app(store, names=own_names(host), token=token, cookie=f"depthrate_{port}", writes=writes)
     settings = uvicorn.Config(
         app,
         http=BoundedConnection,
@@ -64,7 +64,8 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
         timeout_graceful_shutdown=STOPPED_AFTER_S,
     )
     address = f"http://{_shown(host)}:{port}/" + (f"?token={token}" if token else "")
-    return Listening(uvicorn.Server(settings), listening, address)
+    tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}" if is_loopback(host) else ""
+    return Listening(uvicorn.Server(settings), listening, address, tunnel)
 
 
 def _listen(host: str, port: int) -> socket.socket:

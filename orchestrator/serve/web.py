@@ -1,11 +1,11 @@
 """The web application of `depthrate serve`: its routes and their responses."""
 
-import asyncio
+import difflib
 import gzip
 import hashlib
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -20,73 +20,64 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.logs import attempts_text
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import json_text, printable
-from depthrate.orchestrator.report.page import library, page_policy
+from depthrate.orchestrator.explorer.data import marks_of
+from depthrate.orchestrator.explorer.page import SCRIPT, STYLE
+from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.serve.access import Access
-from depthrate.orchestrator.serve.errors import BusyError, ClientGoneError
-from depthrate.orchestrator.serve.pages import (
-    index_page,
-    missing_page,
-    script,
-    sql_page,
-    style,
-    sweep_page,
-    trial_page,
-)
-from depthrate.orchestrator.serve.poller import Poller, StoreView
-from depthrate.orchestrator.serve.renderer import Renderer
-from depthrate.orchestrator.serve.rows import SweepRows, state_of
-from depthrate.orchestrator.serve.sql import MAX_ROWS, Limits, SqlProcesses
-from depthrate.orchestrator.serve.summary import summaries, summary
+from depthrate.orchestrator.serve.overview import Overview, spark_lines
+from depthrate.orchestrator.serve.pages import HOME_SCRIPT, home_page, missing_page, sweep_page, trial_page
+from depthrate.orchestrator.serve.poller import Poller, StoreView, state_of
+from depthrate.orchestrator.serve.sweeps import BadRequestError, SweepPages
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import RecordReader, read_records
+from depthrate.storage.catalog.code import read_code
+from depthrate.storage.catalog.tags import annotate, require_note, require_tag
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.query.sql_checks import QueryError
 
 MAX_CACHED_RESPONSES = 8
-"""Maximum number of sweeps with cached rows. The most recently used sweeps stay cached."""
+"""Maximum number of sweeps with cached data. The most recently used sweeps stay cached."""
 MAX_CACHED_ADDRESSES = 40
 """Maximum number of addresses with a cached response."""
-CLIENT_POLL_INTERVAL_S = 0.2
-"""Seconds between two checks whether a client of a query is still connected."""
-MAX_QUERY_BYTES = 100_000
+MAX_QUERY_CHARACTERS = 20_000
+MAX_CHANGE_BYTES = 100_000
 MAX_LOG_CHARACTERS = 200_000
-"""Maximum number of characters of a trial's logs. The last characters are sent."""
+"""Maximum number of characters of a trial's logs, and of its code. The last characters are sent."""
 Make = Callable[[StoreView], dict[str, Any]]
 
 
 class Pages:
     """Responses per route."""
 
-    def __init__(self, store: Store, poller: Poller, renderer: Renderer, limits: Limits):
-        self._store, self._poller, self._renderer, self._limits = store, poller, renderer, limits
-        self.sql_processes = SqlProcesses(store, limits)
+    def __init__(self, store: Store, poller: Poller, *, writes: bool = False):
+        self._store, self._poller, self._overview, self._writes = store, poller, Overview(store), writes
         self._records, self._reading = RecordReader(store), threading.Lock()
-        self._rows = lru_cache(MAX_CACHED_RESPONSES)(partial(SweepRows, store))
+        self._sweeps = lru_cache(MAX_CACHED_RESPONSES)(partial(SweepPages, store))
         self._answers = lru_cache(MAX_CACHED_ADDRESSES)(lambda address: _CachedResponse())
 
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            Route("/", _page(index_page(self._store.url))),
+            Route("/", _page(home_page(self._store.url))),
             Route("/state.json", self._state),
-            Route("/sql", _page(sql_page(self._store.url, self._limits.timeout_s, MAX_ROWS))),
-            Route("/sql", self._sql, methods=["POST"]),
             Route("/sweep/{sweep}/", self._sweep),
-            Route("/sweep/{sweep}/trials.json", self._trials),
-            Route("/sweep/{sweep}/curves.json", self._curves),
-            Route("/sweep/{sweep}/figures.json", self._figures),
-            Route("/sweep/{sweep}/figures/{name}.json", self._rendered),
-            Route("/sweep/{sweep}/report", self._report),
-            Route("/sweep/{sweep}/trial/{trial}.json", self._trial_values),
+            Route("/sweep/{sweep}/data.bin", self._data),
+            Route("/sweep/{sweep}/rows.bin", self._rows),
+            Route("/sweep/{sweep}/fits.json", self._fits),
+            Route("/sweep/{sweep}/spark.json", self._spark),
+            Route("/sweep/{sweep}/marks.json", self._marks),
+            Route("/sweep/{sweep}/marks.json", self._annotate, methods=["POST"]),
             Route("/sweep/{sweep}/trial/{trial}.log", self._log),
             Route("/sweep/{sweep}/trial/{trial}", self._trial),
-            Route("/page.js", _file(script().encode(), "text/javascript")),
-            Route("/page.css", _file(style().encode(), "text/css")),
-            Route("/plotly.js", _file(library().encode(), "text/javascript")),
+            Route("/explorer.js", _file(SCRIPT.encode(), "text/javascript")),
+            Route("/home.js", _file(HOME_SCRIPT.encode(), "text/javascript")),
+            Route("/explorer.css", _file(STYLE.encode(), "text/css")),
         ]
 
     def _sweep(self, request: Request) -> Response:
@@ -98,102 +89,109 @@ class Pages:
         return HTMLResponse(trial_page(request.path_params["sweep"], request.path_params["trial"]))
 
     def _state(self, request: Request) -> Response:
-        return self._answer(
-            request,
-            lambda view: {"sweeps": summaries(view.status) if view.status else [], "is_seen": view.status is not None},
-        )
+        return self._answer(request, lambda view: {"sweeps": self._overview.summaries(view)})
 
-    def _trials(self, request: Request) -> Response:
-        rows = self._rows(self._known(request))
+    def _data(self, request: Request) -> Response:
+        return self._of_sweep(request, lambda sweep, view, state: sweep.packed(view, state))
+
+    def _rows(self, request: Request) -> Response:
+        trial_ids = list(filter(None, request.query_params.get("of", "").split(",")))
+        return self._of_sweep(request, lambda sweep, view, state: sweep.rows(view, state, trial_ids))
+
+    def _fits(self, request: Request) -> Response:
+        text = request.query_params.get("of", "")
+        try:
+            query = json.loads(text) if len(text) <= MAX_QUERY_CHARACTERS else None
+        except (ValueError, RecursionError):
+            query = None
+        if not isinstance(query, dict):
+            raise HTTPException(400, "expected a JSON object in `of`")
+        return self._of_sweep(request, lambda sweep, view, state: json_text(sweep.fits(view, state, query)))
+
+    def _of_sweep(self, request: Request, make: Callable[[SweepPages, StoreView, SweepStatus], bytes]) -> Response:
+        """Return what a sweep's data give, or 304 if the browser has it."""
+        name, state, view = self._known(request)
+        if view.error:  # the page shows it with the data of the last poll
+            raise HTTPException(503, view.error)
+        try:
+            body = make(self._sweeps(name), view, state)
+        except BadRequestError as error:
+            raise HTTPException(400, str(error)) from None
+        except (OSError, StoreError) as error:
+            raise HTTPException(503, f"{self._store.url} does not answer ({first_line(error)}). Retrying.") from None
+        except ValueError as error:
+            raise HTTPException(409, f"the sweep cannot be shown: {error}") from None
+        return _tagged(request, body, "application/octet-stream")
+
+    def _spark(self, request: Request) -> Response:
+        name, state, _ = self._known(request)
 
         def make(view: StoreView) -> dict[str, Any]:
-            assert view.status is not None
-            return {"sweep": summary(view.status, state_of(view, request.path_params["sweep"])), **rows.table(view)}
+            if view.status is None or not state.counts()["ok"]:
+                return {"lines": []}
+            results = results_of(self._store, snapshot=view.status.snapshot)
+            try:
+                return {"lines": spark_lines(results.for_sweep(name), view.specs[name].spec.get("fit"))}
+            except QueryError:  # a parameter that is no number
+                return {"lines": []}
 
         return self._answer(request, make)
 
-    def _curves(self, request: Request) -> Response:
-        rows, of = self._rows(self._known(request)), request.query_params.get("of")
-        return self._answer(request, lambda view: rows.curves(view, of))
-
-    def _trial_values(self, request: Request) -> Response:
-        rows = self._rows(self._known(request))
+    def _marks(self, request: Request) -> Response:
+        name, state, _ = self._known(request)
 
         def make(view: StoreView) -> dict[str, Any]:
-            found = rows.trial(view, request.path_params["trial"])
-            return found | {"trial_error": found["error"]}
+            return marks_of(view.annotations, name, state.states) | {"writable": self._writes}
 
         return self._answer(request, make)
+
+    async def _annotate(self, request: Request) -> Response:
+        """Change the tags and the note of a trial, or of the sweep. `Access` has checked that a page of this server asks."""
+        body = await _body(request, MAX_CHANGE_BYTES)
+        try:
+            change = _Change.from_json(body)
+            return await run_in_threadpool(self._change, request, change)
+        except (OSError, StoreError) as error:
+            raise HTTPException(400 if isinstance(error, StoreError) else 503, first_line(error)) from None
+
+    def _change(self, request: Request, change: "_Change") -> Response:
+        name, state, _ = self._known(request)
+        if change.trial is not None and change.trial not in state.states:
+            raise HTTPException(404, f"sweep {name!r} has no trial {change.trial!r:.100}")
+        require_clock(self._store)  # the later of two changes wins
+        target = name if change.trial is None else [change.trial]
+        for tag in (*change.add, *change.remove):
+            annotate(self._store, target, tag=tag, is_set=tag in change.add)
+        if change.note is not None:
+            annotate(self._store, target, note=change.note)
+        self._poller.read_annotations()
+        return self._marks(request)
 
     def _log(self, request: Request) -> Response:
-        self._known(request)
+        _, _, known = self._known(request)
+        trial_id = request.path_params["trial"]
 
         def make(view: StoreView) -> dict[str, Any]:
-            assert view.status is not None
-            snapshot = view.status.snapshot
+            snapshot = (view.status or known.status).snapshot  # type: ignore[union-attr]  # _known has read the store
             try:
                 with self._reading:
                     records = read_records(self._store, snapshot, reader=self._records)
-                text = attempts_text(self._store, snapshot, request.path_params["trial"], records)
+                text = attempts_text(self._store, snapshot, trial_id, records)
             except UsageError as error:
-                return {"log": str(error)}
-            return {"log": printable(text)[-MAX_LOG_CHARACTERS:]}
+                text = str(error)
+            index = snapshot.trials["trial_id"].to_pylist()
+            stored = snapshot.trials["code_hash"][index.index(trial_id)].as_py() if trial_id in index else None
+            files = (read_code(self._store, stored) or {}) if stored else {}
+            code = {
+                printable(path): content.decode(errors="replace")[:MAX_LOG_CHARACTERS]
+                for path, content in files.items()
+            }
+            return {"log": printable(text)[-MAX_LOG_CHARACTERS:], "code": code}
 
         return self._answer(request, make)
 
-    def _figures(self, request: Request) -> Response:
-        sweep = self._known(request)
-
-        def make(view: StoreView) -> dict[str, Any]:
-            render = self._renderer.figures(sweep, view)
-            return {"rendered": render.name, "render_error": render.last_error}
-
-        return self._answer(request, make)
-
-    def _rendered(self, request: Request) -> Response:
-        packed = self._renderer.packed_figures(request.path_params["name"])
-        if packed is None:
-            raise HTTPException(404, "a newer render has replaced these figures")
-        return _unpacked(request, packed, "application/json")
-
-    def _report(self, request: Request) -> Response:
-        packed, problem = self._renderer.page(self._known(request), self._poller.view())
-        if packed is None:
-            return HTMLResponse(missing_page(problem, "../../"), 503)
-        policy = f"{page_policy()}; frame-ancestors 'none'"
-        return _unpacked(request, packed, "text/html", {"Content-Security-Policy": policy})
-
-    async def _sql(self, request: Request) -> Response:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_QUERY_BYTES:
-                return PlainTextResponse(
-                    f"the request is larger than {MAX_QUERY_BYTES:,} bytes. Shorten the query.\n", 413
-                )
-        try:
-            fields = json.loads(body)
-            query, sweep = fields["sql"], fields.get("sweep")
-            if not isinstance(query, str) or not isinstance(sweep, str | None):
-                raise TypeError
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return PlainTextResponse(
-                'the request is not JSON of the form {"sql": "select ...", "sweep": null or a name}\n', 400
-            )
-        try:
-            client = "" if request.client is None else request.client.host
-            async with _watched(request) as is_gone:
-                answer = await run_in_threadpool(self.sql_processes.run, query, sweep, client, is_gone)
-        except ClientGoneError:
-            return Response(status_code=499)
-        except QueryError as error:
-            return PlainTextResponse(f"{error}\n", 400)
-        except BusyError as error:
-            return PlainTextResponse(f"{error}\n", 503)
-        return Response(answer, media_type="application/json")
-
-    def _known(self, request: Request) -> str:
-        """Return the requested sweep, after a check that it and the requested trial exist."""
+    def _known(self, request: Request) -> tuple[str, SweepStatus, StoreView]:
+        """Return the requested sweep and its state, after a check that it and the requested trial exist."""
         sweep, trial, view = request.path_params["sweep"], request.path_params.get("trial"), self._poller.view()
         if view.status is None:
             raise HTTPException(503, view.error or f"{self._store.url} is being read. Try again shortly.")
@@ -204,10 +202,12 @@ class Pages:
         try:
             state = state_of(view, sweep)
         except KeyError:
-            raise HTTPException(404, f"no sweep {sweep!r:.100} was launched in {self._store.url}") from None
+            names = difflib.get_close_matches(sweep, view.specs, n=3, cutoff=0.3)
+            near = f". Nearest: {', '.join(names)}" if names else ""
+            raise HTTPException(404, f"no sweep {sweep!r:.100} was launched in {self._store.url}{near}") from None
         if trial is not None and trial not in state.states:
             raise HTTPException(404, f"sweep {sweep!r} has no trial {trial!r:.100}")
-        return str(sweep)
+        return str(sweep), state, view
 
     def _answer(self, request: Request, make: Make) -> Response:
         """Return the response made from the last poll, cached for all clients, or 304 if the browser has it."""
@@ -224,6 +224,35 @@ class Pages:
         return _tagged(request, body, "application/json")
 
 
+@dataclass(frozen=True)
+class _Change:
+    """A change of tags and the note, of a trial or of the sweep."""
+
+    trial: str | None = None
+    add: Sequence[str] = ()
+    remove: Sequence[str] = ()
+    note: str | None = None
+
+    @staticmethod
+    def from_json(body: bytes) -> "_Change":
+        """Parse and check a change.
+
+        Raises:
+            StoreError: It is invalid.
+        """
+        try:
+            change = _Change(**json.loads(body))
+        except (ValueError, RecursionError, TypeError):
+            raise StoreError("expected a JSON object of trial, add, remove and note") from None
+        is_listed = all(isinstance(tags, list | tuple) for tags in (change.add, change.remove))
+        if not isinstance(change.trial, str | None) or not is_listed:
+            raise StoreError("expected a trial's ID, and lists of tags")
+        for tag in (*change.add, *change.remove):
+            require_tag(tag)
+        require_note(change.note or "")
+        return change
+
+
 @dataclass
 class _CachedResponse:
     """A response with the number of the poll that it is based on. Concurrent requests wait for the lock."""
@@ -236,37 +265,34 @@ class _CachedResponse:
 def make_app(
     store: Store,
     *,
-    limits: Limits,
     names: frozenset[str] = frozenset(),
     token: str | None = None,
     cookie: str = "depthrate",
     every_s: float = POLL_INTERVAL_S,
+    writes: bool = False,
 ) -> Starlette:
     """Create the application. It polls the store while it is served.
 
     Args:
         store: The store.
-        limits: Limits of SQL queries.
         names: Host names of the server.
         token: Token that requests must carry. None if no token is required.
         cookie: Name of the token's cookie.
         every_s: Seconds between polls.
+        writes: Whether the pages may change tags and notes.
     """
-    poller, renderer = Poller(store, every_s), Renderer(store)
-    pages = Pages(store, poller, renderer, limits)
+    poller = Poller(store, every_s)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         poller.start()
         yield
         poller.stop()
-        await run_in_threadpool(renderer.stop)
-        await run_in_threadpool(pages.sql_processes.stop)
 
-    access = Middleware(Access, names=names, token=token, cookie=cookie)
+    access = Middleware(Access, names=names, token=token, cookie=cookie, writes=writes)
     middleware = [access, Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)]
     return Starlette(
-        routes=pages.routes(),
+        routes=Pages(store, poller, writes=writes).routes(),
         middleware=middleware,
         lifespan=lifespan,
         exception_handlers={HTTPException: _refusal},
@@ -281,21 +307,14 @@ def _refusal(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
 
 
-@asynccontextmanager
-async def _watched(request: Request) -> AsyncIterator[Callable[[], bool]]:
-    """Yield a function that returns whether the client has closed its connection."""
-    gone = threading.Event()
-
-    async def watch() -> None:
-        while not await request.is_disconnected():
-            await asyncio.sleep(CLIENT_POLL_INTERVAL_S)
-        gone.set()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield gone.is_set
-    finally:
-        watcher.cancel()
+async def _body(request: Request, most: int) -> bytes:
+    """Return a request's body, refused above a size, before all of it is read."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, f"expected at most {most} bytes")
+    return body
 
 
 def _page(html: str) -> Callable[[Request], Response]:

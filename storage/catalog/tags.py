@@ -1,4 +1,4 @@
-"""Tags that users give to trials, to find them again.
+"""Tags and notes that users give to trials and sweeps, to find them again.
 
 Each change writes a new small file, and the last change applies.
 """
@@ -7,32 +7,66 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import new_name, tag_path
 from depthrate.storage.files.store import Store, StoreError
 
+MAX_NOTE = 10_000
+"""Maximum number of characters of a note."""
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,59}")
 
 
 @dataclass(frozen=True)
-class Tagging:
-    """Trials to which a tag was added at one time, or from which it was removed."""
+class Annotation:
+    """A change made at one time: a tag added to or removed from trials or a sweep, or their note."""
 
-    tag: str
-    is_set: bool
-    trial_ids: tuple[str, ...]
+    trial_ids: tuple[str, ...] = ()
+    sweep: str | None = None
+    """The sweep itself, if the change is not of trials."""
+    tag: str | None = None
+    is_set: bool = True
+    note: str | None = None
+    """A note replaces an earlier one, and an empty note removes it."""
 
     @staticmethod
-    def from_bytes(path: str, content: bytes) -> Tagging:
+    def from_bytes(path: str, content: bytes) -> Annotation:
         """Parse a file's content.
 
         Raises:
             ValueError, KeyError, TypeError: The content is invalid.
         """
         fields = read_with_digest(content)
-        return Tagging(require_tag(fields["tag"]), bool(fields["is_set"]), tuple(map(str, fields["trial_ids"])))
+        sweep, note = fields.get("sweep"), fields.get("note")
+        tag = require_tag(fields["tag"]) if note is None else None
+        return Annotation(
+            tuple(map(str, fields["trial_ids"])),
+            None if sweep is None else str(sweep),
+            tag,
+            bool(fields.get("is_set", True)),
+            None if note is None else require_note(note),
+        )
+
+
+@dataclass
+class Marks:
+    """The tags, in order, and the note of a trial or sweep."""
+
+    tags: list[str] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """All tags and notes of a store. Trials and sweeps without any are left out."""
+
+    trials: dict[str, Marks]
+    sweeps: dict[str, Marks]
+
+    def tags(self) -> dict[str, list[str]]:
+        """Return trial -> its tags."""
+        return {trial_id: marks.tags for trial_id, marks in self.trials.items() if marks.tags}
 
 
 def require_tag(tag: object) -> str:
@@ -46,27 +80,49 @@ def require_tag(tag: object) -> str:
     return tag
 
 
-def write_tag(store: Store, tag: str, trial_ids: Iterable[str], *, is_set: bool) -> None:
-    """Add a tag to trials, or remove it.
+def require_note(note: object) -> str:
+    """Check a note and return it.
 
     Raises:
-        StoreError: The tag is invalid.
+        StoreError: It is invalid.
     """
-    fields = {"tag": require_tag(tag), "is_set": is_set, "trial_ids": sorted(trial_ids)}
-    store.write(tag_path(new_name()), with_digest(fields), durable=True)
+    if not isinstance(note, str) or len(note) > MAX_NOTE:
+        given = f"has {len(note)} characters" if isinstance(note, str) else f"is {type(note).__name__}"
+        raise StoreError(f"a note {given}, expected text of at most {MAX_NOTE} characters")
+    return note.encode("utf-8", "replace").decode()
 
 
-def read_tags(store: Store) -> dict[str, list[str]]:
-    """Return trial -> its tags in order. Unreadable files are skipped, and `verify` reports them."""
-    tags: dict[str, set[str]] = {}
+def annotate(store: Store, target: str | Iterable[str], *, tag: str = "", is_set: bool = True, note: str = "") -> None:
+    """Add or remove a tag, or without a tag, replace the note.
+
+    Args:
+        target: A sweep's name, or IDs of trials.
+
+    Raises:
+        StoreError: The tag or note is invalid.
+    """
+    change = {"tag": require_tag(tag), "is_set": is_set} if tag else {"note": require_note(note)}
+    of = {"sweep": target, "trial_ids": []} if isinstance(target, str) else {"trial_ids": sorted(target)}
+    store.write(tag_path(new_name()), with_digest(change | of), durable=True)
+
+
+def read_annotations(store: Store) -> Annotations:
+    """Return all tags and notes. Unreadable files are skipped, and `verify` reports them."""
+    trials: dict[str, Marks] = {}
+    sweeps: dict[str, Marks] = {}
     for path, content in store.read_many(sorted(store.list("tags"))):
         try:
             if isinstance(content, OSError):
                 continue
-            tagging = Tagging.from_bytes(path, content)
+            change = Annotation.from_bytes(path, content)
         except (ValueError, KeyError, TypeError):
             continue
-        for trial_id in tagging.trial_ids:
-            of_trial = tags.setdefault(trial_id, set())
-            (of_trial.add if tagging.is_set else of_trial.discard)(tagging.tag)
-    return {trial_id: sorted(of_trial) for trial_id, of_trial in tags.items() if of_trial}
+        of_sweep = [] if change.sweep is None else [sweeps.setdefault(change.sweep, Marks())]
+        for marks in [*of_sweep, *(trials.setdefault(trial_id, Marks()) for trial_id in change.trial_ids)]:
+            if change.note is not None:
+                marks.note = change.note
+            elif change.tag is not None:
+                rest = {*marks.tags} - {change.tag}
+                marks.tags = sorted(rest | {change.tag} if change.is_set else rest)
+    kept = ({name: marks for name, marks in of.items() if marks.tags or marks.note} for of in (trials, sweeps))
+    return Annotations(*kept)

@@ -11,7 +11,7 @@ from depthrate.storage.catalog.code_decisions import Decision
 from depthrate.storage.catalog.removals import Removal
 from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
-from depthrate.storage.catalog.tags import Tagging
+from depthrate.storage.catalog.tags import Annotation
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.json_objects import read_object, read_with_digest
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, read_parquet
@@ -47,7 +47,7 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
         "fits": _check_fits,
         "decisions": Decision.from_bytes,
         "removals": Removal.from_bytes,
-        "tags": Tagging.from_bytes,
+        "tags": Annotation.from_bytes,
     }
     for folder, check in checks.items():
         yield from _check_folder(store, folder, check)

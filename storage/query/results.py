@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Judge = Callable[["Results", Iterable[Collection[str]]], Mapping[str, str]]
+"""Judges the training of trials, of each sweep by itself: trial -> judgement."""
 BATCH_ROWS = 100_000
 
 
@@ -56,16 +58,22 @@ class Results:
     """
 
     def __init__(
-        self, store: Store, columns: Columns, added: AddedParameters | None = None, snapshot: Snapshot | None = None
+        self,
+        store: Store,
+        columns: Columns,
+        added: AddedParameters | None = None,
+        judge: Judge | None = None,
+        snapshot: Snapshot | None = None,
     ):
         """Open a store.
 
         Args:
             columns: The measured columns. Other columns in the store's files are read as well.
             added: Parameters that tasks gained after their first trials. They are shown for earlier trials too.
+            judge: Judge of trials, for the column `judgement` of `results`. Default: the column is null.
             snapshot: Snapshot taken by the caller. If given, tags are not read.
         """
-        self.store, self.columns, self._added = store, columns, added or nothing_added
+        self.store, self.columns, self._added, self._judge = store, columns, added or nothing_added, judge
         self._reader = SnapshotReader(store, snapshot)
         self._scope: tuple[str, frozenset[str]] | None = None
         self._in_memory: Mapping[str, pa.Table] = {}
@@ -87,8 +95,12 @@ class Results:
         views = self._last_views
         if views is None or views.snapshot is not self.snapshot:
             given = (self.store, self.snapshot, self.columns, self._added, self._scope, self._in_memory, self._has_tags)
-            views = self._last_views = Views(*given)
+            views = self._last_views = Views(*given, self._judgements)
         return views
+
+    def _judgements(self) -> Mapping[str, str]:
+        sweeps = self.membership().of_sweep.values() if self._scope is None else [self._scope[1]]
+        return {} if self._judge is None else self._judge(self, sweeps)
 
     def _changed(self, **changes: Any) -> Self:
         """Return the same results with other attributes, and a reader of their own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +26,8 @@ from depthrate.storage.tables.parameters import (
 )
 from depthrate.storage.tables.schema import TRIALS
 
+JUDGEMENT = "judgement"
+"""Column for the view `results`, computed when a query reads it."""
 _VARIES, _UNKNOWN = object(), object()
 """In place of the value that all trials have: they differ, or the footer does not show it."""
 
@@ -42,6 +44,7 @@ class TrialsTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no
     _parts: Sequence[_Part]
     _added: Sequence[Mapping[str, pa.Array]]
     """For each part, the columns of parameters that its task gained later, with one value."""
+    _judge: Callable[[], Mapping[str, str]]
 
     @classmethod
     def of_sources(
@@ -50,9 +53,12 @@ class TrialsTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no
         sources: Sequence[VisibleCommit],
         added: AddedParameters,
         trial_ids: frozenset[str] | None = None,
+        judge: Callable[[], Mapping[str, str]] = dict,
     ) -> TrialsTable:
         """Return the table of the visible trials, or of those in `trial_ids`.
 
+        Args:
+            judge: Returns trial -> judgement, for scans of this column alone: it reads all training curves.
         Raises:
             OSError, pa.ArrowException: A file has vanished or is corrupt.
         """
@@ -64,17 +70,19 @@ class TrialsTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no
         for part, of_part in zip(parts, gained, strict=True):
             for name, kind in [*part.types.items(), *((name, value.type) for name, value in of_part.items())]:
                 types.setdefault(name, []).append(kind)
-        columns, taken = dict[str, str](), {name.casefold() for name in TRIALS.names}
+        columns, taken = dict[str, str](), {JUDGEMENT, *(name.casefold() for name in TRIALS.names)}
         for name in types:
             columns[name] = column_of(name, taken)
             taken.add(name.casefold())
         shown = {columns[name]: common_type(kinds) for name, kinds in types.items()}
         valueless = {column for column, kind in shown.items() if pa.types.is_null(kind)}
-        schema = pa.schema([*TRIALS, *(shown | dict.fromkeys(valueless, pa.string())).items()])
+        schema = pa.schema(
+            [*TRIALS, *(shown | dict.fromkeys(valueless, pa.string())).items(), (JUDGEMENT, pa.string())]
+        )
         table = cls([], schema, ds.ParquetFileFormat(), LocalFileSystem())
         table._parts, table._added, table.parameters = parts, gained, columns
         table.tasks = sorted({part.task for part in parts if part.task})
-        table.valueless = valueless
+        table.valueless, table._judge = valueless, judge
         return table
 
     def scanner(self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: Any) -> BatchScanner:
@@ -100,10 +108,17 @@ class TrialsTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no
             values = pa.chunked_array([pa.nulls(part.num_rows)])
             if name in rows.column_names:
                 values = rows[name]
+            elif column == JUDGEMENT:
+                trial_ids = part.rows(["trial_id"])["trial_id"].to_pylist()
+                values = pa.chunked_array([pa.array(map(self._judgements.get, trial_ids), pa.string())])
             elif name in added:
                 values = pa.chunked_array([pa.concat_arrays([added[name]] * part.num_rows)])
             arrays.append(as_type(values, self.schema.field(column).type))
         return pa.Table.from_arrays(arrays, list(columns))
+
+    @lazy
+    def _judgements(self) -> Mapping[str, str]:
+        return self._judge()
 
     def varying_parameters(self, columns: Collection[str]) -> list[str]:
         """Return those of some parameters that differ between trials."""

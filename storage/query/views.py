@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from depthrate.storage.attempts.live_curves import LivePack, LiveReader, live_ro
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.catalog.specs import newest_specs
-from depthrate.storage.catalog.tags import read_tags
+from depthrate.storage.catalog.tags import read_annotations
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.visible_commits import Problem, first_line
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from depthrate.storage.query.trials_table import TrialsTable
 
 _FIRST = ("trial_id", "sweep", "task", "status")
-_LAST = ("wall_s", "device", "host", "committed_at", "tags")
+_LAST = ("judgement", "wall_s", "device", "host", "committed_at", "tags")
 _MEASURED = (
     "select * from metrics where is_last qualify row_number() over "
     "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
@@ -50,6 +50,8 @@ class Views:
     in_memory: Mapping[str, pa.Table] = field(default_factory=dict)
     """Tables queried instead of files."""
     has_tags: bool = True
+    judge: Callable[[], Mapping[str, str]] = dict
+    """Returns trial -> judgement. Called only for queries that read it, since it reads all training curves."""
 
     def create(self, connection: duckdb.DuckDBPyConnection, query: str) -> None:
         """Create the views that a query names and the views they depend on. Opening all views would take longer."""
@@ -86,7 +88,7 @@ class Views:
         from depthrate.storage.query.trials_table import TrialsTable  # imports pandas, unless a command prevents it
 
         of_scope = None if self.scope is None else self.scope[1]
-        return TrialsTable.of_sources(self.store, self.snapshot.sources, self.added, of_scope)
+        return TrialsTable.of_sources(self.store, self.snapshot.sources, self.added, of_scope, self.judge)
 
     def parameter_names(self) -> list[str]:
         """Return the columns of the view `trials` that are parameters."""
@@ -94,7 +96,7 @@ class Views:
 
     @lazy
     def _tags(self) -> Mapping[str, list[str]]:
-        return read_tags(self.store) if self.has_tags else {}
+        return read_annotations(self.store).tags() if self.has_tags else {}
 
     def _create_trials(self, connection: duckdb.DuckDBPyConnection, *, with_members: bool) -> None:
         """Create the view of trials. With members, each trial appears once per sweep that it belongs to."""
@@ -117,7 +119,8 @@ class Views:
                 grouped = "select trial_id, first(tags) as tags from all_tags group by trial_id"
                 rows += f" left join ({grouped}) using (trial_id)"
         changed = f" replace ({', '.join(replaced)})" if replaced else ""
-        connection.execute(f"create temp view trials as select *{changed}{tags} from {rows}")
+        connection.execute(f"create temp view judged_trials as select *{changed}{tags} from {rows}")
+        connection.execute("create temp view trials as select * exclude (judgement) from judged_trials")
 
     def _values_used(self) -> dict[str, str]:
         """Return column -> SQL of the parameters with a value that is used in place of null."""
@@ -284,7 +287,7 @@ def results_view(
     )
     last = f"select trial_id, {listed('arg_max({}, step)')} from curves semi join ({_splits_to_fill(complete)}) using "
     return (
-        f"create temp view results as select {', '.join(columns)} from trials t "
+        f"create temp view results as select {', '.join(columns)} from judged_trials t "
         f"left join ({_MEASURED}) m on m.trial_id = t.trial_id "
         f"left join (select trial_id, {listed('max(coalesce(c.{0}, l.{0}))')} from ({measured_at} group by trial_id) c "
         f"full join ({last} (trial_id, split) group by trial_id) l using (trial_id) group by trial_id) e "

@@ -102,21 +102,15 @@ def cached_source(parts: Sequence[str], make: Callable[[], str], *, is_fresh: bo
         EngineError: The cache cannot be used.
     """
     folder = private_cache("native")
+    name = f"source-{digest(chr(0).join(parts).encode())}"
     try:
-        name = f"source-{digest(chr(0).join(parts).encode())}"
-        for path in folder.glob(f"{name}-*.cpp"):
-            if (
-                not is_fresh
-                and is_private_file(path)
-                and is_intact(path.name, content := read_regular(path, MAX_BYTES))
-            ):
-                return content.decode()
-            discard(path)
+        if is_fresh:
+            for path in folder.glob(f"{name}-*.cpp"):
+                discard(path)
+        elif (cached := find_intact(folder, name, ".cpp")) is not None:
+            return cached[1].decode()
         source = make()
-        with tempfile.TemporaryDirectory(dir=folder, prefix="writing-") as work:
-            made = Path(work) / "source.cpp"
-            made.write_text(source, encoding="utf-8")
-            made.replace(folder / f"{name}-{digest(source.encode())}.cpp")
+        keep_content(folder, name, ".cpp", source.encode())
     except OSError as error:
         raise EngineError(f"cannot use the cache of native steps {folder}: {error}") from error
     return source
@@ -187,12 +181,27 @@ def _find_cached(folder: Path, name: str) -> Path | None:
     """Find an intact library, of this machine's compiler if it has one, else of any. Corrupt files are deleted."""
     with suppress(EngineError):
         name = f"{name}-{_compiler_digest()}"
-    for path in sorted(folder.glob(f"{name}-*.so")):
+    found = find_intact(folder, name, ".so")
+    return None if found is None else found[0]
+
+
+def find_intact(folder: Path, name: str, suffix: str) -> tuple[Path, bytes] | None:
+    """Find a file of this name that matches the checksum behind it, and its content. Corrupt files are deleted."""
+    for path in sorted(folder.glob(f"{name}-*{suffix}")):
         with suppress(OSError):  # unreadable, or too large
-            if is_private_file(path) and is_intact(path.name, read_regular(path, MAX_BYTES)):
-                return path
+            if is_private_file(path) and is_intact(path.name, content := read_regular(path, MAX_BYTES)):
+                return path, content
         discard(path)
     return None
+
+
+def keep_content(folder: Path, name: str, suffix: str, content: bytes) -> None:
+    """Write a file that `find_intact` finds, whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix="writing-") as work:
+        made = Path(work) / "content"
+        made.write_bytes(content)
+        made.chmod(0o600)
+        made.replace(folder / f"{name}-{digest(content)}{suffix}")
 
 
 def discard(path: Path) -> None:

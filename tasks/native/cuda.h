@@ -187,7 +187,7 @@ STANDARD_FUNCTION(exp) STANDARD_FUNCTION(log) STANDARD_FUNCTION(erf) STANDARD_FU
 STANDARD_FUNCTION(sin) STANDARD_FUNCTION(cos) STANDARD_FUNCTION(atan) STANDARD_FUNCTION(log1p) STANDARD_FUNCTION(expm1)
 STANDARD_FUNCTION(floor) STANDARD_FUNCTION(ceil)
 
-// ---- Loops over rows: a row's numbers are spread over LANES lanes beside each other ----
+// ---- Loops over rows: a row's numbers are spread over LANES adjacent lanes ----
 
 // The sum, or the maximum, of each group of LANES lanes, in all of its lanes.
 template <int LANES, class T> MEMBER T sum_of(T v) {
@@ -227,10 +227,10 @@ template <int COUNT, bool ALIGNED> MEMBER void store(Number* p, Ints index, cons
 template <int ROW_, int COLUMN_, bool ALIGNED_> struct Matrix {
   static constexpr int ROW = ROW_, COLUMN = COLUMN_;
   static constexpr bool ALIGNED = ALIGNED_;
-  static constexpr bool IS_ALONG_ROWS = ROW == 1 && COLUMN != 1;  // its rows' first numbers are beside each other
+  static constexpr bool IS_ALONG_ROWS = ROW == 1 && COLUMN != 1;  // its rows' first numbers are adjacent
   const Number* p;
 };
-// A thread's COUNT rows of a matrix with SIZE rows, of which TILES threads have others: groups of GROUP beside each other.
+// A thread's COUNT rows of a matrix with SIZE rows, of which TILES threads have others: adjacent groups of GROUP.
 template <class M, int COUNT, int SIZE> struct Rows {
   static constexpr int GROUP = M::IS_ALONG_ROWS && COUNT % 4 == 0 ? 4 : 1, TILES = parts(SIZE, COUNT), ROW = M::ROW;
   static constexpr bool IS_WHOLE = SIZE == TILES * COUNT;

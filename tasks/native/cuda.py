@@ -4,7 +4,6 @@ Compiled kernels are in the cache of `build.py`, in files whose names contain ha
 """
 
 import ctypes
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -13,13 +12,12 @@ from typing import Any
 
 import torch
 
-from depthrate.tasks.code.private_cache import is_private_file, private_cache
-from depthrate.tasks.native.build import MAX_BYTES, SOURCES, digest, discard, hold_lock, is_intact
+from depthrate.tasks.code.private_cache import private_cache
+from depthrate.tasks.native.build import SOURCES, digest, find_intact, hold_lock, keep_content
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.generated.cuda_emit import CudaSource
 from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.native.library import AnyCall, Library
-from depthrate.tasks.regular_file import read_regular
 
 HEADERS = ("cuda.h", "call.h")
 OPTIONS = ("--std=c++17", "-default-device", "--disable-warnings")
@@ -76,7 +74,7 @@ def _log(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
 
 
 def _nvrtc() -> ctypes.CDLL:
-    """Load NVRTC from the wheels beside torch, else from the system."""
+    """Load NVRTC from the wheels installed with torch, else from the system."""
     for folder in sys.path:
         for path in sorted(Path(folder or ".").glob("nvidia/*/lib/libnvrtc.so.*")):
             if "alt" in path.name:
@@ -135,7 +133,8 @@ def tuning_of(num_trials: int) -> Tuning:
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
     blocks = 1 if num_trials <= gpu.multi_processor_count else 2
     own = gpu.shared_memory_per_multiprocessor // blocks - RESERVED_BYTES
-    return Tuning(blocks=blocks, shared_bytes=min(gpu.shared_memory_per_block_optin, own))
+    most: int = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]  # missing in torch's stub only
+    return Tuning(blocks=blocks, shared_bytes=min(most, own))
 
 
 def cached_cubin(
@@ -152,28 +151,16 @@ def cached_cubin(
     name = f"cuda-{digest(chr(0).join(parts).encode())}"
     try:
         folder = private_cache("native")
-        if (cubin := _find(folder, name)) is not None:
-            return cubin
+        if (found := find_intact(folder, name, ".cubin")) is not None:
+            return found[1]
         with hold_lock(folder / f"{name}.lock", should_stop):
-            return _find(folder, name) or _store(folder, name, compile_cubin(source, number, architecture))
+            if (found := find_intact(folder, name, ".cubin")) is not None:
+                return found[1]
+            cubin = compile_cubin(source, number, architecture)
+            keep_content(folder, name, ".cubin", cubin)
+            return cubin
     except OSError as error:
         raise EngineError(f"cannot use the cache of native steps: {error}") from error
-
-
-def _find(folder: Path, name: str) -> bytes | None:
-    for path in sorted(folder.glob(f"{name}-*.cubin")):
-        if is_private_file(path) and is_intact(path.name, content := read_regular(path, MAX_BYTES)):
-            return content
-        discard(path)
-    return None
-
-
-def _store(folder: Path, name: str, cubin: bytes) -> bytes:
-    part = folder / f"{name}-{os.getpid()}.part"
-    part.write_bytes(cubin)
-    part.chmod(0o600)
-    part.replace(folder / f"{name}-{digest(cubin)}.cubin")
-    return cubin
 
 
 def _driver() -> ctypes.CDLL:

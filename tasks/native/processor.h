@@ -15,7 +15,7 @@ constexpr long VECTOR_BYTES = 32, STRIP = 2;
 #else
 constexpr long VECTOR_BYTES = 16, STRIP = 2;
 #endif
-constexpr long LANES = VECTOR_BYTES / sizeof(Number);  // STRIP: vectors beside each other that a product keeps in registers
+constexpr long LANES = VECTOR_BYTES / sizeof(Number);  // STRIP: adjacent vectors that a product keeps in registers
 
 template <long SIZE> struct IntegerOf;
 template <> struct IntegerOf<4> { using type = int32_t; };

@@ -25,7 +25,7 @@ LAYER_S_PER_NUMBER = 1.2e-8
 
 GPU_STEP_ROWS = 65_536
 """Rows per step above which more trials make no GPU faster. On an H100 (depth 8, width 64) they reach 96 % of the highest rate,
-and half as many 92 % (`knee` of `benchmarks.first_hour`)."""
+and half as many 92 % (eager steps, 2026-11-27)."""
 
 
 @dataclass(frozen=True, kw_only=True)

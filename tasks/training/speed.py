@@ -33,7 +33,7 @@ def measure_speed(training: NetworkTraining, requested: Engine, seconds: float) 
         trainer, plain = training.begin(), plain_losses(training)
         if engine is Engine.NATIVE:
             try:
-                trainer.use_native(training.native_library(lambda: False)[0])
+                training.use_native(trainer, lambda: False)
             except EngineError as error:
                 if requested is Engine.NATIVE or not training.may_lack_kernels("cpu"):
                     raise

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset, SampleStream
 from depthrate.tasks.interface import Engine, SharedLibraries
+from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.training.cost import PackShape
@@ -105,6 +106,31 @@ class Training(ABC):
             Interrupted: As `load_library`.
         """
 
+    def use_native(
+        self,
+        trainer: Trainer,
+        should_stop: Callable[[], bool],
+        shared: SharedLibraries | None = None,
+        device: str = "cpu",
+    ) -> float:
+        """Switch a trainer to native steps. Return the seconds spent building kernels or waiting.
+
+        Raises:
+            EngineError: As `native_library` and `Trainer.use_native`.
+            Interrupted: As `native_library`.
+        """
+        library, compile_s = self.native_library(should_stop, shared, device)
+        try:
+            trainer.use_native(library)
+        except EngineError:
+            if not self.may_lack_kernels(device):
+                raise
+            # code that the cached source does not depend on may have changed
+            library, again_s = self.native_library(should_stop, shared, device, is_fresh=True)
+            trainer.use_native(library)
+            compile_s += again_s
+        return compile_s
+
     def may_lack_kernels(self, device: str) -> bool:
         """Whether steps may turn out to be eager, because kernels are generated and compared with eager steps only now."""
         return False
@@ -180,7 +206,8 @@ class NetworkTraining(Training):
         is_fresh: bool = False,
     ) -> tuple[Library, float]:
         if device != "cpu":
-            return generated_cuda_library(self.network, self.plan, self.dataset, len(self.hyperparameters), should_stop)
+            count = len(self.hyperparameters)
+            return generated_cuda_library(self.network, self.plan, self.dataset, count, should_stop, is_fresh=is_fresh)
         if self._has_handwritten_kernels:
             return native_library(self.network, self.plan, should_stop, shared)
         return generated_library(self.network, self.plan, self.dataset, should_stop, shared, is_fresh=is_fresh)

@@ -124,17 +124,7 @@ class TrainingPack:
         compile_s, trainer, polish = 0.0, self.trainer, self.training.polish
         build = self.context.should_stop, self.context.libraries
         if not self.is_trained:
-            device = self.context.device
-            library, compile_s = self.training.native_library(*build, device)
-            try:
-                trainer.use_native(library)
-            except EngineError:
-                if device != "cpu" or not self.training.may_lack_kernels(device):
-                    raise
-                # code that the cached source does not depend on may have changed
-                library, again_s = self.training.native_library(*build, is_fresh=True)
-                trainer.use_native(library)
-                compile_s += again_s
+            compile_s = self.training.use_native(trainer, *build, self.context.device)
         if self._can_polish_natively:
             assert polish is not None and isinstance(trainer, FusedTrainer)
             self._polish_library, polish_s = smoothed_library(trainer.network, polish, *build)

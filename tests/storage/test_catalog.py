@@ -20,11 +20,11 @@ from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.catalog.removals import Removal, RemovalKind, remove, restore
 from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.catalog.specs import newest_specs, write_spec
-from depthrate.storage.catalog.tags import write_tag
+from depthrate.storage.catalog.tags import MAX_NOTE, Marks, annotate, read_annotations
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import live_path
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance import purge
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
@@ -398,11 +398,29 @@ def test_queries_of_unknown_sweeps_are_refused(store: Store, condition: str) -> 
 
 def test_tags_stand_beside_the_trials(store: Store) -> None:
     commit(store, A, ["t1", "t2"])
-    write_tag(store, "odd", ["t1", "t2"], is_set=True)
-    write_tag(store, "seen", ["t1"], is_set=True)
-    write_tag(store, "odd", ["t2"], is_set=False)
+    annotate(store, ["t1", "t2"], tag="odd")
+    annotate(store, ["t1"], tag="seen")
+    annotate(store, ["t2"], tag="odd", is_set=False)
     assert counted(store, "select trial_id, tags from results order by 1") == [("t1", ["odd", "seen"]), ("t2", None)]
     assert counted(store, "select trial_id from trials where list_contains(tags, 'odd')") == [("t1",)]
+
+
+def test_notes_and_tags_of_trials_and_sweeps(store: Store) -> None:
+    annotate(store, ["t1", "t2"], note="first")
+    annotate(store, ["t1"], note="second\nline \u202e <b>")
+    annotate(store, ["t2"], note="")
+    annotate(store, "a", tag="paper")
+    annotate(store, "a", note="x" * MAX_NOTE)
+    annotate(store, "b", tag="odd")
+    annotate(store, "b", tag="odd", is_set=False)
+    found = read_annotations(store)
+    assert found.trials == {"t1": Marks([], "second\nline \u202e <b>")}
+    assert found.sweeps == {"a": Marks(["paper"], "x" * MAX_NOTE)}
+    with pytest.raises(StoreError, match=f"a note has {MAX_NOTE + 1} characters, expected text of at most"):
+        annotate(store, "a", note="x" * (MAX_NOTE + 1))
+    with pytest.raises(StoreError, match="tag 'two words' is invalid"):
+        annotate(store, "a", tag="two words")
+    assert read_annotations(store) == found
 
 
 def test_renamed_column_and_views(folder: Store) -> None:

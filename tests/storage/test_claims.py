@@ -249,6 +249,7 @@ COMMANDS = (
     "trials rm t3 --yes",
     "trials restore --all",
     "trials tag odd t3",
+    "tag a --note seen",
 )
 
 

@@ -53,6 +53,7 @@ class Browser:
         self._address = address
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
         options = {"goog:chromeOptions": {"binary": chromium, "args": arguments}}
+        options["goog:loggingPrefs"] = {"browser": "ALL"}
         session = self._post("/session", {"capabilities": {"alwaysMatch": options}})["sessionId"]
         self._address = f"{address}/session/{session}"
 
@@ -75,6 +76,33 @@ class Browser:
     def run(self, script: str) -> Any:
         """Return what a script returns."""
         return self._post("/execute/sync", {"script": script, "args": []})
+
+    def messages(self) -> list[str]:
+        """Return the messages of the console since the last call."""
+        return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
+
+    def press(self, keys: str) -> None:
+        """Press keys one after the other, wherever the focus is. Special keys are those of WebDriver (`\\ue004` is Tab)."""
+        presses = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self._post("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": presses}]})
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Drag the mouse from one point of the window to another."""
+        (x0, y0), (x1, y1) = start, end
+        moves: list[dict[str, Any]] = [{"type": "pointerMove", "duration": 0, "x": round(x0), "y": round(y0)}]
+        moves += [{"type": "pointerDown", "button": 0}]
+        moves += [{"type": "pointerMove", "duration": 20, "x": round(x1), "y": round(y1)}]
+        moves += [{"type": "pointerUp", "button": 0}]
+        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": moves}
+        self._post("/actions", {"actions": [pointer]})
+
+    def wait(self, condition: str) -> None:
+        """Wait until an expression of JavaScript is true."""
+        for _ in range(200):
+            if self.run(f"return Boolean({condition})"):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"never true: {condition}")
 
     def faults(self) -> list[str]:
         """Return what a reader stumbles over in the page's figures: texts cut or over each other, ticks of unlike decimals."""

@@ -72,6 +72,10 @@ class OnGpu(torch.Tensor):
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise AssertionError(f"{function} ran outside of the stand-in for a GPU")
 
+    def data_ptr(self) -> int:
+        """Return the address of the numbers, for kernels that stand for a GPU's."""
+        return self.numbers.data_ptr()
+
     def tolist(self) -> Any:
         """Copy the numbers to the CPU at once, and return them as lists."""
         return self.cpu().tolist()

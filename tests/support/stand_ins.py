@@ -28,7 +28,7 @@ from depthrate.storage.attempts.heartbeats import write_heartbeats
 from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
-from depthrate.storage.catalog.tags import write_tag
+from depthrate.storage.catalog.tags import annotate
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import with_digest
@@ -170,7 +170,7 @@ def _make_place(work: Path) -> Place:
     store.write(launch_path("tiny", "l1"), json.dumps({"launch_id": "l1", "started_at": 1e9, "events": []}).encode())
     store.write(launch_log_path("tiny", "l1"), b"it began")
     store.write(library_path("rn1-0000.so"), b"kernels that a node built")
-    write_tag(store, "odd", ids[:1], is_set=True)
+    annotate(store, ids[:1], tag="odd")
     write_cancel_mark(store, "tiny")
     write_cleared(store, "tiny", node)
     store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")
@@ -247,6 +247,7 @@ def commands(place: Place) -> dict[str, list[str]]:
         "cancel": ["cancel", "tiny"],
         "nodes --clear": ["nodes", "tiny", "--clear", place.node],
         "trials tag": ["trials", "tag", "seen", place.trial_id],
+        "tag": ["tag", "tiny", place.trial_id, "--note", "seen"],
         "trials rm": ["trials", "rm", place.trial_id, "--yes"],
         "trials restore": ["trials", "restore", "--all"],
         "sweeps rm": ["sweeps", "rm", "tiny", "--yes"],

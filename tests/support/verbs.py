@@ -133,6 +133,7 @@ VERBS = {
     "trials rm": Verb(two_sweeps, invoke("trials", "rm", "t3", "--yes", codes=(0, 2)), removes=frozenset({"t3"})),
     "trials restore": Verb(two_sweeps, invoke("trials", "restore", "--all", codes=(0, 2)), removes=frozenset({"t4"})),
     "trials tag": Verb(two_sweeps, invoke("trials", "tag", "odd", "t1")),
+    "tag": Verb(two_sweeps, invoke("tag", "a", "--note", "seen")),
     "verify --repair": Verb(damaged, invoke("verify", "--repair"), removes=frozenset({"t3"})),
 }
 

@@ -1,4 +1,4 @@
-"""`depthrate atlas`: list the figures of the four papers, the reruns of each, and whether they agree with the paper."""
+"""`depthrate atlas`: list the papers' figures, their reruns, and whether both agree."""
 
 from collections import Counter
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`depthrate cancel`: cancel a sweep everywhere: checkpoint running trials, dequeue the rest."""
+"""`depthrate cancel`: cancel a sweep: checkpoint running trials, dequeue the rest."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""`depthrate compare`: show the differences of two sweeps, their fits side by side, and whether they share exponents."""
+"""`depthrate compare`: show how two sweeps differ, and whether they share exponents."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""`depthrate debug`: run one trial in this process, commit nothing, and print its last metrics."""
+"""`depthrate debug`: run one trial here, commit nothing, print its last metrics."""
 
 from __future__ import annotations
 

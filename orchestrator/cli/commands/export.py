@@ -1,4 +1,4 @@
-"""`depthrate export`: copy curves and metrics to TensorBoard or W&B, or a search to an Optuna storage."""
+"""`depthrate export`: copy metrics to TensorBoard or W&B, or a search to Optuna."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`depthrate nodes`: show attempts, failures and hours of a sweep per node, and which nodes launches exclude."""
+"""`depthrate nodes`: show attempts, failures and hours per node, and excluded nodes."""
 
 import shlex
 import time

@@ -1,4 +1,4 @@
-"""`depthrate plan`: list pending and committed trials with engine, steps per second and cost. Starts nothing."""
+"""`depthrate plan`: list pending and committed trials with engine, speed and cost. Starts nothing."""
 
 import re
 from collections import Counter, defaultdict

@@ -22,6 +22,11 @@ from depthrate.orchestrator.report.drawing.style import PaperWidth, StyleName
 @sweep_argument("sweep")
 @store_option
 @click.option("-o", "--output", type=FILE, default=Path("report.html"), help="HTML file to write.")
+@click.option(
+    "--interactive",
+    is_flag=True,
+    help="Write the explorer: one page with the trials and curves, to filter and to send.",
+)
 @click.option("--figures", type=FILE, help="Folder for the figures as SVG, PDF and CSV.")
 @click.option("--dark", is_flag=True, help="Render --figures for a dark background.")
 @click.option(

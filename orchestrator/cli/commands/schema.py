@@ -1,4 +1,4 @@
-"""`depthrate schema`: print the JSON schema of sweep files, for checks and completion in editors."""
+"""`depthrate schema`: print the JSON schema of sweep files, for completion in editors."""
 
 from depthrate.orchestrator.cli.commands.init import schema_text
 from depthrate.orchestrator.cli.options import declared

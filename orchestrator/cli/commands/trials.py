@@ -11,7 +11,7 @@ from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.catalog.removals import Removal, RemovalKind, remove, restore
-from depthrate.storage.catalog.tags import require_tag, write_tag
+from depthrate.storage.catalog.tags import annotate, require_tag
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
@@ -133,7 +133,7 @@ def tag_command(tag: str, trials: Sequence[str], where: str | None, store: str |
     require_tag(tag)
     chosen = chosen_trials(results_of(opened), trials, where)
     require_clock(opened)  # the later of two changes wins
-    write_tag(opened, tag, chosen, is_set=not off)
+    annotate(opened, chosen, tag=tag, is_set=not off)
     action = "removed from" if off else "set on"
     console.print(f"tag {tag} {action} {counted(len(chosen), 'trial')}")
     console.print(f"trials with it: depthrate query \"select * from results where list_contains(tags, '{tag}')\"")

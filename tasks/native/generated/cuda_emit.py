@@ -6,6 +6,7 @@ their code. A place is an address in global memory, or a number of bytes in a bl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,21 +16,18 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.native.generated.cuda_plan import CudaPlan, Tuning
-from depthrate.tasks.native.generated.emit import (
-    _MASK_FIRST,
-    _MASKED,
+from depthrate.tasks.native.generated.loop_text import (
+    LoopText,
     Shape,
-    _flat_axes,
-    _is_index,
-    _literal,
-    _LoopText,
-    _position,
-    _text,
+    flat_axes,
+    is_index,
+    literal,
+    number_text,
+    position_of,
 )
 from depthrate.tasks.native.generated.lower import Part
-from depthrate.tasks.native.generated.operations import POINTWISE
 from depthrate.tasks.native.generated.plan import Loop
-from depthrate.tasks.native.generated.values import EXTERNAL_KINDS, Kind, Value, View, merged_rows, up
+from depthrate.tasks.native.generated.values import Kind, Value, View, merged_rows, up
 
 MAX_ROWS = 4
 TIMED_STATEMENTS = 5
@@ -50,6 +48,18 @@ class CudaSource:
     labels: tuple[str, ...]
     """What each statement of a tile does."""
 
+    def to_file(self) -> str:
+        """Return the text of a file from which `from_file` reads the source."""
+        numbers = {name: value for name, value in vars(self).items() if name != "text"}
+        return f"// {json.dumps(numbers)}\n{self.text}"
+
+    @classmethod
+    def from_file(cls, content: str) -> CudaSource:
+        """Return the source that `to_file` has written."""
+        head, _, text = content.partition("\n")
+        numbers = json.loads(head.removeprefix("// "))
+        return cls(text=text, **{**numbers, "labels": tuple(numbers["labels"])})
+
 
 @dataclass(frozen=True)
 class Address:
@@ -62,7 +72,7 @@ class Address:
     """Whether it is a multiple of 16 bytes."""
     item: str = "Number"
 
-    def behind(self, numbers: int, number_bytes: int) -> Address:
+    def behind(self, numbers: int | torch.SymInt, number_bytes: int) -> Address:
         """Return the place so many numbers behind."""
         if not numbers:
             return self
@@ -169,7 +179,7 @@ class _Emitter:
     # ---- Memory ----
 
     def _item(self, value: Value) -> str:
-        is_integer = (value is self.program.x and value.is_flat) or _is_index(value)
+        is_integer = (value is self.program.x and value.is_flat) or is_index(value)
         return "int64_t" if is_integer else "Number"
 
     def _read(self, value: Value) -> Address:
@@ -219,13 +229,13 @@ class _Emitter:
 
     def _constant(self, value: Value, name: str) -> str:
         assert value.data is not None
-        numbers = ", ".join(_text(number) for number in value.data.flatten().tolist())
-        kind = "int64_t" if _is_index(value) else "Number"
+        numbers = ", ".join(number_text(number) for number in value.data.flatten().tolist())
+        kind = "int64_t" if is_index(value) else "Number"
         return f"TABLE {kind} {name}[] = {{{numbers}}};"
 
     def at(self, view: View) -> Address:
         """Return the place of a view's first number, as it is read."""
-        return self._read(view.value).behind(view.seen.storage_offset(), self.layout.number_bytes)
+        return self._read(view.value).behind(int(view.seen.storage_offset()), self.layout.number_bytes)
 
     # ---- Functions ----
 
@@ -376,7 +386,7 @@ class _Emitter:
         number = self.layout.number_bytes
         for view, place, adds in parts:
             body = _moved(view.seen, place, "+=" if adds else "=")
-            statements.append(self.call(body, [self.at(view), target.behind(place.storage_offset(), number)]))
+            statements.append(self.call(body, [self.at(view), target.behind(int(place.storage_offset()), number)]))
         return statements
 
     def _gradient_terms(self) -> list[str]:
@@ -408,8 +418,8 @@ class _Emitter:
         row, columns = self._row(value), value.columns
         adds = self._adds(value)
         body = (
-            f"  row_sums<{outputs}, {terms}>(p0, p1, adds, [](int o, int q) {{ return {_position(of_output, 'o')} + "
-            f"{_position(of_term, 'q')}; }}, [](int o) {{ return o / {columns} * {row} + o % {columns}; }}, p2);"
+            f"  row_sums<{outputs}, {terms}>(p0, p1, adds, [](int o, int q) {{ return {position_of(of_output, 'o')} + "
+            f"{position_of(of_term, 'q')}; }}, [](int o) {{ return o / {columns} * {row} + o % {columns}; }}, p2);"
         )
         addresses = [self.at(view), self._read(value), Address(str(self.plan.scratch[self.time][0]), True, True)]
         return self.call(body, addresses, [("adds", adds)])
@@ -418,7 +428,7 @@ class _Emitter:
         view, index = value.operands[0], value.operation
         assert isinstance(view, View)
         n, count, row = value.columns, prod(index.shape), self._row(value)
-        entry = f"(int)p2[{_position(_flat_axes(index.seen), 'r')}]"
+        entry = f"(int)p2[{position_of(flat_axes(index.seen), 'r')}]"
         addresses = [self._read(value), self.at(view), self.at(index)]
         if value.kind is Kind.LOOK_UP:
             body = (
@@ -428,7 +438,7 @@ class _Emitter:
             )
             return self.call(body, addresses)
         adds = self._adds(value)
-        source = _position(merged_rows(view.seen), "r")
+        source = position_of(merged_rows(view.seen), "r")
         body = (
             f"  scatter<{value.rows}, {n}, {count}, {row}>(p1, p0, adds, [](int r) {{ return {source}; }}, "
             f"[&](int r) {{ return {entry}; }});"
@@ -436,11 +446,11 @@ class _Emitter:
         return self.call(body, addresses, [("adds", adds)])
 
 
-class _CudaLoop(_LoopText):
+class _CudaLoop(LoopText):
     """The text of a loop over rows for warps, in phases between sums over a row."""
 
     def __init__(self, emitter: _Emitter, loop: Loop):
-        super().__init__(emitter, loop)  # type: ignore[arg-type]
+        super().__init__(loop, emitter.layout)
         self.cuda = emitter
         self.places: list[Address] = []
         self._indices: dict[tuple[str, bool], int] = {}
@@ -459,7 +469,7 @@ class _CudaLoop(_LoopText):
         self.rest = loop.rows % (32 // self.lanes * self.rows)
 
     def _group(self, width: int) -> int:
-        """Return how many numbers beside each other a lane computes."""
+        """Return how many adjacent numbers a lane computes."""
         return 4 if width % 4 == 0 else 1
 
     def _numbers(self, width: int) -> int:
@@ -467,13 +477,13 @@ class _CudaLoop(_LoopText):
         group = self._group(width)
         return group * -(-width // (group * self.lanes))
 
-    def text(self) -> tuple[str, list[Address]]:  # type: ignore[override]
-        lines = [self._kept(value) for value in self.loop.computed if self._is_kept(value)]
+    def text(self) -> tuple[str, list[Address]]:
+        """Return a function's body, and the places that it is given."""
+        lines = self._kept_rows()
         for value in self.loop.computed:
             if value.columns == 1:
                 lines.append(f"{'Flags' if value.is_boolean else 'Lanes'} s{self.names[value]}[{self.rows}];")
-        for phase in range(max(self.phase.values(), default=0) + 1):
-            lines += self._pass(phase)
+        lines += self._passes()
         per_warp = 32 // self.lanes * self.rows
         row = f"i + r * {32 // self.lanes} + lane / {self.lanes}"
         head = [
@@ -524,7 +534,7 @@ class _CudaLoop(_LoopText):
                 place = self.cuda.at(view)
                 axes = merged_rows(view.seen)
                 is_aligned = place.is_aligned and group == 4 and all(stride % 4 == 0 for _, stride in axes)
-                pointer, position = self._named_place(place), _position(axes, "q[r]")
+                pointer, position = self._named_place(place), position_of(axes, "q[r]")
                 loads.append(
                     f"Lanes {name}[{group}]; load<{group}, {str(is_aligned).lower()}, 1>({name}, {pointer}, {position} + c);"
                 )
@@ -532,7 +542,7 @@ class _CudaLoop(_LoopText):
 
         def operand(item: View | float, masks: bool) -> str:
             if not isinstance(item, View):
-                return _literal(item)
+                return literal(item)
             value, is_mask = item.value, self._own(item)
             if not is_mask:
                 text = loaded(item)
@@ -616,12 +626,12 @@ class _CudaLoop(_LoopText):
 
     def _four(self, item: View | float, masks: bool) -> str:
         if not isinstance(item, View):
-            return _literal(item)
+            return literal(item)
         value = item.value
         if self._own(item):
             text = f"s{self.names[value]}[r]"
             return text if masks or not value.is_boolean else f"to_number({text})"
-        text = self._read_first(self._named_place(self.cuda.at(item)), _position(merged_rows(item.seen), "q[r]"), "")
+        text = self._read_first(self._named_place(self.cuda.at(item)), position_of(merged_rows(item.seen), "q[r]"), "")
         return f"({text} != 0)" if value.is_boolean and masks else text
 
     def _read_first(self, pointer: str, position: str, columns: str) -> str:
@@ -649,7 +659,7 @@ def _label(step: Loop | Value) -> str:
 
 
 def _is_along_rows(seen: Tensor) -> bool:
-    """Return whether the first numbers of a matrix's rows are beside each other, as in cuda.h."""
+    """Return whether the first numbers of a matrix's rows are adjacent, as in cuda.h."""
     return seen.stride(0) == 1 and seen.stride(1) != 1
 
 
@@ -663,8 +673,8 @@ def _moved(source: Tensor, place: Tensor, adds: str) -> str:
         (size, to, of) for size, to, of in zip(place.shape, place.stride(), source.stride(), strict=True) if size > 1
     ]
     axes.sort(key=lambda axis: (-axis[1], -axis[2]))
-    target = _position([(size, to) for size, to, _ in axes], "at")
-    origin = _position([(size, of) for size, _, of in axes], "at")
+    target = position_of([(size, to) for size, to, _ in axes], "at")
+    origin = position_of([(size, of) for size, _, of in axes], "at")
     total = prod(size for size, *_ in axes)
     if adds == "adds":
         statement = f"{{ const Number v = p0[{origin}]; p1[{target}] = adds ? p1[{target}] + v : v; }}"
@@ -711,4 +721,3 @@ extern "C" void run(const Call* c) {{ begin_block<Generated>(*c), run_block<Gene
 extern "C" void evaluate(const Call* c) {{ begin_block<Generated>(*c), evaluate_block<Generated>(*c, 0, 1); }}
 #endif
 """
-__all__ = ["EXTERNAL_KINDS", "POINTWISE", "_MASKED", "_MASK_FIRST"]

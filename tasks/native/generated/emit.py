@@ -7,15 +7,22 @@ code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf, isfinite, isinf, isnan, prod
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from depthrate.tasks.native.generated.loop_text import (
+    LoopText,
+    Shape,
+    flat_axes,
+    is_index,
+    literal,
+    number_text,
+    position_of,
+)
 from depthrate.tasks.native.generated.lower import Part
-from depthrate.tasks.native.generated.operations import POINTWISE
 from depthrate.tasks.native.generated.plan import LINE_BYTES, Loop, Plan, padded_columns
 from depthrate.tasks.native.generated.values import (
     ALIGNED,
@@ -33,23 +40,6 @@ CACHED_BYTES = 24 << 10
 """Bytes of a right-hand side that products read in place, as in tiles.h."""
 PANEL_NUMBERS = 64
 """Numbers of a panel's rows on the processor with the widest vectors."""
-_MASKED = {operation for operation in POINTWISE if "as_mask" in POINTWISE[operation]}
-_MASK_FIRST = {operation for operation in _MASKED if "pick" in POINTWISE[operation]}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a step's source depends on beside its plan."""
-
-    samples: int
-    """Samples of a tile."""
-    outputs: int
-    """Rows of outputs per sample."""
-    has_targets: bool
-    """Whether labels are numbers."""
-    label_smoothing: float
-    decay_groups: dict[str, int]
-    """Parameter -> number of its group of weight decay, negative: none."""
 
 
 def emit(plan: Plan, shape: Shape) -> str:
@@ -136,7 +126,7 @@ class _Emitter:
             return f"(Number*)trial.state + {value.address}"
         if value.kind is Kind.CONSTANT:
             name = self.constants.setdefault(value, f"constant_{len(self.constants)}")
-            return name if _is_index(value) else f"(Number*){name}"
+            return name if is_index(value) else f"(Number*){name}"
         item = "int64_t" if value is self.program.x and value.is_flat else "Number"
         return f"({item}*)(arena + {self.plan.places[value]})"
 
@@ -158,10 +148,10 @@ class _Emitter:
 
     def _constant(self, value: Value, name: str) -> str:
         assert value.data is not None
-        is_index = _is_index(value)
-        numbers = ", ".join(_text(number) for number in value.data.flatten().tolist())
-        kind = "int64_t" if is_index else "Number"
-        padding = ", 0" * (1 if is_index else 4 * ALIGNED)
+        is_indices = is_index(value)
+        numbers = ", ".join(number_text(number) for number in value.data.flatten().tolist())
+        kind = "int64_t" if is_indices else "Number"
+        padding = ", 0" * (1 if is_indices else 4 * ALIGNED)
         return f"alignas(64) static const {kind} {name}[] = {{{numbers}{padding}}};"
 
     # ---- Functions ----
@@ -180,7 +170,7 @@ class _Emitter:
                 for value in step.row_sums
                 if value not in self.plan.in_place
             ]
-            body, addresses = _LoopText(self, step).text()
+            body, addresses = _CpuLoop(self, step).text()
             return [*zeros, self._call(body, addresses)]
         if step.kind is Kind.PRODUCT:
             return [self._product(step, started)]
@@ -270,7 +260,7 @@ class _Emitter:
         view, index = value.operands[0], value.operation
         assert isinstance(view, View)
         n, count = value.columns, prod(index.shape)
-        entry = f"p2[{_position(_flat_axes(index.seen), 'r')}]"
+        entry = f"p2[{position_of(flat_axes(index.seen), 'r')}]"
         row = value.row_stride(self.layout)
         index_address = _offset(self._address(index.value), index.seen)
         if value.kind is Kind.LOOK_UP:
@@ -283,7 +273,7 @@ class _Emitter:
                     indices=2,
                 )
             ]
-        source = f"p1 + {_position(merged_rows(view.seen), 'r')}"
+        source = f"p1 + {position_of(merged_rows(view.seen), 'r')}"
         body = (
             f"  for (long r = 0; r < {count}; r++) {{ Number* to = p0 + {entry} * {row}; const Number* from = {source}; "
             f"for (long j = 0; j < {n}; j++) to[j] += from[j]; }}"
@@ -313,89 +303,28 @@ class _Emitter:
         return statements
 
 
-class _LoopText:
-    """The text of a loop over rows, in phases between sums over a row, each one pass over the row's vectors."""
+class _CpuLoop(LoopText):
+    """The text of a loop over rows whose passes go over vectors, four rows at a time."""
 
     def __init__(self, emitter: _Emitter, loop: Loop):
-        self.emitter, self.loop, self.layout = emitter, loop, emitter.layout
+        super().__init__(loop, emitter.layout)
+        self.emitter = emitter
         self.addresses: list[str] = []
         self._pointers: dict[str, str] = {}
-        self.names = {value: f"{index}" for index, value in enumerate(loop.computed)}
-        self.phase = self._phases()
         self.rest = loop.rows % ROWS
 
     def text(self) -> tuple[str, list[str]]:
-        kept = [self._kept(value) for value in self.loop.computed if self._is_kept(value)]
-        passes = []
-        last = max(
-            [*self.phase.values(), *(self._sum_phase(value) for value in self.loop.row_sums)],
-            default=0,
-        )
-        for phase in range(last + 1):
-            passes += self._pass(phase)
-        lines = [*kept, *passes]
-        body = f"  for (long i = 0; i < {self.loop.rows}; i += ROWS) {{\n    " + "\n    ".join(lines) + "\n  }"
-        return body, self.addresses
-
-    def _operands(self, value: Value) -> list[View]:
-        return [operand for operand in value.operands if isinstance(operand, View)]
-
-    def _own(self, view: View) -> bool:
-        return view.value in self.names
-
-    def _phases(self) -> dict[Value, int]:
-        phase: dict[Value, int] = {}
-        for value in self.loop.computed:
-            width = self._width(value)
-            own = [view.value for view in self._operands(value) if self._own(view)]
-            phase[value] = max((phase[o] + (width > 1 and o.columns == 1) for o in own), default=0)
-        summed = {view.value for value in self.loop.row_sums for view in self._operands(value)}
-        for value in reversed(self.loop.computed):  # what comes from memory only is computed where it is used
-            users = [phase[user] for user in self.loop.computed for v in self._operands(user) if v.value is value]
-            is_free = value.kind is Kind.POINT and value.columns > 1 and value not in summed
-            if is_free and users and value not in self.loop.stored:
-                if not any(self._own(view) for view in self._operands(value)):
-                    phase[value] = min(users)
-        return phase
-
-    def _width(self, value: Value) -> int:
-        """Return the columns over which a value is computed."""
-        return self._operands(value)[0].shape[-1] if value.kind is Kind.REDUCE else value.columns
-
-    def _sum_phase(self, value: Value) -> int:
-        added = self._operands(value)[0].value
-        if added not in self.phase:
-            return 0
-        return self.phase[added] + (
-            value.columns > 1 and added.columns == 1
-        )  # a row's number is computed behind its pass
-
-    def _is_kept(self, value: Value) -> bool:
-        """Return whether a row is read in a later phase."""
-        later = [
-            self.phase[user] for user in self.loop.computed for view in self._operands(user) if view.value is value
-        ]
-        return value.columns > 1 and any(phase > self.phase[value] for phase in later)
+        """Return a function's body, and the addresses that it is given."""
+        body = "\n    ".join([*self._kept_rows(), *self._passes()])
+        return f"  for (long i = 0; i < {self.loop.rows}; i += ROWS) {{\n    {body}\n  }}", self.addresses
 
     def _kept(self, value: Value) -> str:
         kind = "Integers" if value.is_boolean else "Vector"
         return f"{kind} k{self.names[value]}[ROWS][vectors({value.columns})];"
 
     def _pass(self, phase: int) -> list[str]:
-        computed = [value for value in self.loop.computed if self.phase[value] == phase]
-        sums = [value for value in self.loop.row_sums if self._sum_phase(value) == phase]
-        widths = {self._width(value) for value in computed} | {value.columns for value in sums}
-        lines = []
-        for width in sorted(widths - {1}):
-            lines += self._columns(
-                width,
-                [value for value in computed if self._width(value) == width],
-                [value for value in sums if value.columns == width],
-            )
-        for value in computed:
-            if value.columns == 1:
-                lines += self._number(value)
-        for value in sums:
+        lines = super()._pass(phase)
+        for value in self._sums_of(phase):
             if value.columns == 1:
                 lines += self._number_sum(value)
         return lines
@@ -410,7 +339,7 @@ class _LoopText:
 
         def operand(item: View | float, masks: bool) -> str:
             if not isinstance(item, View):
-                return f"all<Vector>({_literal(item)})"
+                return f"all<Vector>({literal(item)})"
             value = item.value
             if self._own(item):
                 name = self.names[value]
@@ -435,7 +364,7 @@ class _LoopText:
                 name = f"l{len(seen)}"
                 seen[key] = name
                 pointer = self._pointer(view)
-                position = _position(merged_rows(view.seen), "q")
+                position = position_of(merged_rows(view.seen), "q")
                 if view.seen.shape[-1] == 1 or view.seen.stride(-1) == 0:
                     body.append(f"const Vector {name} = all<Vector>({pointer}[{position}]);")
                 else:
@@ -493,17 +422,6 @@ class _LoopText:
     def _row(self) -> str:
         return f"i + r < {self.loop.rows} ? i + r : {self.loop.rows - 1}" if self.rest else "i + r"
 
-    def _expression(self, value: Value, operand: Any) -> str:
-        operation = value.operation
-        texts = [
-            operand(item, operation in _MASKED and (index == 0 or operation not in _MASK_FIRST))
-            for index, item in enumerate(value.operands)
-        ]
-        if operation == "to number":
-            item = value.operands[0]
-            texts = [operand(item, True)]
-        return POINTWISE[operation].format(*texts)
-
     # ---- Numbers of a row ----
 
     def _number(self, value: Value) -> list[str]:
@@ -523,7 +441,7 @@ class _LoopText:
 
     def _four(self, item: View | float, masks: bool) -> str:
         if not isinstance(item, View):
-            return f"all<Four>({_literal(item)})"
+            return f"all<Four>({literal(item)})"
         value = item.value
         if self._own(item):
             text = f"s{self.names[value]}"
@@ -541,7 +459,7 @@ class _LoopText:
                 row = (
                     f"(i + {r})" if not self.rest else f"(i + {r} < {self.loop.rows} ? i + {r} : {self.loop.rows - 1})"
                 )
-                entries.append(f"{pointer}[{_position(rows, row)}]")
+                entries.append(f"{pointer}[{position_of(rows, row)}]")
             text = f"Four{{{', '.join(entries)}}}"
         return f"({text} != 0)" if value.is_boolean and masks else text
 
@@ -561,7 +479,7 @@ class _LoopText:
         natural = value.natural(self.layout)
         strides = [0 if size == 1 else stride for size, stride in zip(value.shape, natural.stride(), strict=True)]
         place = torch.empty_strided(view.shape, [*strides[:-1], 1], device="meta")
-        return _position(merged_rows(place), f"({row})")
+        return position_of(merged_rows(place), f"({row})")
 
     # ---- Addresses ----
 
@@ -577,23 +495,6 @@ class _LoopText:
             self._pointers[address] = f"p{len(self.addresses)}"
             self.addresses.append(address)
         return self._pointers[address]
-
-
-def _position(axes: Sequence[tuple[int, int]], row: str) -> str:
-    """Return the position of a row, numbered over axes of these sizes and strides."""
-    terms, inner = [], 1
-    for index, (size, stride) in reversed(list(enumerate(axes))):
-        if stride:
-            number = row if inner == 1 else f"{row} / {inner}"
-            number = number if index == 0 else f"({number}) % {size}"
-            terms.append(f"({number}) * {stride}")
-        inner *= size
-    return " + ".join(terms) if terms else "0"
-
-
-def _flat_axes(seen: Tensor) -> list[tuple[int, int]]:
-    """Return sizes and strides of all axes of an index."""
-    return merged_rows(seen.unsqueeze(-1))
 
 
 def _moved(source: Tensor, place: Tensor, adds: bool) -> str:
@@ -619,26 +520,6 @@ def _moved(source: Tensor, place: Tensor, adds: bool) -> str:
 
 def _offset(address: str, seen: Tensor) -> str:
     return f"{address} + {seen.storage_offset()}" if seen.storage_offset() else address
-
-
-def _literal(number: Any) -> str:
-    if isinstance(number, bool):
-        return str(int(number))
-    if isinstance(number, int):
-        return str(number)
-    if isnan(number):
-        return "NAN"
-    if isinf(number):
-        return "INFINITY" if number == inf else "-INFINITY"
-    return f"Number({number!r})"
-
-
-def _text(number: Any) -> str:
-    return repr(number) if isinstance(number, float) and isfinite(number) else _literal(number)
-
-
-def _is_index(value: Value) -> bool:
-    return value.data is not None and not value.data.is_floating_point() and not value.is_boolean
 
 
 _SOURCE = """// Generated from the graph of a network's loss and gradient.

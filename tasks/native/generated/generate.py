@@ -9,8 +9,9 @@ from torch import Tensor
 
 from depthrate.tasks.native.generated.cuda_emit import CudaSource, emit_cuda
 from depthrate.tasks.native.generated.cuda_plan import Tuning, plan_cuda
-from depthrate.tasks.native.generated.emit import Shape, emit
+from depthrate.tasks.native.generated.emit import emit
 from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.generated.loop_text import Shape
 from depthrate.tasks.native.generated.lower import lower
 from depthrate.tasks.native.generated.plan import plan
 from depthrate.tasks.native.generated.trace import Tile, trace

@@ -577,7 +577,7 @@ def _split_windows(windows: Tensor, window: Window) -> Tensor:
 
 
 def _is_row_of(start: View, shape: tuple[int, ...]) -> bool:
-    """Return whether a view is one row of numbers beside each other, which a product can start with."""
+    """Return whether a view is one row of adjacent numbers, which a product can start with."""
     seen = start.seen
     return seen.shape[-1] == shape[-1] and seen.numel() == shape[-1] and seen.stride(-1) == 1
 

@@ -36,7 +36,7 @@ class Layout:
     def row_stride(self, columns: int) -> int:
         """Return the numbers from one row to the next.
 
-        On a CPU wide rows avoid powers of two, which map to few cache lines. On a GPU eight rows beside each other begin in
+        On a CPU wide rows avoid powers of two, which map to few cache lines. On a GPU eight adjacent rows begin in
         different banks of shared memory, of four numbers each.
         """
         if self.is_cuda:
@@ -176,7 +176,7 @@ def is_row_number(view: View, layout: Layout) -> bool:
 
 
 def has_unit_columns(seen: Tensor) -> bool:
-    """Return whether a loop can read a tensor's rows: columns beside each other, or one number for all of them."""
+    """Return whether a loop can read a tensor's rows: adjacent columns, or one number for all of them."""
     return seen.shape[-1] == 1 or seen.stride(-1) in (0, 1)
 
 

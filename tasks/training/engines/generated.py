@@ -88,9 +88,14 @@ def _source(
         tile, groups, options = _tile(network, dtype, loss, samples, data, label_smoothing)
         return generate(tile, groups, **options)
 
+    parts = _parts(network, data, dtype, loss, samples, label_smoothing)
+    return cached_source(parts, make, is_fresh=is_fresh)
+
+
+def _parts(network: Network, data: DataShape, *options: object) -> list[str]:
+    """Return what a source is generated from, beside a network's parameters and state."""
     read = (data.num_inputs, data.vocabulary_size, data.has_targets)
-    parts = (dtype, loss, samples, *read, label_smoothing, torch.__version__)
-    return cached_source([*map(repr, parts), *network.step_texts(), *_code()], make, is_fresh=is_fresh)
+    return [*map(repr, (*options, *read, torch.__version__)), *network.step_texts(), *_code()]
 
 
 @cache
@@ -106,31 +111,41 @@ def generated_cuda_library(
     dataset: Dataset,
     num_trials: int,
     should_stop: Callable[[], bool],
+    *,
+    is_fresh: bool = False,
 ) -> tuple[Library, float]:
     """Load the kernels generated for a network on torch's current GPU. Also return the seconds spent compiling or waiting.
 
-    The number of trials affects the speed only.
+    The number of trials affects the speed only. `is_fresh`: As `generated_library`.
 
     Raises:
         EngineError: As `load_cuda_library`, or kernels cannot be generated.
         Interrupted: As `load_cuda_library`.
     """
     try:
-        source = cuda_source(network, plan, dataset.shape, tuning_of(num_trials))
+        source = cuda_source(network, plan, dataset.shape, tuning_of(num_trials), is_fresh=is_fresh)
     except CannotGenerateError as error:
         raise EngineError(f"no kernels can be generated for the network: {error}") from error
     return load_cuda_library(source, NUMBERS[plan.dtype_name], should_stop)
 
 
-def cuda_source(network: Network, plan: TrainingPlan, data: DataShape, tuning: Tuning) -> CudaSource:
-    """Return the source of a network's kernels on a GPU.
+def cuda_source(
+    network: Network, plan: TrainingPlan, data: DataShape, tuning: Tuning, *, is_fresh: bool = False
+) -> CudaSource:
+    """Return the source of a network's kernels on a GPU, from the cache on disk if it is there.
 
     Raises:
         CannotGenerateError: They cannot be generated.
+        EngineError: The cache cannot be used.
     """
     samples = tile_samples(plan.batch_size or data.num_samples, network.rows_per_sample, tuning.tile_rows)
-    tile, groups, options = _tile(network, plan.dtype, plan.loss, samples, data, plan.label_smoothing)
-    return generate_cuda(tile, groups, tuning, **options)
+
+    def make() -> str:
+        tile, groups, options = _tile(network, plan.dtype, plan.loss, samples, data, plan.label_smoothing)
+        return generate_cuda(tile, groups, tuning, **options).to_file()
+
+    parts = _parts(network, data, plan.dtype, plan.loss, samples, plan.label_smoothing, tuning)
+    return CudaSource.from_file(cached_source(parts, make, is_fresh=is_fresh))
 
 
 def _tile(

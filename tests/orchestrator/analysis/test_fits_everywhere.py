@@ -1,6 +1,7 @@
 """A sweep's fits are identical on the command line, in a notebook and next to another sweep."""
 
 import json
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 import depthrate
-from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.analysis.open_results import declared_by, results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import compare
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
 from tests.support.tests_rows import commit_rows
 
@@ -75,3 +77,26 @@ def test_sweeps_compared_by_their_fits(checked: CheckedSweep, folder: Store, mon
     told = json.loads(CliRunner().invoke(app, ["compare", "s", "s", "--json", "--store", folder.url]).stdout)
     kept, dropped = [(fit["first"], fit["second"]) for fit in told["fits"]]
     assert kept[0] == kept[1] and kept[0]["n_points"] == 9 and dropped == (None, None), "each with its like"
+
+
+def test_results_show_the_judgement_of_the_fits(checked: CheckedSweep, folder: Store) -> None:
+    for results in (results_of(folder), results_of(folder).for_sweep("s")):
+        rows = results.sql("select judgement, count(*) from results group by all").fetchall()
+        assert rows == [("unconverged", 9)]
+    (_, dropping) = fit_sweep(checked, folder, None).curves
+    assert dropping.excluded == {"unconverged": 9}
+
+
+def test_only_queries_of_judgements_judge(checked: CheckedSweep, folder: Store) -> None:
+    asked: list[int] = []
+
+    def judge(results: Results, sweeps: Iterable[Collection[str]]) -> dict[str, str]:
+        asked.append(sum(map(len, sweeps)))
+        return {}
+
+    columns, added, _ = declared_by()
+    results = Results(folder, columns, added, judge)
+    assert "judgement" in results.sql("select * from results limit 0").columns
+    results.sql("select trial_id, depth, nc1, status from results order by nc1").fetchall()
+    assert not asked
+    assert results.sql("select * from results").df()["judgement"].isna().all() and asked == [9]

@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.gpu import by_gcc
 from depthrate.tasks.interface import Engine, ResultStatus
+from depthrate.tasks.native import cuda
+from depthrate.tasks.native.build import NUMBERS
+from depthrate.tasks.native.compiler import EngineError
+from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.training import training as training_module
 from depthrate.tasks.training import training_plan
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.engines import eager
+from depthrate.tasks.training.engines.generated import cuda_source
+from depthrate.tasks.training.engines.native import NativeSteps
 from depthrate.tasks.training.pack_state import permutations
 from depthrate.tasks.training.training_pack import TrainingPack
 from tests.support.collapse_packs import params_of
@@ -148,6 +156,68 @@ def test_cpu_checkpoint_restarts_on_gpu(gpu, caplog):
     assert steps[0] == 1
     assert_same(restarted, run(trials, device="cuda"))
     assert "training restarts eagerly, because the CUDA driver is missing" in caplog.text
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Let g++ compile the kernels of the stand-in. Return the libraries' sources' freshness, one per call."""
+    loaded = []
+
+    def load(network, plan, dataset, num_trials, should_stop, *, is_fresh=False):
+        source = cuda_source(network, plan, dataset.shape, Tuning(), is_fresh=is_fresh)
+        library = by_gcc(source, NUMBERS[plan.dtype_name])
+        library.device = "cuda"
+        loaded.append(is_fresh)
+        return library, 0.5
+
+    monkeypatch.setattr(training_module, "generated_cuda_library", load)
+    return loaded
+
+
+@pytest.mark.usefixtures("orders_of_cpu")
+@pytest.mark.parametrize(
+    "shape", [{}, OPTIMIZERS[1], {"arch": "t22", "batch_size": 4}, {"arch": "mlp", "record": "all"}], ids=str
+)
+def test_auto_trains_in_generated_kernels(shape, gpu, kernels, caplog):
+    trials, context = trials_of(shape), Context(device="cuda", engine=Engine.AUTO)
+    context.trial_ids = ids_of(trials)
+    results = list(COLLAPSE.run(trials, context))
+    assert context.ran_as == [(Engine.NATIVE, None), (Engine.NATIVE, 0.5)] and kernels == [False]
+    assert "eagerly" not in caplog.text
+    assert_near(results, run(trials))
+
+
+def test_native_checkpoint_of_a_cpu_resumes_in_kernels_of_a_gpu(gpu, kernels, caplog):
+    trials = trials_of({"features": "none", "record": "all"})
+    resumed, steps = moved_from_cpu(trials, 7)
+    assert steps[0] == 8 and "restarts" not in caplog.text
+    assert_near(resumed, run(trials))
+
+
+@pytest.mark.parametrize("fault", ["driver", "step"])
+def test_without_kernels_auto_is_eager_and_says_so_once(fault, gpu, kernels, monkeypatch, caplog):
+    """Kernels that differ from the eager step are generated again before they are given up."""
+    trials, context = trials_of({"features": "none"}), Context(device="cuda", engine=Engine.AUTO)
+    context.trial_ids = ids_of(trials)
+    if fault == "driver":
+        monkeypatch.undo()
+
+        def missing():
+            raise EngineError("the CUDA driver is missing")
+
+        monkeypatch.setattr(cuda, "_driver", missing)
+        reason = "the CUDA driver is missing"
+    else:
+        monkeypatch.setattr(NativeSteps, "step", lambda steps, max_steps, divergence: steps.loss_T.zero_())
+        reason = "the native step of ResidualNetwork has loss 0"
+    results = list(COLLAPSE.run(trials, context))
+    assert context.ran_as == [(Engine.NATIVE, None), (Engine.EAGER, None)]
+    assert kernels == ([] if fault == "driver" else [False, True])
+    assert caplog.text.count("eagerly") == 1 and f"training runs eagerly, because {reason}" in caplog.text
+    assert_same(results, run(trials, device="cuda"))
+    context.engine, context.ran_as = Engine.NATIVE, []
+    with pytest.raises(EngineError, match=reason):
+        list(COLLAPSE.run(trials, context))
 
 
 def test_trained_pack_is_only_measured(gpu, caplog):

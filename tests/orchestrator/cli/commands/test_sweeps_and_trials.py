@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -104,3 +105,27 @@ def test_trials_removed_restored_and_tagged(store: str) -> None:
     assert "starts with 'zz'" in refused("trials", "rm", "zz", "--store", store)
     assert "no trials given" in refused("trials", "rm", "--store", store)
     assert "tag 'two words' is invalid" in refused("trials", "tag", "two words", trial, "--store", store)
+
+
+def test_tags_and_notes_of_a_sweep(store: str) -> None:
+    def tag(*words: str) -> Any:
+        return json.loads(printed("tag", "high", *words, "--json", "--store", store))
+
+    assert tag() == {"sweep": {"tags": [], "note": ""}, "trials": {}}
+    assert tag("--add", "paper", "--add", "odd", "--note", "for figure 3")["sweep"] == {
+        "tags": ["odd", "paper"],
+        "note": "for figure 3",
+    }
+    trials = tag("--where", "depth = 5", "--add", "deep", "--note", "look")["trials"]
+    assert len(trials) == 3 and all(of == {"tags": ["deep"], "note": "look"} for of in trials.values())
+    one = next(iter(trials))
+    assert tag(one[:12], "--remove", "deep", "--note", "")["trials"] == {}
+    assert len(tag()["trials"]) == 2
+    text = printed("tag", "high", "--store", store)
+    assert "high: odd, paper; for figure 3" in text and "deep; look" in text
+    assert "no sweep 'hihg' was launched" in refused("tag", "hihg", "--store", store)
+    assert "no trial of sweep 'high' starts with 'zz'" in refused("tag", "high", "zz", "--add", "x", "--store", store)
+    assert "tag 'two words' is invalid" in refused("tag", "high", "--add", "two words", "--store", store)
+    assert "no trial of sweep 'high' satisfies depth = 99" in refused(
+        "tag", "high", "--where", "depth = 99", "--store", store
+    )

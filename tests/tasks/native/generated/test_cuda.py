@@ -10,6 +10,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.native.build import NUMBERS
 from depthrate.tasks.native.cuda import NvrtcMissingError, compile_cubin, nvrtc_version
 from depthrate.tasks.native.generated.cuda_plan import Tuning
+from depthrate.tasks.training.engines import generated
 from depthrate.tasks.training.engines.generated import cuda_source
 from depthrate.tasks.training.pack_state import Divergence
 from tests.support.generated_steps import GeneratedStep, fault_of, problem_of
@@ -62,6 +63,17 @@ def test_first_gradient_matches_float64_and_packs_do_not_matter(network):
     divergence.step_T[0] = 0
     frozen._steps.advance(1, divergence)
     assert torch.equal(frozen.theta_TP[0], start_TP[0]) and not torch.equal(frozen.theta_TP[1], start_TP[1])
+
+
+def test_sources_are_cached(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _, network, plan, samples = BUILT_IN[0]
+    first = source_of(network, plan, samples, Tuning())
+    monkeypatch.setattr(generated, "generate_cuda", lambda *_, **__: dataclasses.replace(first, text="another"))
+    assert source_of(network, plan, samples, Tuning()) == first
+    assert source_of(network, plan, samples, Tuning(blocks=1)).text == "another"
+    data = DataShape(num_samples=samples, sample_shape=(64,), num_classes=10)
+    assert cuda_source(network, plan, data, Tuning(), is_fresh=True).text == "another"
 
 
 @pytest.mark.parametrize("number", [1, 3, 6])

@@ -111,6 +111,7 @@ def test_trials_without_native_steps_are_rejected():
     assert choice() is choice(arch="t11", patch_size=4) is Engine.NATIVE
     assert choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64") is Engine.NATIVE
     refusals = {"no kernels for DenseResNet": {"arch": "resnet_dense"}}
+    refusals |= {r"no kernels for DenseResNet on this device \(cuda\)": {"arch": "resnet_dense", "device": "cuda"}}
     refusals |= {"the device is mps": {"device": "mps"}, "matmul_precision is bf16": {"matmul_precision": "bf16"}}
     for why, given in refusals.items():
         with pytest.raises(EngineError, match=f"native steps do not support these trials: .*{why}.*--engine auto"):

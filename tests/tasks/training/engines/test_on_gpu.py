@@ -1,14 +1,17 @@
-"""A pack on a GPU gives results close to those of a CPU with every precision, and replayed steps give those of eager ones."""
+"""A pack on a GPU gives results close to those of a CPU with every precision and engine, replayed steps give those of eager
+ones, and a trial's native steps have the same bits in any pack."""
 
 import gc
 
 import pytest
 import torch
 
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.engines import eager
 from depthrate.tasks.training.engines.eager import EagerSteps
+from depthrate.tasks.training.pack_state import Divergence
 from tests.support.training_context import Context, ids_of, run_resumed
 
 has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
@@ -136,3 +139,76 @@ def test_lowered_products_stay_near(precision):
     lowered, full = (curves(run(trials_of({}, matmul_precision=choice))) for choice in (precision, "full"))
     assert not torch.equal(lowered, full)
     torch.testing.assert_close(lowered, full, rtol=0.1, atol=0.1)
+
+
+# ---- Native steps ----
+
+NATIVE_SHAPES = [*SHAPES[:3], {"arch": "mlp", "depth": 2, "lr": 0.02, "batch_size": 32}]
+every_native_shape = pytest.mark.parametrize("shape", NATIVE_SHAPES, ids=str)
+
+
+def run_natively(trials, context):
+    context.device, context.engine = "cuda", Engine.NATIVE
+    return list(COLLAPSE.run(trials, context))
+
+
+def losses(results):
+    return torch.tensor([[row["loss"] for row in result.tables["curves"]] for result in results])
+
+
+def trained(trials, steps, steps_per_call=None):
+    """Return the parameters after steps in one call, or in calls of so many."""
+    training = COLLAPSE.training([COLLAPSE.read(params) for params in trials], None)
+    trainer = training.begin("cuda")
+    divergence = Divergence(len(trials), trainer.device)
+    trainer.use_native(training.native_library(lambda: False, None, "cuda")[0])
+    while trainer.step_count < steps:
+        trainer._steps.pace.steps_per_call = steps_per_call or steps
+        trainer.advance(steps, divergence)
+    return trainer.theta_TP.cpu()
+
+
+@every_native_shape
+def test_native_steps_are_near_eager_ones(shape):
+    trials = trials_of(shape)
+    context = Context(ids_of(trials))
+    native = run_natively(trials, context)
+    assert context.ran_as[-1][0] is Engine.NATIVE
+    torch.testing.assert_close(curves(native), curves(run(trials)), rtol=2e-2, atol=2e-3)
+
+
+@every_native_shape
+def test_native_trial_has_its_bits_in_any_pack_and_call(shape):
+    trials = trials_of(shape)
+    together = trained(trials, 40)
+    assert torch.equal(trained(trials, 40, 7), together)
+    for number, params in enumerate(trials):
+        assert torch.equal(trained([params], 40)[0], together[number])
+
+
+def test_native_trials_beyond_all_blocks_have_their_bits():
+    """A block takes several trials one after another, and a multiprocessor runs two blocks."""
+    count = 2 * torch.cuda.get_device_properties(0).multi_processor_count + 5
+    trials = trials_of({"width": 8, "depth": 2, "samples_per_class": 2}, count)
+    together = trained(trials, 20)
+    for number in (0, count // 2, count - 1):
+        assert torch.equal(trained([trials[number]], 20)[0], together[number])
+
+
+def test_interrupted_native_pack_has_the_losses_of_an_uninterrupted_one():
+    trials = trials_of({"batch_size": 64})
+    expected = run_natively(trials, Context(ids_of(trials)))
+    recorded = [row["step"] for row in expected[0].tables["curves"]]  # where calls end
+    stop_at = recorded[len(recorded) // 2]
+    resumed, steps = run_resumed(run_natively, trials, stop_at)
+    assert 0 < stop_at < steps[0]
+    assert torch.equal(losses(resumed), losses(expected))
+
+
+def test_diverged_native_trial_leaves_the_others_their_bits():
+    trials = trials_of({})
+    expected = trained(trials, 40)
+    trials[1] = {**trials[1], "lr": 1e30}
+    found = trained(trials, 40)
+    assert not found[1].isfinite().all()
+    assert all(torch.equal(found[number], expected[number]) for number in (0, 2, 3))

@@ -1,0 +1,35 @@
+"""Make the explorer's page: one HTML file that opens from disk, without a network."""
+
+import base64
+import hashlib
+import html
+from importlib import resources
+
+_FOLDER = resources.files(__package__)
+STYLE = (_FOLDER / "explorer.css").read_text(encoding="utf-8")
+SCRIPT = (_FOLDER / "explorer.js").read_text(encoding="utf-8")
+BODY = (_FOLDER / "explorer.html").read_text(encoding="utf-8")
+"""Content of the page's body, which the script fills in. It has no text of a user."""
+
+
+def page_policy() -> str:
+    """Return the page's content security policy: its one script may run, but no network or other script."""
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    return f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def explorer_page(name: str, data: bytes) -> str:
+    """Return the page of a sweep.
+
+    Args:
+        data: The sweep's data, as `SweepData.packed` returns it.
+    """
+    title = html.escape(name.encode("utf-8", "replace").decode())
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{page_policy()}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f"<title>{title} · depthrate</title><style>{STYLE}</style></head><body>{BODY}"
+        f'<script type="text/plain" id="data">{base64.b64encode(data).decode()}</script>'
+        f'<script type="module">{SCRIPT}</script></body></html>\n'
+    )
