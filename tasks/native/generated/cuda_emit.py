@@ -527,7 +527,7 @@ class _CudaLoop(LoopText):
             key = (view.value, view.seen.storage_offset(), view.shape, view.seen.stride())
             is_one = view.seen.shape[-1] == 1 or view.seen.stride(-1) == 0
             if is_one or self._numbers(width) == 1:
-                pointer, position = self._named_place(self.cuda.at(view)), _position(merged_rows(view.seen), "q[r]")
+                pointer, position = self._named_place(self.cuda.at(view)), position_of(merged_rows(view.seen), "q[r]")
                 return self._read_first(pointer, position if is_one else f"{position} + c", "" if is_one else column)
             if key not in seen:
                 name = seen[key] = f"l{len(seen)}"
