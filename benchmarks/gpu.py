@@ -4,7 +4,7 @@
     python -m benchmarks.gpu --parts check,steps  # some parts
     python -m benchmarks.gpu --quick              # on a CPU: the same sources by g++ in tiny sizes; rates say nothing
 
-Every part runs in a process of its own with a time limit and appends each result to gpu.jsonl (in the folder $OUT if it is set)
+Every part runs in a separate process with a time limit and appends each result to gpu.jsonl (in the folder $OUT if it is set)
 when it has it, so a fault costs one part, and a part that exceeds its time keeps the results until then. A part for which too
 little of the four minutes is left is skipped. Nothing is resumed: parts that are named run again, and all results of the file
 are printed at the end. On a CPU the parts `timed` and `race` do nothing. `jax` needs JAX, and `race` compute-sanitizer.

@@ -93,9 +93,7 @@ def main() -> None:
         address = (folder / "serve.log").read_text().partition(" at ")[2].partition(" ")[0]
         windows = [ends.enter_context(browser()) for _ in range(given.browsers)]
         for window in windows:
-            size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-            window._devtools("Emulation.setDeviceMetricsOverride", size)
-            window._post("/url", {"url": f"{address}sweep/many/#{VIEW}"})
+            window.visit(f"{address}sweep/many/#{VIEW}", 1280)
             window.wait("document.querySelectorAll('#trials tbody tr').length > 9")
             window.run(WATCH)
         answered: list[float] = []

@@ -51,6 +51,7 @@ NAVIGATION = {
         "how-to/huggingface",
         "how-to/search",
         "how-to/clusters",
+        "how-to/look",
         "how-to/analyse",
         "how-to/operate",
         "how-to/plugins",
@@ -70,6 +71,7 @@ NAVIGATION = {
         "gallery/progressive",
         "gallery/words",
         "gallery/infimum",
+        "gallery/depth-width",
     ),
 }
 """Caption -> its pages in the navigation of docs/index.md."""
@@ -94,8 +96,8 @@ or Python, `stl10` binary, `imdb` as the aclImdb archive. `cifar10_batch1` is th
 `samples_per_class` selects a balanced subset by `data_seed`, never by the trial's seed."""
 GROUPS = {
     "Sweeps": ("sweeps.", "orchestrator.notebook.sweep"),
-    "Results": ("storage.", "orchestrator.notebook."),
-    "Fits": ("tasks.fits.",),
+    "Results": ("storage.", "orchestrator.notebook.results", "orchestrator.notebook.comparison"),
+    "Fits": ("tasks.fits.", "orchestrator.notebook.table_fit"),
     "Tasks": ("tasks.function_task", "tasks.interface"),
     "Metrics": ("tasks.",),
 }
@@ -175,8 +177,8 @@ def metrics_page() -> str:
         "Every layer is measured in float64. Layer 0 is the network's input, in a transformer its embedding, and layer = depth "
         "the last feature. In formulas, $h_{ki}$ is the feature of sample $i$ of class $k$, $\\mu_k$ a class mean, $\\mu_G$ "
         "the mean of the class means, $\\Sigma_W$ the mean covariance within classes, $\\Sigma_B$ the covariance of the "
-        "class means, $W$ the last layer's weight with rows $w_k$, $\\sigma_j$ a singular value, $K$ the number of classes "
-        "and $N$ of samples."
+        "class means, $W$ the last layer's weight with rows $w_k$, $\\sigma_j$ a singular value, $K$ the number of classes, "
+        "$N$ of samples, and $f$ the objective."
     )
     return "\n".join([f"# Metrics\n\n{intro}\n\n{_cited()}", *sections])
 

@@ -1,4 +1,4 @@
-"""Evaluate the arithmetic of `derive:` from its syntax tree. It may contain numbers, names and operators, but no calls."""
+"""Evaluate the arithmetic of `derive:` from its syntax tree. It may contain numbers, names, operators and log(...)."""
 
 import ast
 import math
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from depthrate.sweeps.errors import ExpressionError
+from depthrate.tasks.code.parse import parse_source
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -18,7 +19,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-_ALLOWED = "numbers, parameter names, + - * / // % ** and parentheses"
+_ALLOWED = "numbers, parameter names, + - * / // % **, log() and parentheses"
 _MAX_LENGTH = 500
 _MAX_BITS = 1023
 
@@ -36,7 +37,7 @@ class Expression:
         if len(self.text) > _MAX_LENGTH:
             raise ExpressionError(f"expression of {len(self.text)} characters, at most {_MAX_LENGTH} are allowed")
         try:
-            self._tree = ast.parse(self.text.strip(), mode="eval").body
+            self._tree = parse_source(self.text.strip(), "eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise ExpressionError(f"{self.text!r} is not an arithmetic expression, expected {_ALLOWED}") from None
         self.names = frozenset(self._check(self._tree))
@@ -52,6 +53,8 @@ class Expression:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 return self._check(left) | self._check(right)
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+                return self._check(operand)
+            case ast.Call(func=ast.Name(id="log"), args=[operand], keywords=[]) if not isinstance(operand, ast.Starred):
                 return self._check(operand)
         part = ast.get_source_segment(self.text.strip(), node) or self.text
         kind = "a call" if isinstance(node, ast.Call) else "not arithmetic"
@@ -91,6 +94,8 @@ class Expression:
                 return _BINARY[type(op)](first, second)
             case ast.UnaryOp(op=op, operand=operand):
                 return _UNARY[type(op)](self._value(operand, values))
+            case ast.Call(args=[operand]):
+                return self._logarithm(self._value(operand, values), values)
         raise AssertionError(f"unchecked node {node!r}")
 
     def _power(self, base: Any, exponent: Any, values: Mapping[str, Any]) -> Any:
@@ -100,6 +105,11 @@ class Expression:
         if isinstance(result, complex):
             raise ExpressionError(f"{self.text!r} has no real value {self._where(values)}")
         return result
+
+    def _logarithm(self, value: Any, values: Mapping[str, Any]) -> float:
+        if value <= 0:
+            raise ExpressionError(f"{self.text!r} takes the logarithm of {value:g} {self._where(values)}")
+        return math.log(value)
 
     def _where(self, values: Mapping[str, Any]) -> str:
         return "where " + ", ".join(f"{name} = {values[name]}" for name in sorted(self.names)) if self.names else ""

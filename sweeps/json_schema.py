@@ -12,6 +12,7 @@ from msgspec.json import schema_components
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.search_space import SearchedParameter
 from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FinalRuns, FitRequest, Grid, Prune, Search, SweepSpec
+from depthrate.tasks.code.parse import parse_source
 from depthrate.tasks.interface import CUSTOM, Task
 from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import Parameter
@@ -84,7 +85,7 @@ def _describe(schema: Schema, part: type[SpecSection]) -> None:
         if inner:
             value.clear()
             value |= inner[0]
-    (definition,) = ast.parse(inspect.getsource(part)).body
+    (definition,) = parse_source(inspect.getsource(part)).body
     assert isinstance(definition, ast.ClassDef)
     for field, text in itertools.pairwise(definition.body):
         match field, text:

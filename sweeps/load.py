@@ -14,6 +14,7 @@ from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, requi
 from depthrate.sweeps.spec import KEYS, NAME, Search, StoredSweep, SweepSpec, figure_request, fit_request, with_code
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.code.load import load_user_module
+from depthrate.tasks.code.parse import parse_source
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.parameters import format_value
@@ -239,7 +240,7 @@ def _text_of(path: Path) -> str:
 def _which_function(path: Path) -> str:
     """Explain how to name the sweep in a Python file, without running the file."""
     try:
-        tree = ast.parse(_text_of(path))
+        tree = parse_source(_text_of(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{path} cannot be read as Python: {error}"
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]

@@ -13,7 +13,9 @@ from msgspec.structs import asdict, force_setattr
 from depthrate.sweeps.errors import MAX_TRIALS, ExpressionError, SweepError, counted, kind_of, require_keys
 from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.part import SpecSection
+from depthrate.sweeps.threshold import Threshold, parse_threshold
 from depthrate.sweeps.trial import canonical_json
+from depthrate.tasks.fits import ALL_FORMS, FORMS, MAX_VARIABLES
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.metric import scalars
@@ -150,25 +152,29 @@ class FitRequest(SpecSection, frozen=True):
     """A rate to fit: `metric` against `x`, one curve per combination of `by`."""
 
     SEED: ClassVar[str] = "seed"
+    LAYER: ClassVar[str] = "layer"
     ALWAYS = ("metric", "x", "by")
     ALLOWED = {
         "metric": "expected a name, as in {metric: nc1, x: depth - 1}",
-        "x": "expected a name or arithmetic, as in {metric: nc1, x: depth - 1}",
+        "x": "expected a name or arithmetic, or a list of two or three, as in {metric: nc1, x: [depth - 1, width]}",
         "by": "expected a list of parameter names",
-        "layer": _ANY_LAYER,
+        "layer": f"{_ANY_LAYER}, or a fraction of the depth between 0 and 1",
         "where": "expected an SQL condition, as in 'weight_decay > 0'",
         "x_min": "expected a number above zero",
         "target": "expected a number above zero",
         "over": "expected a parameter's name",
+        "model": f"expected one or several of {', '.join(ALL_FORMS)}",
     }
     metric: str
-    """Name of a metric."""
-    x: str = "depth"
-    """Parameter, or arithmetic over parameters: `depth - 1`."""
+    """Name of a metric, or `steps_to(METRIC <= VALUE)` or `>=`: the first recorded step at which it has passed the value."""
+    x: str | tuple[str, ...] = "depth"
+    """Parameter, or arithmetic over parameters: `depth - 1`. A list of two or three fits forms in several variables. `layer`
+    fits the law of equi-separation over the layers of the trials of one depth."""
     by: tuple[str, ...] = ()
     """Parameters that split the trials into curves."""
-    layer: int | None = None
-    """Layer index. Default: the last. -2 is the one before it."""
+    layer: int | float | None = None
+    """Layer index. Default: the last. -2 is the one before it. A fraction such as 0.5 is the layer nearest to that share of
+    the depth, the later one of two."""
     where: str | None = None
     """SQL condition over a trial's row in `results` that selects the trials."""
     x_min: Positive | None = None
@@ -179,10 +185,66 @@ class FitRequest(SpecSection, frozen=True):
     """Value of the metric whose x the fit predicts."""
     over: str = SEED
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
+    model: str | tuple[str, ...] | None = None
+    """Forms of a fit in several variables. Default of several variables: product and sum."""
+
+    def __post_init__(self) -> None:
+        """Check that a layer that is not an int is a fraction.
+
+        Raises:
+            SweepError: It is not between 0 and 1.
+        """
+        if isinstance(self.layer, float) and not 0 < self.layer < 1:
+            raise SweepError(f"fit layer is {self.layer!r}, {self.ALLOWED['layer']}")
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Forms of a fit in several variables. Empty: the models of one variable."""
+        if self.model is None:
+            return FORMS if len(self.variables) > 1 else ()
+        return (self.model,) if isinstance(self.model, str) else self.model
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """The value that the metric passes, or None for a fit of the metric itself."""
+        return parse_threshold(self.metric)
+
+    @property
+    def measured(self) -> str:
+        """Name of the metric that trials record."""
+        return self.metric if (threshold := self.threshold) is None else threshold.metric
+
+    @property
+    def layer_text(self) -> str:
+        """The layer, as in `-2` or `0.5 L`. Empty for the last."""
+        return "" if self.layer is None else f"{self.layer} L" if isinstance(self.layer, float) else str(self.layer)
+
+    @property
+    def is_over_layers(self) -> bool:
+        """Whether x is the layer, which varies within a trial."""
+        return self.x == self.LAYER
+
+    @property
+    def reads_layers(self) -> bool:
+        """Whether the fit reads other layers than the last."""
+        return self.layer is not None or self.is_over_layers
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that vary between trials, each a parameter or arithmetic. Empty over layers."""
+        if self.is_over_layers:
+            return ()
+        return (self.x,) if isinstance(self.x, str) else self.x
+
+    @property
+    def x_text(self) -> str:
+        """The variables in words."""
+        return ", ".join(self.variables) or self.LAYER
 
     @property
     def x_names(self) -> list[str]:
-        return sorted(Expression(self.x).names)
+        """Parameters that the variables use."""
+        return sorted({name for text in self.variables for name in Expression(text).names})
 
     @property
     def options(self) -> list[str]:
@@ -206,9 +268,10 @@ class FigureRequest(SpecSection, frozen=True):
         "x_axis": "expected log or linear",
         "y_axis": "expected log or linear",
     }
-    kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix"]
+    kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix", "collapse"]
     """curve: metric over an axis. share: share of trials with a condition over an axis. map: metric over two axes.
-    distribution: values of a metric. spectrum: vector by layer. matrix: matrix of one trial."""
+    distribution: values of a metric. spectrum: vector by layer. matrix: matrix of one trial. collapse: L^a metric
+    over (L - layer) / L^b, with the exponents for which the depths L coincide."""
     metric: str = ""
     """Metric, or SQL expression over a trial's row in `results` (with a layer: in `metrics`)."""
     condition: str = ""
@@ -229,6 +292,8 @@ class FigureRequest(SpecSection, frozen=True):
     """Vector metric that orders rows and columns of a matrix in a second map."""
     lowest: str = ""
     """SQL expression over `results`. A matrix shows the trial where it is lowest. Default: the first trial."""
+    over: str = FitRequest.SEED
+    """Parameter whose values are the replicates of a collapse."""
     title: str = ""
     """Title above the figure."""
     x_axis: Literal["log", "linear", ""] = ""
@@ -244,6 +309,7 @@ FIGURE_KEYS = {
     "distribution": (("metric",), ("by", "layer", "where", "lines", "title", "y_axis")),
     "spectrum": (("metric",), ("where", "title", "y_axis")),
     "matrix": (("metric",), ("layer", "where", "title", "order", "lowest")),
+    "collapse": (("metric",), ("by", "over", "where", "title")),
 }
 """Required and optional keys per kind of figure."""
 
@@ -394,9 +460,10 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
     """
     metrics = sorted(scalars(task.measurable))  # tasks without declared metrics may return any
     for request in sweep.fit:
+        measured = request.measured
         if metrics:
-            _check_measured(request.metric, metrics, "metric", "fit")
-            _check_asked(sweep, task, request.metric, "fit")
+            _check_measured(measured, metrics, "metric", "fit")
+            _check_asked(sweep, task, measured, "fit")
         try:
             x_names = request.x_names
             over = [request.over] if request.over != FitRequest.SEED else []  # a task may have no seed
@@ -405,8 +472,9 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
             raise SweepError(str(error)) from None
         except ExpressionError as error:
             raise SweepError(f"fit over x: {error}") from None
-        if not x_names:
+        if not x_names and not request.is_over_layers:
             raise SweepError(f"fit over x: {request.x!r} names no parameter. Give one, or arithmetic over parameters.")
+        _check_variables(request)
         for name in x_names:
             if parameters[name].kind not in ("int", "float", "scalar"):
                 raise SweepError(f"fit over x: {name!r} is {parameters[name].allowed}, expected a number")
@@ -416,6 +484,29 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
             )
 
 
+def _check_variables(request: FitRequest) -> None:
+    """Check a fit in several variables or over layers.
+
+    Raises:
+        SweepError: There are too many or equal ones, or an option does not apply.
+    """
+    if request.is_over_layers and (request.layer, request.target, request.model) != (None, None, None):
+        raise SweepError("fit over x: layer, target and model do not apply over layers. x_min is the first layer.")
+    if request.is_over_layers and request.threshold is not None:
+        raise SweepError(
+            f"fit over x: {request.metric} has no value per layer. Fit it over a parameter, such as depth."
+        )
+    variables = request.variables
+    if len(variables) > MAX_VARIABLES or len(set(variables)) < len(variables):
+        raise SweepError(
+            f"fit over x: {format_value(list(variables))}, expected at most {MAX_VARIABLES} different variables"
+        )
+    if unknown := [form for form in request.forms if form not in ALL_FORMS]:
+        raise SweepError(f"fit model: {unknown[0]!r}{nearest(unknown[0], ALL_FORMS)}, expected {', '.join(ALL_FORMS)}")
+    if request.forms and (request.x_min is not None or request.target is not None):
+        raise SweepError("fit over x: x_min and target apply to one variable. Use where: instead of x_min.")
+
+
 def check_figures(sweep: SweepSpec, task: Task) -> None:
     """Check the parameters and metrics of `figures:` against the task. SQL is checked when the figure is drawn.
 
@@ -423,7 +514,8 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
         SweepError: A parameter or metric is unknown. The message names the nearest one.
     """
     for request in sweep.figures:
-        for name in filter(None, (request.x, request.y, *request.by)):
+        over = "" if request.over == FitRequest.SEED else request.over  # a task may have no seed
+        for name in filter(None, (request.x, request.y, over, *request.by)):
             try:
                 task.schema.require_known(name, "figures")
             except ParameterError as error:

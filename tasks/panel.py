@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterPanel:
-    """Scatter plot of vectors in the table `features`, coloured by label, with a slider over the stored steps."""
+    """Scatter plot of vectors in the table `features`, coloured by label, for up to four of the stored steps."""
 
     kind: str
     """Kind of the rows of `features`."""

@@ -34,6 +34,7 @@ HOMES = {
     "matplotlib": "orchestrator/report/drawing/",
     "tensorboardX": "orchestrator/export/tensorboard.py",
     "wandb": "orchestrator/export/wandb.py",
+    "anywidget": "orchestrator/notebook/explorer.py",
     "starlette": "orchestrator/serve/",
     "uvicorn": "orchestrator/serve",
 }

@@ -67,7 +67,7 @@ def _fit_details(group: Sequence[FittedCurve]) -> Iterator[str]:
     request = group[0].asked
     yield f"{request.metric} over {request.x}"
     if request.layer is not None:
-        yield f"layer {request.layer}"
+        yield f"layer {request.layer_text}"
     if request.where is not None:
         yield f"where {request.where}"
     for name in request.by:

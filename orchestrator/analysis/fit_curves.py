@@ -2,15 +2,15 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
-from depthrate.orchestrator.analysis.replicates import interval_text, replicate_keys, replicate_of
+from depthrate.orchestrator.analysis.replicates import interval_text, random_seeds, replicate_keys, replicate_of
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.errors import ExpressionError
 from depthrate.sweeps.expression import Expression
@@ -26,8 +26,27 @@ MIN_DISTINCT_X = 3
 """Minimum number of distinct x for a fit. A line through two leaves no residual."""
 
 
+class ReadTrials(NamedTuple):
+    """What fits read of trials."""
+
+    values: FittedValues
+    ended: Mapping[str, Convergence]
+    """Trial -> how its training ended."""
+
+
+def read_trials(
+    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None
+) -> ReadTrials:
+    """Read the values of requests and judge the trials."""
+    return ReadTrials(FittedValues(results, requests), judge(results, trials, task.measurements if task else ()))
+
+
 def fit_curves(
-    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None = None,
+    read: ReadTrials | None = None,
 ) -> list[FittedCurve]:
     """Fit a sweep's requests to the values of its trials, over whole seeds.
 
@@ -38,23 +57,45 @@ def fit_curves(
 
     Args:
         task: Task of the trials, with its parameters and metrics.
+        read: Their values and judgements, if they are read already.
     """
-    if not requests:
-        return []
-    ended = judge(results, trials, task.measurements if task else ())
-    seed_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
+    requests = [request for request in requests if not request.forms and not request.is_over_layers]
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
-    curves, values = [], FittedValues(results, requests)
-    for request in requests:
-        measured = values.last(request)
-        done = [(of_trial, measured[trial_id]) for trial_id, of_trial in params.items() if trial_id in measured]
-        fitted = _fitted(_group_curves(request, done, ended, seed_names))
-        fitted = _with_drift(fitted, values, request, ended)
+    curves = []
+    for request, grouped, values, judged in requested_groups(results, requests, trials, task, read):
+        fitted = _with_drift(_fitted(grouped), values, request, judged)
         common = common_fit([curve for curve in fitted if curve.fits])  # whether the groups share their exponent
         fitted = [replace(curve, common=common) if curve.fits else curve for curve in fitted]
         curves += [_with_bound(curve, declared.get(request.metric), params) for curve in fitted]
     return curves
+
+
+class RequestedGroups(NamedTuple):
+    """A request's curves with their used and excluded trials, not fitted yet."""
+
+    request: FitRequest
+    curves: list[FittedCurve]
+    values: FittedValues
+    ended: Mapping[str, Convergence]
+    """Trial -> how its training ended."""
+
+
+def requested_groups(
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None,
+    read: ReadTrials | None = None,
+) -> Iterator[RequestedGroups]:
+    """Yield each request's groups of trials. Values and judgements are read unless they are given."""
+    if not requests:
+        return
+    values, ended = read or read_trials(results, requests, trials, task)
+    for request in requests:
+        measured = values.last(request)
+        done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
+        yield RequestedGroups(request, _group_curves(request, done, ended, random_seeds(task)), values, ended)
 
 
 Done = tuple[Mapping[str, Any], dict[str, Any]]
@@ -78,23 +119,25 @@ def _build_curve(
     """Split a group's trials into used and excluded trials."""
     trial_ids = [row["trial_id"] for _, row in group]
     unconverged = {trial_id for trial_id in trial_ids if trial_id in ended and not ended[trial_id].is_converged}
-    expression = Expression(request.x)
+    expressions = [(text, Expression(text)) for text in request.variables]
     used: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
     for params, row in group:
+        variables = {text: _x_of(text, expression, params) for text, expression in expressions}
         point = {
-            "x": _x_of(request.x, expression, params),
+            "x": next(iter(variables.values()), None),  # over layers, x varies within the trial
             "y": row["value"],
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
         }
-        reason = _reason_to_exclude(row["status"], point, request, unconverged, ended.get(row["trial_id"]))
+        reason = _reason_to_exclude(row, point, variables, request, unconverged, ended.get(row["trial_id"]))
         if reason is None:
-            used.append(point | {"draw": replicate_of(request, params)})
+            extra = {"variables": variables} if request.forms else {}
+            used.append(point | {"draw": replicate_of(request, params)} | extra)
         else:
             left_out.append({**point, "reason": reason})
     by = {name: group[0][0][name] for name in request.by}
-    if request.x_min is not None:
+    if request.x_min is not None and request.variables:
         left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < request.x_min]
         used = [point for point in used if point["x"] >= request.x_min]
     excluded: dict[str, int] = {}
@@ -102,7 +145,7 @@ def _build_curve(
         excluded[point["reason"]] = excluded.get(point["reason"], 0) + 1
     ids = {point["trial_id"] for point in used}
     return FittedCurve(
-        request.metric, request.x, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request,
+        request.metric, request.x_text, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request,
         above={trial_id: ended[trial_id].above for trial_id in ids & set(ended) if ended[trial_id].above > 0},
         judged=len(ids & set(ended)),
         stationary=frozenset(trial_id for trial_id in ids & set(ended) if ended[trial_id].stationary),
@@ -120,13 +163,18 @@ def _x_of(x: str, expression: Expression, params: Mapping[str, Any]) -> Any:
 
 
 def _reason_to_exclude(
-    status: str, point: Mapping[str, Any], request: FitRequest, unconverged: set[str], end: Convergence | None
+    row: Mapping[str, Any],
+    point: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    request: FitRequest,
+    unconverged: set[str],
+    end: Convergence | None,
 ) -> str | None:
-    if (reason := exclusion(status, end)) is not None:
+    if (reason := exclusion(row["status"], end)) is not None:
         return reason
     if point["y"] is None:
-        return "not measured"
-    for name, value in (("", point["y"]), (f"{request.x} ", point["x"])):
+        return str(row.get("censored", "not measured"))
+    for name, value in (("", point["y"]), *((f"{text} ", value) for text, value in variables.items())):
         if not isinstance(value, int | float) or not math.isfinite(value):
             return f"{name}not a number"
         if value <= 0:

@@ -100,27 +100,34 @@ class FittedCurve:
     def label(self) -> str:
         """Name the group, as in `weight_decay = 0.005`, the layer unless it is the last layer, and the options of the fit."""
         names = [f"{name} = {value}" for name, value in self.by.items()]
-        names += [] if self.asked.layer is None else [f"layer {self.asked.layer}"]
+        names += [f"layer {layer}"] if (layer := self.asked.layer_text) else []
         return ", ".join([*names, *self.asked.options])
 
-    def table_rows(self, sweep: str, preferred: str = "") -> list[dict[str, Any]]:
-        """Return the curve's rows of the fits table. `preferred`: the models that describe the curve, in words."""
-        request, common = self.asked, self.common
-        shared = {
+    def values_columns(self, sweep: str) -> dict[str, Any]:
+        """Return the columns of the fits table on the values used, whatever is fitted to them."""
+        is_fraction = isinstance(self.asked.layer, float)
+        return {
             "sweep": sweep,
             "metric": self.metric,
-            "x": self.x,
             "by": json.dumps(self.by, sort_keys=True),
             "n_trials": len(self.rows) + sum(self.excluded.values()),
             "excluded": json.dumps(self.excluded, sort_keys=True),
             "n_unconverged": len(self.unconverged),
-            "layer": request.layer,
-            "filter": request.where,
+            "layer": None if is_fraction else self.asked.layer,
+            "layer_fraction": self.asked.layer if is_fraction else None,
+            "filter": self.asked.where,
+            "over": self.draws or None,
+        }
+
+    def table_rows(self, sweep: str, preferred: str = "") -> list[dict[str, Any]]:
+        """Return the curve's rows of the fits table. `preferred`: the models that describe the curve, in words."""
+        request, common = self.asked, self.common
+        shared = self.values_columns(sweep) | {
+            "x": self.x,
             "target": request.target,
             "x_min": request.x_min,
             "p_lack_of_fit": self.p_lack_of_fit,
             "preferred": preferred or None,
-            "over": self.draws or None,
             "n_above_shallower": len(self.above),
         }
         power = {

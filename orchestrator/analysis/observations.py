@@ -21,11 +21,11 @@ def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Itera
     """Return the results with what fits use of these trials in memory, since several queries of each fit use it."""
     if not requests:
         return results
-    used = {"trial_id", "step", "split", "layer", "is_last", *ALWAYS_LAST, *(request.metric for request in requests)}
+    used = {"trial_id", "step", "split", "layer", "is_last", *ALWAYS_LAST, *(request.measured for request in requests)}
     words = {word for request in requests if request.where for word in names_in(request.where)}
     names = results.sql("select * from metrics limit 0").columns
     unused = [name for name in names if name not in used and name.casefold() not in words]
-    return results.in_memory(trial_ids, unused, all_layers=any(request.layer is not None for request in requests))
+    return results.in_memory(trial_ids, unused, all_layers=any(request.reads_layers for request in requests))
 
 
 class FittedValues:
@@ -33,29 +33,47 @@ class FittedValues:
 
     def __init__(self, results: Results, requests: Sequence[FitRequest]):
         self._results = results
-        self._metrics = list(dict.fromkeys(request.metric for request in requests))
+        self._metrics = list(dict.fromkeys(request.measured for request in requests))
         self._known: dict[tuple[Any, ...], Any] = {}
 
     def last(self, request: FitRequest) -> dict[str, dict[str, Any]]:
-        """Return trial_id, status and value of each trial that passes the request's filter."""
+        """Return trial_id, status and value of each trial that passes the request's filter.
+
+        `censored` is the reason why a trial with recorded values has no first step at which the metric has passed a threshold.
+        """
         selected = None if request.where is None else self._once(self._trials_where, request.where)
         measured = {} if request.layer is None else self._once(self._read_layer, request.metric, request.layer)
-        index = self._metrics.index(request.metric)
+        index, threshold = self._metrics.index(request.measured), request.threshold
+        past: Past = {} if threshold is None else self._once(self._read_past, request.measured, request.layer)
 
         def value(trial_id: str, end: dict[str, Any]) -> Any:
+            if threshold is not None:
+                return threshold.first_step(past.get(trial_id, ()))
             if request.layer is None:
                 return end["values"][index]
             return measured.get((trial_id, end["step"], end["split"]))
 
         return {
             trial_id: {"trial_id": trial_id, "status": end["status"], "value": value(trial_id, end)}
+            | ({"censored": f"never {threshold}"} if past.get(trial_id) else {})
             for trial_id, end in self._last.items()
             if selected is None or trial_id in selected
         }
 
+    def profiles(self, metric: str) -> dict[str, dict[int, float | None]]:
+        """Return a metric by layer of each trial, at the step and split of the final value."""
+        if metric not in self._columns("metrics"):
+            return {}
+        last = "metrics semi join (select trial_id, step, split from results) using (trial_id, step, split)"
+        found: dict[str, dict[int, float | None]] = {}
+        query = f"select trial_id, layer, {quoted(metric)} from {last} order by all"
+        for trial_id, layer, value in self._results.sql(query).fetchall():
+            found.setdefault(trial_id, {})[layer] = value
+        return found
+
     def past(self, request: FitRequest) -> Past:
-        """Return a request's metric at each measured step, on the split of the final value."""
-        return self._once(self._read_past, request.metric, request.layer)
+        """Return a request's metric at each measured step, on the split of the final value. A threshold has no history."""
+        return {} if request.threshold is not None else self._once(self._read_past, request.metric, request.layer)
 
     @cached_property
     def _last(self) -> dict[str, dict[str, Any]]:
@@ -75,14 +93,14 @@ class FittedValues:
     def _trials_where(self, where: str) -> set[str]:
         return {trial_id for (trial_id,) in self._results.sql(f"select trial_id from results where {where}").fetchall()}
 
-    def _read_layer(self, metric: str, layer: int) -> dict[tuple[str, Any, Any], float]:
-        """Map (trial, step, split) to the metric at a layer. Negative layers count from the last."""
+    def _read_layer(self, metric: str, layer: float) -> dict[tuple[str, Any, Any], float]:
+        """Map (trial, step, split) to the metric at a layer. Negative ones count from the last, fractions are shares of it."""
         if metric not in self._columns("metrics"):
             return {}
         rows = self._results.sql(f"select trial_id, step, split, {quoted(metric)} from {_at_layer(layer)}").fetchall()
         return {(trial_id, step, split): value for trial_id, step, split, value in rows}
 
-    def _read_past(self, metric: str, layer: int | None) -> Past:
+    def _read_past(self, metric: str, layer: float | None) -> Past:
         if metric in self._columns("metrics"):
             if layer is None:
                 return self._pasts_at_end[metric]
@@ -129,7 +147,9 @@ class FittedValues:
         return found
 
 
-def _at_layer(layer: int) -> str:
+def _at_layer(layer: float) -> str:
+    if isinstance(layer, float):
+        return f"(select *, {_LAST} as last from metrics) where layer = round(last.layer * {layer!r})"
     if layer >= 0:
         return f"metrics where layer = {layer}"
     return f"(select *, {_LAST} as last from metrics) where layer = last.layer + 1 {layer}"

@@ -5,6 +5,7 @@ from typing import Any
 
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import canonical_json
+from depthrate.tasks.interface import Task
 from depthrate.tasks.parameters import OncePerObject
 
 SCOPE = "seed_scope"
@@ -25,6 +26,11 @@ def replicate_keys(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
     """Return the replicate of each value, or None if every value is its own replicate."""
     keys = [row.get("draw") for row in rows]
     return None if not keys or any(key is None for key in keys) else keys
+
+
+def random_seeds(task: Task | None) -> list[str]:
+    """Return a task's parameters that seed random numbers."""
+    return [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
 
 
 def interval_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], seed_names: Iterable[str]) -> str:

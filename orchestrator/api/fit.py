@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.preferred_model import preferred_models
+from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
@@ -23,12 +25,21 @@ class FitResult:
     """Fitted curves of a sweep."""
 
     curves: Sequence[FittedCurve]
+    surfaces: Sequence[FittedSurface]
+    """Fits in several variables."""
+    layer_laws: Sequence[LayerLaw]
+    """Fits over layers."""
     rows: Sequence[Mapping[str, Any]]
     """Rows of the table `fits`, one per curve and model."""
     warnings: Sequence[str]
     """Warnings about mixed settings or code versions, and about a failure to save the rows."""
     problems: Sequence[Problem]
     """Problems with the store."""
+
+    @property
+    def others(self) -> list[FittedSurface | LayerLaw]:
+        """The fits in several variables and over layers."""
+        return [*self.surfaces, *self.layer_laws]
 
 
 def fit_sweep(
@@ -49,10 +60,14 @@ def fit_sweep(
         check_fits(changed, checked.task)
         check_filters(changed, checked.task)
     results = results_of(store, checked.task)
-    curves = fit_curves(
-        results, checked.sweep.fit if requests is None else requests, fitted_trials(checked, view), checked.task
-    )
-    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name, preferred_models(curve).text)]
+    fitted = (results, checked.sweep.fit if requests is None else requests, fitted_trials(checked, view), checked.task)
+    curves, surfaces, layer_laws = fit_requests(*fitted)
+    rows = []
+    for curve in curves:
+        shared = curve.table_rows(checked.sweep.name, preferred_models(curve).text)
+        rows += [row | {"is_adequate": not inadequacy(curve, fit)} for row, fit in zip(shared, curve.fits, strict=True)]
+    rows += [row for surface in surfaces for row in surface.table_rows(checked.sweep.name)]
+    rows += [row for law in layer_laws for row in law.table_rows(checked.sweep.name)]
     warnings = list(mixtures(checked, store, results.snapshot))
     if (note := results.membership().note(checked.sweep.name)) is not None:
         warnings.append(note)
@@ -61,7 +76,7 @@ def fit_sweep(
             write_fits(store, checked.sweep.name, rows)
         except OSError as error:
             warnings.append(f"fits are not saved: {error}")
-    return FitResult(curves, rows, warnings, results.problems)
+    return FitResult(curves, surfaces, layer_laws, rows, warnings, results.problems)
 
 
 def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from html import unescape
 from pathlib import Path
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
@@ -21,10 +21,12 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.figure_files import export_figures
+from depthrate.orchestrator.report.figures.layer_law import layer_law_panels
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.search.search_view import SearchView, fitted_trials, with_search
+from depthrate.orchestrator.report.surface_section import surface_panel
+from depthrate.orchestrator.search.search_view import fitted_trials, with_search
 from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.json_objects import parse_object
@@ -32,6 +34,9 @@ from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import SweepSpec
 from depthrate.sweeps.trial import Trial, Trials
+
+MAX_SECTIONS = 6
+"""Maximum number of fits over layers and in several variables on the explorer's page. The report has all."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,7 @@ def report_sweep(sweep_ref: str, url: str | None, page: Path, options: ReportOpt
     if not checked.trials:
         command = next_call("run", sweep_ref, url)
         raise UsageError(f"sweep {checked.sweep.name!r} has no trials yet. Run it: {command}")
-    previous = _title(page)
-    written = write_report(checked, store, ["depthrate", "run", sweep_ref, "--store", store.url], page, options)
-    return written if previous == _title(page) else replace(written, replaced=previous)
+    return write_report(checked, store, ["depthrate", "run", sweep_ref, "--store", store.url], page, options)
 
 
 def write_report(
@@ -112,7 +115,7 @@ def write_report(
     Raises:
         UsageError: A file cannot be written.
     """
-    results = results_of(store, checked.task)
+    results, previous = results_of(store, checked.task), _title(page)
     html, num_figures, latex = "", 0, tuple[Path, ...]()
     if options.interactive:
         html = explorer_page(checked.sweep.name, explore(checked, store, results).packed())
@@ -126,7 +129,12 @@ def write_report(
             num_figures = export_figures(all_plots(data), options.figures, options.figure_style())
         latex = () if options.latex is None else tuple(export_latex(data, options.latex))
     return WrittenReport(
-        len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(checked, store, results.snapshot)
+        len(html.encode()) / 1e6,
+        num_figures,
+        results.problems,
+        latex,
+        mixtures(checked, store, results.snapshot),
+        previous if previous != _title(page) else None,
     )
 
 
@@ -147,8 +155,12 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
         command: Command that ran the sweep, shown in the report.
     """
     checked, view = with_search(checked, store)
-    state, curves = _state_and_fits(checked, store, results, view)
-    return read_report(checked, state, results, curves, command, view)
+    sweep = checked.sweep
+    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
+    numbers = in_memory(results, sweep.fit, checked.trials.ids)
+    fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    curves, surfaces, layer_laws = fit_requests(*fitted)
+    return read_report(checked, state, results, curves, command, view, surfaces, layer_laws)
 
 
 def explore(checked: CheckedSweep, store: Store, results: Results, reader: RecordReader | None = None) -> SweepData:
@@ -158,9 +170,14 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
         reader: Cache of the attempts' records, for repeated calls.
     """
     checked, view = with_search(checked, store)
-    members = results.only(checked.trials.ids, checked.sweep.name)
-    state, curves = _state_and_fits(checked, store, results, view, reader)
-    return SweepData(checked.sweep, checked.trials, checked.task, state, curves, members)
+    sweep, ids = checked.sweep, checked.trials.ids
+    members = results.only(ids, sweep.name)
+    state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
+    numbers = members.in_memory(ids, all_layers=any(request.reads_layers for request in sweep.fit))
+    fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    curves, surfaces, layer_laws = fit_requests(*fitted)
+    sections = [*layer_law_panels(layer_laws), *map(surface_panel, surfaces[:MAX_SECTIONS])][:MAX_SECTIONS]
+    return SweepData(sweep, checked.trials, checked.task, state, curves, members, numbers, sections)
 
 
 def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -> SweepData:
@@ -176,13 +193,4 @@ def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -
     trials = [replace(trial, params={name: trial.params.get(name) for name in names}) for trial in trials]
     requests = [fit for fit in sweep.fit if {*fit.by, *fit.x_names} <= names.keys()]
     curves = fit_curves(members, requests, trials)
-    return SweepData(sweep, Trials(trials), None, status, curves, members)
-
-
-def _state_and_fits(
-    checked: CheckedSweep, store: Store, results: Results, view: SearchView | None, reader: RecordReader | None = None
-) -> tuple[SweepStatus, list[FittedCurve]]:
-    sweep = checked.sweep
-    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store, reader=reader)
-    numbers = in_memory(results, sweep.fit, checked.trials.ids)
-    return state, fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    return SweepData(sweep, Trials(trials), None, status, curves, members, members)

@@ -74,8 +74,11 @@ def plan_run(options: LaunchOptions, loaded: SweepSpec | None = None) -> Planned
         raise UsageError("--rerun and --keep-results are mutually exclusive. Give one of them.")
     if options.pilot and options.detach:
         raise UsageError("--pilot reports at its end, so the launch cannot detach. Leave out --detach.")
-    if options.notify is not None and options.detach:
-        raise UsageError("--notify needs the launch to keep running. Leave out --detach.")
+    for flag in ("notify", "report"):
+        if getattr(options, flag) and options.detach:
+            raise UsageError(f"--{flag} needs the launch to keep running. Leave out --detach.")
+    if options.report and options.pilot:
+        raise UsageError("--pilot runs only a part of the sweep. Leave out --report.")
     data = open_data_folder()
     checked = check_launch(options, data, loaded)
     store = open_store(options.store)

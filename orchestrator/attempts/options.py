@@ -77,6 +77,7 @@ class LaunchOptions:
     rerun: bool = _option(bool, "If the task's code changed, rerun existing trials.", False, in_plan=False)
     keep_results: bool = _option(bool, "If the task's code changed, keep existing results.", False, in_plan=False)
     notify: str | None = _option(str, "Command or URL to call on first failure and on completion.", in_plan=False)
+    report: bool = _option(bool, "Write the report, report.html, at the end.", False, in_plan=False)
     quiet: bool = _option(bool, "Print only errors, on stderr. Check the exit code.", False, in_plan=False)
     pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
 

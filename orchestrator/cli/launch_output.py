@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -205,9 +206,11 @@ def _print_end(run: PlannedRun, end: RunEnd, console: Console, started: float) -
         print_table(console, *view.table())
     if end.has_results:
         _print_fits(run, end, console)
-    if end.state is RunState.COMPLETE:
+    if run.options.report and end.state is not RunState.INTERRUPTED:
+        _write_report(run, end, console)
+    elif end.state is RunState.COMPLETE:
         console.print(f"report: {_next(run, 'report')}")
-    else:
+    if end.state is not RunState.COMPLETE:
         _print_incomplete(run, end.launch, end.num_open, console)
     return end.state
 
@@ -219,10 +222,28 @@ def _print_fits(run: PlannedRun, end: RunEnd, console: Console) -> None:
         return
     from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and duckdb, which many runs do not need
     from depthrate.orchestrator.console.fit_table import print_fits
+    from depthrate.orchestrator.console.layer_table import print_layer_laws
+    from depthrate.orchestrator.console.surface_table import print_surfaces
 
     result = fit_sweep(end.checked, run.store, run.view)
     print_warnings(result.warnings)
     print_fits(console, result.curves, more=next_call("fit", end.checked.sweep.name, run.store.url, "--wide"))
+    print_surfaces(console, result.surfaces)
+    print_layer_laws(console, result.layer_laws)
+
+
+def _write_report(run: PlannedRun, end: RunEnd, console: Console) -> None:
+    """Write the report, and print its path. A failure is printed and changes nothing about the run."""
+    page = Path("report.html")
+    try:
+        from depthrate.orchestrator.api.report import ReportOptions, write_report  # imports pandas and matplotlib
+
+        command = ["depthrate", "run", run.options.sweep, "--store", run.store.url]
+        written = write_report(end.checked, run.store, command, page, ReportOptions())
+        instead = f", in place of the report on {written.replaced}" if written.replaced is not None else ""
+        console.print(f"wrote {page} ({written.megabytes:.1f} MB){instead}. Open it in a browser.")
+    except Exception as error:  # the results are committed, whatever the reason
+        print_line(f"depthrate: no report: {error}. Try again: {_next(run, 'report')}", stderr=True)
 
 
 def _print_incomplete(run: PlannedRun, end: LaunchEnd | None, num_open: int, console: Console) -> None:

@@ -184,7 +184,7 @@ def finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list) else value
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def json_text(value: Any) -> bytes:

@@ -216,7 +216,7 @@ class Executor(ABC):
 
 def usable_engine(executor: Executor, requested: Engine) -> tuple[Engine, str | None]:
     """Return the engine that the executor's machines can use instead of the requested one, and the reason if they differ."""
-    if not executor.is_local:
+    if not executor.is_local or executor.device != "cpu":  # kernels of a GPU need no compiler
         return requested, None
     from depthrate.tasks.training.engines.choice import available_engine  # a slow import that few commands need
 

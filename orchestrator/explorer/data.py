@@ -47,6 +47,10 @@ class SweepData:
     fits: Sequence[FittedCurve]
     results: Results
     """The sweep's trials alone."""
+    numbers: Results
+    """The same in memory, as far as a row per trial needs them."""
+    sections: Sequence[Mapping[str, Any]] = ()
+    """Fits over layers and in several variables: title, header, rows, notes, and pictures in light and dark."""
 
     def packed(self, *, with_rows: bool = True) -> bytes:
         """Return the data of the page.
@@ -82,6 +86,7 @@ class SweepData:
             "constants": {name: value for name, value in planned[0].params.items() if name not in varying},
             "errors": {n: str(self.status.error_of(ids[n]))[:MAX_ERROR_LENGTH] for n in failed[:MAX_ERRORS]},
             "fits": [fit_row(curve) for curve in self.fits],
+            "sections": list(self.sections),
             "rows": len(self.results.snapshot.commit_index),
             "marks": marks_of(read_annotations(self.results.store), self.sweep.name, self.status.states),
         }
@@ -96,7 +101,8 @@ class SweepData:
         if x not in numeric or (request is None and len(parameters[x].facts.get("values", ())) == 2):
             rest = [name for name in numeric if name != FitRequest.SEED]
             x = max(rest, key=lambda name: len(set(parameters[name].array.tolist())), default="")
-        by = [name for name in (() if request is None else request.by) if name in parameters]
+        grouped = () if request is None else (*request.by, *(name for name in request.x_names if name != x))
+        by = [name for name in grouped if name in parameters]
         search = self.sweep.search
         wanted = [request.metric] if request is not None else [] if search is None else list(search.objective)
         first = [name for metric in (*wanted, *_FIRST) for name in (metric, f"last_{metric}")] + metrics
@@ -130,11 +136,11 @@ class SweepData:
             values = [params[name] for params in all_params]
             if any(value is not values[0] and value != values[0] for value in values):
                 columns.append(parameter_column(name, values))
-        names = _ordered(self._names(), [*_numbers(self.results, "results"), "wall_s"])
+        names = _ordered(self._names(), [*_numbers(self.numbers, "results"), "wall_s"])
         hidden = {*self.results.parameter_names(), *planned[0].params} - {"wall_s"}
         names = [name for name in names if name not in hidden]
         selected = ", ".join(["trial_id", "judgement", *map(quoted, names)])
-        table = self.results.sql(f"select {selected} from results").to_arrow_table()
+        table = self.numbers.sql(f"select {selected} from results").to_arrow_table()
         rows = np.array([place.get(trial_id, -1) for trial_id in table["trial_id"].to_pylist()], np.int64)
         states = [str(self.status.states[trial_id]) for trial_id in planned.ids]
         for row, judgement in zip(rows, table["judgement"].to_pylist(), strict=True):
@@ -179,7 +185,10 @@ def fit_row(curve: FittedCurve) -> dict[str, Any]:
         "n_unconverged": len(curve.unconverged),
         "over": curve.draws,
         # a fit of other values than those of the page's trials is listed, but not drawn
-        "is_plain": request.layer is None and not request.options and request.x_min is None,
+        "is_plain": request.threshold is None
+        and request.layer is None
+        and not request.options
+        and request.x_min is None,
         "label": curve.label(),
     }
 

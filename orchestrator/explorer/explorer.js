@@ -1,55 +1,35 @@
-// The explorer of a sweep: one ES module without dependencies. It runs in a file, whose data are in the page, and in
-// `depthrate serve`, which sends the data, the curves of the selection, and fits by the rules of `depthrate fit`.
-// Order: texts, data, view state, filter, scales, drawing, the panels, side bar, top bar and keys, hosts.
-// All texts of users become text nodes or attributes, never markup.
+// The explorer of a sweep: one function without dependencies, in three hosts. In a file the data are in the page.
+// `depthrate serve` sends them, the curves of the selection, and fits by the rules of `depthrate fit`. In a notebook they are
+// the value of a widget. Order: texts, data, view state, filter, scales, drawing, the panels, side bar, top bar, hosts.
+// `root` is the document or a shadow root, and `place` keeps the view as text.
 
-const $ = (selector, root = document) => root.querySelector(selector);
+const ADDRESS = {
+  read: () => location.hash.slice(1),
+  write: (text) => history.replaceState(null, "", `#${text}`),
+  watch: (changed) => addEventListener("hashchange", changed),
+};
 
-function element(namespace, tag, attributes, children) {
-  const node = namespace ? document.createElementNS(namespace, tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes ?? {})) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value != null) node.setAttribute(name, value);
-  }
-  node.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
-  return node;
-}
-const h = (tag, attributes, ...children) => element(null, tag, attributes, children);
-const s = (tag, attributes, ...children) => element("http://www.w3.org/2000/svg", tag, attributes, children);
+async function explore(root, place = ADDRESS, packed = null) {
+const $ = (selector, within = root) => within.querySelector(selector);
+const $$ = (selector, within = root) => [...within.querySelectorAll(selector)];
+const themed = root.host ?? document.documentElement;
 
 // ------------------------------------------------------------------------------------- texts and numbers
-
-const MAX_LABEL = 40;
-const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]/gu;
-
-// A text of a user on one line: characters that hide or turn text are shown by their numbers, and long texts are cut.
-function clean(text, most = MAX_LABEL) {
-  const all = String(text);
-  const cut = all.length > most ? `${all.slice(0, most - 1)}…` : all;
-  return cut.replace(INVISIBLE, (character) => `\\u${character.codePointAt(0).toString(16).padStart(4, "0")}`);
-}
 
 const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 const power = (exponent) => [...String(exponent)].map((digit) => SUPERSCRIPT[digit]).join("");
 
 function format(v, digits = 3) {
-  if (typeof v !== "number") return v === null ? "null" : v === undefined ? "" : clean(v);
-  if (Number.isNaN(v)) return "–";
-  if (!Number.isFinite(v)) return v > 0 ? "∞" : "−∞";
-  if (v === 0) return "0";
-  const size = Math.floor(Math.log10(Math.abs(v)));
-  if (size < -4 || size > 5) {
-    const mantissa = +(v / 10 ** size).toPrecision(Math.min(digits, 2));
-    return `${mantissa === 1 ? "" : `${mantissa}×`}10${power(size)}`.replace("-", "−");
-  }
-  return String(+v.toPrecision(digits)).replace("-", "−");
+  if (typeof v !== "number") return v === undefined ? "" : clean(v);
+  if (!Number.isFinite(v)) return Number.isNaN(v) ? "–" : v > 0 ? "∞" : "−∞";
+  const size = v === 0 ? 0 : Math.floor(Math.log10(Math.abs(v)));
+  if (size >= -4 && size <= 5) return String(+v.toPrecision(digits)).replace("-", "−");
+  const mantissa = +(v / 10 ** size).toPrecision(Math.min(digits, 2));
+  return `${mantissa === 1 ? "" : `${mantissa}×`}10${power(size)}`.replace("-", "−");
 }
 
 // For columns of numbers: with trailing zeros.
 const padded = (v) => (Math.abs(v) >= 1e-4 && Math.abs(v) < 1000 && v !== 1 ? v.toPrecision(3).replace("-", "−") : format(v));
-const fixed = (v) => v.toFixed(Math.abs(v) < 10 ? 2 : 1).replace("-", "−");
-const counted = (k) => k.toLocaleString("en");
 const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length;
 
 // -------------------------------------------------------------------------------------------------- data
@@ -76,6 +56,10 @@ async function unpack(bytes) {
   return head;
 }
 
+const NO_MARKS = { tags: [], note: "" };
+let marks = { sweep: NO_MARKS, trials: {}, writable: false };
+const marksOf = (i) => marks.trials[idOf(i)] ?? NO_MARKS;
+
 let data, trials, n, params, metrics, grouping, state, isOk, indexOf;
 let rows = {};                                          // curves, measured, layers: {table, start}, start of each trial's rows
 const column = (name) => trials.by.get(name);
@@ -87,6 +71,7 @@ const stateText = (i) => (state.get(i) === "ok" ? "" : `${state.get(i)}${data.er
 function adopt(next) {                                  // makes these the page's data; view, filters and pin stay
   const pinned = pin >= 0 ? idOf(pin) : view.pin;
   data = next;
+  if (!server) marks = data.marks ?? marks;
   trials = data.tables.trials;
   n = trials.n;
   params = trials.columns.filter((c) => c.role === "param");
@@ -98,10 +83,8 @@ function adopt(next) {                                  // makes these the page'
   for (const c of trials.columns) if (c.isNumber) measure(c);
   const kept = Object.fromEntries(Object.entries(rows).map(([name, { table }]) => [name, table]));
   adoptRows(server ? kept : data.tables);
-  groupCache.clear();
-  layoutCache.clear();
-  positionCache.clear();
-  misses = new Uint32Array(n);
+  for (const cache of [groupCache, layoutCache, positionCache]) cache.clear();
+  misses = new Uint8Array(n);
   selected = new Int32Array(n);
   sortedOnce = { key: null, order: null };
   pin = indexOf.get(pinned) ?? -1;
@@ -153,10 +136,11 @@ function setDefaults() {                                // what nobody has chang
   const numbers = trials.columns.filter((c) => c.isNumber).map((c) => c.name);
   const sx = numbers.find((name) => sweep.axes.includes(name) && name !== y) ?? numbers.find((name) => name !== y) ?? "";
   defaults = {
-    x, y, colour, facet: small(facet), drop: "", against: "facet", band: "1", theme: "", pin: "", sort: "", expression: "",
+    x, y, colour, facet: small(facet), drop: "", band: "1", theme: "", pin: "", sort: "", expression: "",
     curve: curveNames()[0] ?? "", curveX: "step", curveMode: "mean", curveLog: "xy", curveFacet: "", smooth: "0",
     layerY: valueColumns(rows.layers)[0]?.name ?? "", layerX: "layer", layerColour: x || colour,
     sx, sy: y || numbers[0] || "", sc: x || "state", pc: colour || "state",
+    ...Object.fromEntries(panels.filter((panel) => panel.zoom).map((panel) => [panel.zoom.key, ""])),
   };
   for (const key in defaults) if (view[key] === undefined || view[key] === former[key]) view[key] = defaults[key];
 }
@@ -168,8 +152,8 @@ const asWord = (value) => encodeURIComponent(String(value));
 
 function readAddress() {
   Object.assign(view, defaults);
-  for (const name of [...filters.keys()]) removeFilter(name);
-  for (const [key, text] of new URLSearchParams(location.hash.slice(1))) {
+  filters.clear();
+  for (const [key, text] of new URLSearchParams(place.read())) {
     const c = column(filterName(key));
     if (key in defaults) view[key] = text;
     else if (c && text.includes("..")) {
@@ -180,61 +164,47 @@ function readAddress() {
       filters.set(c.name, { set: new Set(c.values.filter((value) => wanted.has(asWord(value)))) });
     }
   }
-  document.documentElement.dataset.theme = view.theme === "dark" || view.theme === "light" ? view.theme : "";
+  themed.dataset.theme = view.theme === "dark" || view.theme === "light" ? view.theme : "";
 }
 
-function addressText() {
+function writeAddress() {
   const address = new URLSearchParams(), end = (v) => String(Number.isFinite(v) ? +v.toPrecision(6) : v).replace("Infinity", "inf");
   for (const key in defaults) if (view[key] !== defaults[key]) address.set(key, view[key]);
   for (const [name, f] of filters) {
     address.set(filterKey(name), f.set ? [...f.set].map(asWord).join(",") : `${end(f.lo)}..${end(f.hi)}`);
   }
-  return address.toString().replaceAll("%2C", ",").replaceAll("%2F", "/");
-}
-
-function writeAddress() {
-  history.replaceState(null, "", `#${addressText()}`);
+  place.write(address.toString().replaceAll("%2C", ",").replaceAll("%2F", "/"));
 }
 
 function setView(changes) {
+  for (const { zoom } of panels) if (zoom?.axes.some((name) => name in changes)) view[zoom.key] = "";
   Object.assign(view, changes);
+  if ("expression" in changes) applyExpression();
+  collect();
   writeAddress();
   refreshControls();
   schedule();
 }
 
 // ------------------------------------------------------------------------------------------------ filter
-// One bit per filtered column in `misses`; a trial is selected if no bit is set. A brush recomputes one bit: O(n).
+// A mask per filtered column, with 1 for each trial that fails, and one for the expression. A brush computes one mask: O(n).
 
-const EXPRESSION = 1 << 31;
-const bits = new Map();                                 // filtered column -> its bit
+const masks = new Map();
 let misses, selected, selectedCount = 0, expressionError = "";
 
-function bitOf(name) {
-  if (!bits.has(name)) {
-    const used = [...bits.values()];
-    bits.set(name, [...Array(31).keys()].map((k) => 1 << k).find((bit) => !used.includes(bit)) ?? 1);
-  }
-  return bits.get(name);
-}
-
-function setBit(bit, passes) {
-  for (let i = 0; i < n; i++) misses[i] = passes(i) ? misses[i] & ~bit : misses[i] | bit;
-}
-
-function removeFilter(name) {
-  filters.delete(name);
-  if (bits.has(name)) setBit(bits.get(name), () => true);
-  bits.delete(name);
+function applyMask(name, passes) {
+  const mask = new Uint8Array(n);
+  for (let i = 0; i < n; i++) mask[i] = passes(i) ? 0 : 1;
+  masks.set(name, mask);
 }
 
 function applyFilter(name) {
   const f = filters.get(name), c = column(name);
-  if (!f || !c) return removeFilter(name);
-  if (f.set) {
+  if (!f || !c) masks.delete(name);
+  else if (f.set) {
     const keep = c.values.map((value) => f.set.has(value));
-    setBit(bitOf(name), (i) => keep[c.data[i]]);
-  } else setBit(bitOf(name), (i) => c.get(i) >= f.lo && c.get(i) <= f.hi);
+    applyMask(name, (i) => keep[c.data[i]]);
+  } else applyMask(name, (i) => c.get(i) >= f.lo && c.get(i) <= f.hi);
 }
 
 const OPERATORS = {
@@ -248,24 +218,27 @@ function applyExpression() {                            // depth>=8 nc1<0.1 stat
   for (const word of view.expression.match(/-?[^\s<>=!]+\s*(<=|>=|!=|=|<|>)\s*\S+|\S+/g) ?? []) {
     const [, minus, name, operator, raw] = word.match(/^(-?)([^\s<>=!]+)\s*(<=|>=|!=|=|<|>)\s*(.+)$/) ?? [];
     if (!operator) {
-      tests.push((i) => title(i).includes(word) || state.get(i) === word || idOf(i).startsWith(word));
+      tests.push((i) => title(i).includes(word) || state.get(i) === word || idOf(i).startsWith(word) || marksOf(i).tags.includes(word));
+    } else if (name === "tag" && /^!?=$/.test(operator)) {
+      tests.push((i) => marksOf(i).tags.includes(raw) !== (operator === "!=") !== (minus === "-"));
     } else if (column(name)) {
       const c = column(name), value = c.isNumber ? Number(raw) : raw, test = OPERATORS[operator];
       tests.push((i) => test(c.get(i), value, raw) !== (minus === "-"));
     } else expressionError = `no column ${clean(name)}`;
   }
-  setBit(EXPRESSION, (i) => tests.every((test) => test(i)));
+  if (tests.length) applyMask("", (i) => tests.every((test) => test(i))); else masks.delete("");
 }
 
 function collect() {
   selectedCount = 0;
+  misses.fill(0);
+  for (const mask of masks.values()) for (let i = 0; i < n; i++) misses[i] |= mask[i];
   for (let i = 0; i < n; i++) if (misses[i] === 0) selected[selectedCount++] = i;
 }
 
 function applyAll() {
-  bits.clear();
-  misses.fill(0);
-  for (const name of [...filters.keys()]) applyFilter(name);
+  masks.clear();
+  for (const name of filters.keys()) applyFilter(name);
   applyExpression();
   collect();
 }
@@ -278,22 +251,14 @@ function filterBy(name, f) {
   schedule();
 }
 
+const toggled = (set, value) => new Set(set.has(value) ? [...set].filter((other) => other !== value) : [...set, value]);
+
 function toggleValue(name, value) {                     // the first click keeps one value, the next ones add or remove
-  const c = column(name), next = new Set(filters.get(name)?.set ?? []);
-  if (next.has(value)) next.delete(value); else next.add(value);
+  const c = column(name), next = toggled(filters.get(name)?.set ?? new Set(), value);
   filterBy(name, next.size === 0 || next.size === c.values.length ? null : { set: next });
 }
 
 // ------------------------------------------------------------------------------- scales, colours, groups
-
-function makeScale(log, lo, hi, from, to) {
-  if (!(hi > lo)) [lo, hi] = log ? [lo / 1.5, lo * 1.5] : [lo - 1, lo + 1];
-  const f = log ? Math.log : (v) => v, g = log ? Math.exp : (v) => v;
-  const start = f(lo), k = (to - from) / (f(hi) - start);
-  const scale = (v) => from + (f(v) - start) * k;
-  scale.invert = (position) => g(start + (position - from) / k);
-  return Object.assign(scale, { log, lo, hi, from, to });
-}
 
 function ticksOf({ log, lo, hi, from, to }, spacing = 60) {
   const room = Math.max(2, Math.abs(to - from) / spacing), ticks = [];
@@ -317,7 +282,7 @@ function ticksOf({ log, lo, hi, from, to }, spacing = 60) {
 const channels = (hex) => [1, 3, 5].map((k) => parseInt(hex.trim().slice(k, k + 2), 16));
 const hexToRgb = (hex) => `rgb(${channels(hex).join(",")})`;
 const alpha = (rgb, a) => rgb.replace("rgb(", "rgba(").replace(")", `,${a})`);
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const css = (name) => getComputedStyle(themed).getPropertyValue(name).trim();
 let palette;
 
 function readPalette() {
@@ -342,27 +307,23 @@ function groupsOf(name) {
 }
 
 function makeGroups(c) {
-  const { name, label } = c;
-  if (c.values && c.values.length <= MAX_GROUPS) {
-    const last = Math.max(1, c.values.length - 1);
-    const colour = c.isNumber ? (k) => palette.ramp(k / last) : (k) => palette.kinds[k % palette.kinds.length];
-    return { name, label, values: c.values, labels: c.values.map((v) => format(v, 6)), code: (i) => c.data[i], colour };
+  const { name, label } = c, kind = (k) => palette.kinds[k % palette.kinds.length], ramp = (count) => (k) => palette.ramp(k / Math.max(1, count - 1));
+  if (c.values?.length <= MAX_GROUPS) {
+    const { values } = c, colour = c.isNumber ? ramp(values.length) : kind;
+    return { name, label, values, labels: values.map((v) => format(v, 6)), code: (i) => c.data[i], colour };
   }
-  if (!c.isNumber) return manyWords(c);
-  const sorted = Float64Array.from({ length: n }, (_, i) => c.get(i)).filter(Number.isFinite).sort();
-  const cuts = [...new Set([1, 2, 3, 4, 5].map((k) => sorted[Math.floor((sorted.length * k) / 6)]))].filter((cut) => cut > sorted[0]);
-  const codes = Uint8Array.from({ length: n }, (_, i) => cuts.filter((cut) => c.get(i) >= cut).length);
-  const labels = [sorted[0] ?? NaN, ...cuts].map((edge) => `≥ ${format(edge, 2)}`);
-  return { name, label, values: labels, labels, code: (i) => codes[i], colour: (k) => palette.ramp(k / Math.max(1, cuts.length)), isClasses: true };
-}
-
-function manyWords(c) {                                 // the most frequent words, and one group of all others
-  const counts = new Uint32Array(c.values.length);
+  if (c.isNumber) {
+    const sorted = Float64Array.from({ length: n }, (_, i) => c.get(i)).filter(Number.isFinite).sort();
+    const cuts = [...new Set([1, 2, 3, 4, 5].map((k) => sorted[Math.floor((sorted.length * k) / 6)]))].filter((cut) => cut > sorted[0]);
+    const codes = Uint8Array.from({ length: n }, (_, i) => cuts.filter((cut) => c.get(i) >= cut).length);
+    const labels = [sorted[0] ?? NaN, ...cuts].map((edge) => `≥ ${format(edge, 2)}`);
+    return { name, label, values: labels, labels, code: (i) => codes[i], colour: ramp(labels.length), isClasses: true };
+  }
+  const counts = new Uint32Array(c.values.length);      // the most frequent words, and one group of all others
   for (let i = 0; i < n; i++) counts[c.data[i]]++;
   const often = [...counts.keys()].sort((a, b) => counts[b] - counts[a]).slice(0, 5), code = new Map(often.map((value, k) => [value, k]));
   const values = [...often.map((k) => c.values[k]), null], labels = [...often.map((k) => format(c.values[k], 6)), "others"];
-  const colour = (k) => palette.kinds[k % palette.kinds.length];
-  return { name: c.name, label: c.label, values, labels, code: (i) => code.get(c.data[i]) ?? often.length, colour, isClasses: true };
+  return { name, label, values, labels, code: (i) => code.get(c.data[i]) ?? often.length, colour: kind, isClasses: true };
 }
 
 // Student's t, 97.5 %: exact to 3 digits for df <= 10, then an expansion.
@@ -400,7 +361,7 @@ function redraw() {
     panel.draw();
     panel.overlay?.();
   }
-  document.dispatchEvent(new Event("redrawn"));
+  root.dispatchEvent(new Event("redrawn"));
 }
 
 const watcher = new IntersectionObserver((entries) => {
@@ -408,18 +369,119 @@ const watcher = new IntersectionObserver((entries) => {
   if (panels.some((p) => p.visible && p.dirty)) schedule({});
 }, { rootMargin: "200px" });
 
-// `values` returns the header and the rows of the panel's CSV.
-function addPanel(host, draw, overlay, values) {
-  const panel = { host, draw, overlay, values, dirty: true, visible: false };
+// A panel: `draw` makes its figure, `overlay` marks trials in it, `find` returns the trial at a point with a line for its tip,
+// `drag` starts a drag by {move, end}, `click` may take a click, and `values` returns the rows of its CSV. `zoom` has the part
+// of the view that holds its range, and the parts that name its axes. `areas` are the scales of what is drawn.
+function addPanel(host, parts) {
+  const panel = { host, areas: [], dirty: true, visible: false, ...parts };
   panels.push(panel);
   watcher.observe(host);
-  let width = 0;
   new ResizeObserver(() => {
-    if (host.clientWidth === width) return;
-    width = host.clientWidth;
-    schedule(panel);
+    if (host.clientWidth !== panel.width) schedule(panel);
+    panel.width = host.clientWidth;
   }).observe(host);
+  if (panel.find) listenToPointer(panel);
+  if (panel.zoom) listenToZoom(panel);
   return panel;
+}
+
+let drag = null, wasDragged = false;                    // of the pressed pointer: {x, y, moved, isBox, move, end}; no click follows
+
+function listenToPointer(panel) {
+  const { host } = panel;
+  host.addEventListener("pointerdown", (event) => {
+    const at = local(host, event), started = event.pointerType !== "touch" && (event.shiftKey ? startZoom(panel, ...at) : panel.drag?.(...at));
+    wasDragged = false;
+    if (!started) return;
+    drag = { x: at[0], y: at[1], moved: false, ...started };
+    host.setPointerCapture(event.pointerId);
+  });
+  host.addEventListener("pointermove", (event) => {
+    const [px, py] = local(host, event);
+    if (drag) {
+      drag.moved ||= Math.abs(px - drag.x) + Math.abs(py - drag.y) > 6;
+      if (!drag.moved) return;
+      drag.move?.(px, py);
+      if (drag.isBox) drawBox(host, drag.x, drag.y, px, py);
+    } else if (!event.target.closest(".label, .tick")) {
+      const near = panel.find(px, py);
+      setHover(near?.i ?? -1);
+      showTip(event, near && [title(near.i), near.text, stateText(near.i)]);
+    }
+  });
+  const stop = (event) => {
+    wasDragged = drag?.moved;
+    if (wasDragged && event.type === "pointerup") drag.end?.(...local(host, event));
+    $(".box", host)?.remove();
+    drag = null;
+  };
+  host.addEventListener("pointerup", stop);
+  host.addEventListener("pointercancel", stop);
+  host.addEventListener("click", (event) => {
+    const at = local(host, event);
+    if (!wasDragged && !event.shiftKey && !event.target.closest(".tick") && !panel.click?.(...at)) setPin(panel.find(...at)?.i ?? -1);
+  });
+  host.addEventListener("pointerleave", () => { if (!drag) { setHover(-1); showTip(); } });
+}
+
+function drawBox(host, x0, y0, x1, y1) {                // the rectangle of a drag
+  const box = $(".box", host) ?? host.appendChild(h("div", { class: "box" })), [left, top] = [Math.min(x0, x1), Math.min(y0, y1)];
+  box.style.cssText = `left:${left}px;top:${top}px;width:${Math.abs(x1 - x0)}px;height:${Math.abs(y1 - y0)}px`;
+}
+
+// Zoom: the view holds `x0..x1,y0..y1` in the panel's own units, so that live rows and filters leave it alone.
+const areaAt = (panel, px, py) => panel.areas.find(([sx, sy]) => px >= sx.from - 8 && px <= sx.to + 8 && py >= sy.to - 8 && py <= sy.from + 8);
+
+function zoomedRanges(panel, x, y) {                    // the ranges of both axes, and whether they are zoomed
+  const parts = view[panel.zoom.key].split(",").map((part) => part.split("..").map(Number)), whole = [x, y];
+  const isRange = ([lo, hi], k) => lo < hi && hi < Infinity && (lo > 0 || !(whole[k][0] > 0));
+  const isZoomed = parts.length === 2 && parts.every(isRange);
+  panel.areas = [];
+  $(".reset", panel.host.closest("section")).hidden = !isZoomed;
+  return isZoomed ? [...parts, true] : [x, y, false];
+}
+
+function zoomTo(panel, [sx, sy], left, top, right, bottom) {
+  const ends = [sx.invert(left), sx.invert(right), sy.invert(bottom), sy.invert(top)].map((v) => +v.toPrecision(6)), [x0, x1, y0, y1] = ends;
+  if (x0 < x1 && y0 < y1 && ends.every(Number.isFinite)) setView({ [panel.zoom.key]: `${x0}..${x1},${y0}..${y1}` });
+}
+
+function zoomBy(panel, area, factor, px, py) {          // keeps the point in its place
+  const [sx, sy] = area, to = (edge, at) => at + (edge - at) * factor;
+  zoomTo(panel, area, to(sx.from, px), to(sy.to, py), to(sx.to, px), to(sy.from, py));
+}
+
+function startZoom(panel, x0, y0) {
+  const area = panel.zoom && areaAt(panel, x0, y0);
+  const end = (x1, y1) => zoomTo(panel, area, Math.min(x0, x1), Math.min(y0, y1), Math.max(x0, x1), Math.max(y0, y1));
+  return area && { isBox: true, end };
+}
+
+const unzoom = (panel) => setView({ [panel.zoom.key]: "" });
+const KEY_STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+function listenToZoom(panel) {
+  const { host } = panel, name = host.closest("section").id;
+  Object.assign(host, { tabIndex: 0, role: "group", ariaLabel: `${name}: + and - zoom, Shift and arrow keys move, 0 shows all` });
+  $(".reset", host.closest("section")).addEventListener("click", () => unzoom(panel));
+  host.addEventListener("dblclick", () => { if (view[panel.zoom.key]) unzoom(panel); else panel.clear?.(); });
+  host.addEventListener("wheel", (event) => {           // also the pinch of a touch pad
+    const at = local(host, event), area = event.ctrlKey && areaAt(panel, ...at);
+    if (!area) return;
+    event.preventDefault();
+    zoomBy(panel, area, event.deltaY > 0 ? 1.25 : 0.8, ...at);
+  }, { passive: false });
+  host.addEventListener("keydown", (event) => {
+    const [area] = panel.areas, by = event.shiftKey && KEY_STEPS[event.key], factor = { "+": 0.8, "=": 0.8, "-": 1.25, 0: 1 }[event.key];
+    if (event.ctrlKey || event.metaKey || !area || !(by || factor)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === "0") return unzoom(panel);
+    const [{ from: left, to: right }, { from: bottom, to: top }] = area;
+    if (factor) return zoomBy(panel, area, factor, (left + right) / 2, (top + bottom) / 2);
+    const [dx, dy] = [by[0] * (right - left) * 0.2, by[1] * (bottom - top) * 0.2];
+    zoomTo(panel, area, left + dx, top + dy, right + dx, bottom + dy);
+  });
 }
 
 function axes(svg, x, y, { xTicks, yTicks, xLabel, yLabel, labelY = true, xText = format, yText = format }) {
@@ -437,41 +499,64 @@ function axes(svg, x, y, { xTicks, yTicks, xLabel, yLabel, labelY = true, xText 
   svg.append(g);
 }
 
-function svgIn(host, width, height, label) {
-  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+function svgIn(host, width, height, label, role = "img") {
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role, "aria-label": label });
   host.replaceChildren(svg);
   return svg;
 }
 
-function canvasIn(host, width, height, className = "") {
+function canvasIn(host, width, height, className) {
   const ratio = Math.min(devicePixelRatio || 1, 2);
   const canvas = h("canvas", { width: width * ratio, height: height * ratio, style: `width:${width}px;height:${height}px`, class: className });
-  host.append(canvas);
   const context = canvas.getContext("2d");
+  host.append(canvas);
   context.scale(ratio, ratio);
   context.lineJoin = "round";
   return context;
 }
 
 function frame(host, height, label, margin) {           // canvas for marks, SVG for axes, canvas for the highlight
-  const width = host.clientWidth, place = { left: margin.left, right: width - margin.right, top: margin.top, bottom: height - margin.bottom };
+  const width = host.clientWidth, { plot } = host;
   host.style.height = `${height}px`;
-  if (host.plot?.width === width && host.plot.height === height) {
-    for (const context of [host.plot.marks, host.plot.over]) context.clearRect(0, 0, width, height);
-    host.plot.svg.replaceChildren();
-    return Object.assign(host.plot, place);
+  if (plot?.width === width && plot.height === height) {
+    for (const context of [plot.marks, plot.over]) context.clearRect(0, 0, width, height);
+    plot.svg.replaceChildren();
+  } else {
+    const svg = svgIn(host, width, height, label), [marks, over] = ["ground", "over"].map((name) => canvasIn(host, width, height, name));
+    host.plot = { width, height, marks, svg, over };
   }
-  host.replaceChildren();
-  const marks = canvasIn(host, width, height), svg = s("svg", { width, height, role: "img", "aria-label": label });
-  host.append(svg);
-  host.plot = { width, height, marks, svg, over: canvasIn(host, width, height, "over"), ...place };
-  return host.plot;
+  return Object.assign(host.plot, { left: margin.left, right: width - margin.right, top: margin.top, bottom: height - margin.bottom });
+}
+
+// A rectangle that what is drawn may not leave.
+function clipTo(context, sx, sy) {
+  context.save();
+  context.beginPath();
+  context.rect(sx.from - 4, sy.to - 4, sx.to - sx.from + 8, sy.from - sy.to + 8);
+  context.clip();
+}
+
+// Strokes the hovered and the pinned trial on the canvas of a panel, within the area that `areaOf` returns for a trial.
+function strokeMarked(panel, trace, areaOf) {
+  const { over, width, height } = panel.host.plot;
+  over.clearRect(0, 0, width, height);
+  for (const i of marked()) {
+    const area = areaOf(i);
+    if (!area) continue;
+    clipTo(over, ...area);
+    for (const [strokeStyle, lineWidth] of [[palette.page, 5], [palette.ink, 2]]) {
+      over.beginPath();
+      Object.assign(over, { strokeStyle, lineWidth });
+      trace(over, i, area);
+      over.stroke();
+    }
+    over.restore();
+  }
 }
 
 const empty = (svg, text) => svg.append(s("text", { x: 0, y: 40, class: "name" }, text));
 const swatch = (x, y, groups, code, most) => [s("circle", { class: "mean", style: `--c:${groups.colour(code)}`, cx: x, cy: y, r: 3.1 }),
   s("text", { x: x + 7, y: y + 4 }, shortLabel(groups.labels[code], most))];
-const shortLabel = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function spread(items, gap, lo, hi) {                   // pushes labels at the ends of lines apart, so that none overlaps
   items.sort((a, b) => a.y - b.y);
@@ -502,6 +587,10 @@ function setHover(i, group = null) {
   if (i === hover && group === hoverGroup) return;
   hover = i;
   hoverGroup = group;
+  drawOverlays();
+}
+
+function drawOverlays() {
   for (const panel of panels) if (panel.visible) panel.overlay?.();
 }
 
@@ -510,9 +599,10 @@ function setPin(i) {
   view.pin = i < 0 ? "" : idOf(i);
   writeAddress();
   drawPin();
-  for (const panel of panels) if (panel.visible) panel.overlay?.();
+  drawOverlays();
 }
 
+const valueText = (name, i) => `${column(name).label} ${format(column(name).get(i))}`;
 const marked = () => [...new Set([pin, hover])].filter((i) => i >= 0);
 
 function local(host, event) {
@@ -520,11 +610,11 @@ function local(host, event) {
   return [event.clientX - box.left, event.clientY - box.top];
 }
 
-function nearest(items, px, py, within) {
-  let best = null, distance = within ** 2;
-  for (const item of items) {
-    const d = (item.px - px) ** 2 + (item.py - py) ** 2;
-    if (d < distance) { distance = d; best = item; }
+function nearest(count, at, px, py, within) {           // which of some points is nearest, or -1
+  let best = -1, distance = within ** 2;
+  for (let k = 0; k < count; k++) {
+    const [x, y] = at(k), d = (x - px) ** 2 + (y - py) ** 2;
+    if (d < distance) { distance = d; best = k; }
   }
   return best;
 }
@@ -648,7 +738,6 @@ function parameterFilters() {                           // column -> values, or 
   return view.expression ? null : keep;
 }
 
-const interval = (fit) => (fit.lo == null || fit.hi == null ? "no interval" : `[${fixed(fit.lo)}, ${fixed(fit.hi)}]`);
 const isLaw = (fit) => fit.a != null && !fit.why;
 const cellName = ({ colour, facet }, cell) => [facet.name && `${facet.label} ${facet.labels[cell.f]}`,
   colour.name && colour.name !== facet.name && `${colour.label} ${colour.labels[cell.c]}`].filter(Boolean).join(", ") || "all trials";
@@ -658,23 +747,22 @@ function describe(rate, cell) {
   const local = used.slice(1).map((p, k) => fixed(-(p.mean - used[k].mean) / Math.log(p.x / used[k].x)));
   const excluded = row && Object.entries(row.excluded).map(([reason, count]) => `${count} ${reason}`).join(", ");
   return [cellName(rate, cell),
-    fit.a != null && `${column(view.y).label} ≈ ${format(Math.exp(fit.intercept))} ${x}^${fixed(-fit.a)}, 95 % ${interval(fit)}, R² ${format(fit.r2 ?? NaN)}`,
+    fit.a != null && `${column(view.y).label} ≈ ${format(Math.exp(fit.intercept))} ${x}^${fixed(-fit.a)}, 95 % ${interval(fit.lo, fit.hi)}, R² ${format(fit.r2 ?? NaN)}`,
     fit.why && `no power law (${fit.why})${local.length && !rate.isContinuous ? `; exponents between neighbours: ${pick(local.length, 8).map((k) => local[k]).join(", ")}` : ""}`,
     row ? `depthrate fit: ${row.n_trials} trials${row.over ? `, ${clean(row.over, 100)}` : ""}; preferred: ${clean(row.preferred, 120)}`
       : `${cell.trials.length} trials, ${fit.whole ?? 0} whole replicates${fit.partial ? `, ${fit.partial} with gaps` : ""}`,
     excluded && `excluded: ${clean(excluded, 200)}`, cell.unconverged > 0 && `${cell.unconverged} unconverged`];
 }
 
-const rates = addPanel($("#rates .figure"), drawRates, overlayRates, () => [
+const rates = addPanel($("#rates .pair .figure"), { draw: () => keepFocus(root, rates.host, drawRates), overlay: overlayRates, find: findRate, zoom: { key: "ratesZoom", axes: ["x", "y"] }, values: () => [
   ["group", view.x, "mean", "min", "max", "trials", "left_out", "exponent", "ci_low", "ci_high", "no_power_law"],
   ...rateState.cells.flatMap((cell) => cell.points.map((p) => [cellName(rateState, cell), p.x, ...[p.mean, p.lo, p.hi].map(Math.exp),
-    p.logs.length, p.out, cell.fit.a, cell.fit.lo, cell.fit.hi, cell.fit.why || ""]))]);
+    p.logs.length, p.out, cell.fit.a, cell.fit.lo, cell.fit.hi, cell.fit.why || ""]))] });
 let rateState = { cells: [] }, rateHits = [];
 
 function drawRates() {
   rateState = rateCells();
   const { x, colour, facet, cells, isContinuous } = rateState, host = rates.host, width = host.clientWidth;
-  const focused = document.activeElement?.closest(".tick")?.dataset.x;
   const shownFacets = pick(facet.labels.length, MAX_PANELS).filter((f) => cells.some((cell) => cell.f === f));
   const shownColours = new Set(pick(colour.labels.length, MAX_LINES));
   const shown = cells.filter((cell) => shownFacets.includes(cell.f) && shownColours.has(cell.c));
@@ -683,7 +771,7 @@ function drawRates() {
   const lines = shown.length / Math.max(1, shownFacets.length), label = 94, left0 = 46;
   const cellWidth = (width - left0) / columns, cellHeight = Math.max(columns === 1 ? 250 : 300, 110 + lines * 27);
   const down = Math.ceil(shownFacets.length / columns);
-  const svg = svgIn(host, width, Math.max(120, down * cellHeight), `${column(view.y)?.label} against ${x?.label}`);
+  const svg = svgIn(host, width, Math.max(120, down * cellHeight), `${column(view.y)?.label} against ${x?.label}`, "group");
   rateHits = [];
   drawExponents();
   drawRateNote(cells.length - shown.length);
@@ -691,43 +779,42 @@ function drawRates() {
   if (!shown.length) { empty(svg, "No trial of the selection has a positive value here."); return; }
   const logs = shown.flatMap((cell) => cell.points.flatMap((p) => [p.lo, p.hi])), out = dropped();
   for (const { fit, points } of shown) if (isLaw(fit)) for (const p of points) logs.push(Math.log(onLine(fit, p.x)));
-  const yRange = [Math.exp(Math.min(...logs)), Math.exp(Math.max(...logs))];
-  const xs = shown.flatMap((cell) => [cell.points[0].x, cell.points.at(-1).x]), xRange = [Math.min(...xs), Math.max(...xs)];
+  const xs = shown.flatMap((cell) => [cell.points[0].x, cell.points.at(-1).x]);
+  const whole = [[Math.min(...xs), Math.max(...xs)], [Math.exp(Math.min(...logs)), Math.exp(Math.max(...logs))]];
+  const [xRange, yRange, isZoomed] = zoomedRanges(rates, ...whole);
   shownFacets.forEach((f, place) => {
     const x0 = left0 + (place % columns) * cellWidth, y0 = Math.floor(place / columns) * cellHeight, bottom = y0 + cellHeight - 52;
     const sx = makeScale(true, ...xRange, x0 + 6, x0 + cellWidth - label - 12), sy = makeScale(true, ...yRange, bottom, y0 + 40);
-    const here = shown.filter((cell) => cell.f === f), g = s("g", {}), isFirst = place % columns === 0;
+    const here = shown.filter((cell) => cell.f === f), g = s("g", {}), isFirst = place % columns === 0, clip = `clip${place}`;
+    const inside = s("g", isZoomed ? { "clip-path": `url(#${clip})` } : {});
+    rates.areas.push([sx, sy]);
     svg.append(g);
+    if (isZoomed) g.append(s("clipPath", { id: clip }, s("rect", { x: sx.from - 4, y: sy.to - 4, width: sx.to - sx.from + 8, height: sy.from - sy.to + 8 })));
     if (facet.name) g.append(s("text", { x: x0, y: y0 + 14, class: "head" }, `${facet.label} ${facet.labels[f]}`));
     if (isFirst) g.append(s("text", { x: 0, y: y0 + (facet.name ? 14 : 24), class: "name" }, shortLabel(column(view.y).label, facet.name ? 7 : 40)));
     g.append(s("text", { x: sx.to, y: y0 + cellHeight - 12, "text-anchor": "end", class: "name" }, x.label));
     axes(g, sx, sy, { xTicks: isContinuous ? ticksOf(sx, 50) : [], yTicks: ticksOf(sy, 38), labelY: isFirst });
     if (!isContinuous) depthTicks(g, x, sx, bottom, out);
-    for (const cell of here) g.append(drawCell(cell, colour, sx, sy));
+    for (const cell of here) inside.append(drawCell(cell, colour, sx, sy));
+    g.append(inside);
     const labels = here.map((cell) => ({ cell, y: endOf(cell, sy) }));
     spread(labels, 27, y0 + 44, bottom - 10);
     for (const item of labels) g.append(drawRateLabel(item, colour, x0 + cellWidth - label - 6));
   });
-  if (focused) $(`.tick[data-x="${focused}"]`, host)?.focus({ preventScroll: true });
 }
 
 function drawAnswer() {                                 // the figure in one sentence
   const { cells } = rateState, good = cells.filter((cell) => isLaw(cell.fit)).sort((a, b) => b.fit.a - a.fit.a), [best] = good;
-  const words = best ? [` Steepest: ${cellName(rateState, best)}, exponent `, h("b", {}, fixed(best.fit.a)), ` ${interval(best.fit)}.`] : [];
-  const groups = cells.length === 1 ? "group follows" : "groups follow";
+  const words = best ? [` Steepest: ${cellName(rateState, best)}, exponent `, h("b", {}, fixed(best.fit.a)), ` ${interval(best.fit.lo, best.fit.hi)}.`] : [];
   $("#rates .answer").hidden = !cells.length;
-  $("#rates .answer").replaceChildren(h("b", {}, `${good.length} of ${cells.length}`), ` ${groups} a power law.`, ...words);
+  $("#rates .answer").replaceChildren(...groupsFollow(good.length, cells.length), ".", ...words);
 }
 
 function depthTicks(g, x, sx, bottom, out) {            // one tick per value; a click leaves the value out
   let last = -Infinity;
   for (const v of [...x.values].filter((value) => value >= sx.lo * 0.999 && value <= sx.hi * 1.001).sort((a, b) => a - b)) {
     const isOut = out.has(v), near = sx(v) - last < 14;
-    const toggle = () => {
-      const next = dropped();
-      if (isOut) next.delete(v); else next.add(v);
-      setView({ drop: [...next].sort((a, b) => a - b).join() });
-    };
+    const toggle = () => setView({ drop: [...toggled(out, v)].sort((a, b) => a - b).join() });
     const onkeydown = (event) => { if (event.key !== "Enter" && event.key !== " ") return; event.preventDefault(); toggle(); };
     const attributes = { class: isOut ? "tick out" : "tick", role: "button", tabindex: 0, "data-x": v, "aria-pressed": String(isOut) };
     const button = s("g", { ...attributes, "aria-label": `leave out ${x.label} ${v}`, onclick: toggle, onkeydown },
@@ -739,7 +826,10 @@ function depthTicks(g, x, sx, bottom, out) {            // one tick per value; a
 }
 
 const onLine = (fit, x) => Math.exp(fit.intercept - fit.a * Math.log(x));
-const endOf = (cell, sy) => sy(isLaw(cell.fit) ? onLine(cell.fit, cell.points.at(-1).x) : Math.exp(cell.points.at(-1).mean));
+function endOf(cell, sy) {
+  const y = sy(isLaw(cell.fit) ? onLine(cell.fit, cell.points.at(-1).x) : Math.exp(cell.points.at(-1).mean));
+  return Math.min(Math.max(y, sy.to), sy.from);
+}
 
 function drawCell(cell, colour, sx, sy) {
   const { fit, points } = cell, used = points.filter((p) => !p.out), many = rateState.isContinuous;
@@ -754,7 +844,7 @@ function drawCell(cell, colour, sx, sy) {
   for (const p of many ? pick(points.length, 1500).map((k) => points[k]) : points) {
     for (const k of pick(p.logs.length, 12)) {          // at most 12 trials of a point answer to the pointer
       const [px, py] = [sx(p.x), sy(Math.exp(p.logs[k]))];
-      rateHits.push({ px, py, i: p.trial[k], cell });
+      if (px > sx.from - 5 && px < sx.to + 5 && py > sy.to - 5 && py < sy.from + 5) rateHits.push({ px, py, i: p.trial[k], cell });
       if (many || (p.logs.length > 1 && p.logs.length <= 6)) g.append(s("circle", { class: "seed", cx: px, cy: py, r: many ? 1.8 : 1.3 }));
     }
     if (!many) g.append(s("circle", { class: p.out || fit.why ? "mean hollow" : "mean", cx: sx(p.x), cy: sy(Math.exp(p.mean)), r: 3.1 }));
@@ -773,7 +863,7 @@ function drawRateLabel({ cell, at, y }, colour, x0) {
     isApart && s("path", { class: "lead", d: `M${x0 - 4},${y}L${x0 + 6},${at - 4}` }),
     s("circle", { cx: x0 + 11, cy: at - 4, r: 3.1, class: law ? "mean" : "mean hollow" }),
     s("text", { x: x0 + 19, y: at, class: law ? null : "none" }, law ? fixed(fit.a) : "no power law"),
-    s("text", { x: x0 + 19, y: at + 12, class: "small" }, law ? interval(fit) : shortLabel(fit.why ?? "", 14)));
+    s("text", { x: x0 + 19, y: at + 12, class: "small" }, law ? interval(fit.lo, fit.hi) : shortLabel(fit.why ?? "", 14)));
 }
 
 function drawLegend(host, groups, shown) {
@@ -803,25 +893,18 @@ function drawRateNote(hidden) {
   $("#rates .note").replaceChildren(...parts.filter(Boolean));
 }
 
-function drawExponents() {
+function drawExponents() {                              // against the panels' parameter, or the colours' if there is one panel
   const host = $("#exponents .figure"), { colour, facet, cells } = rateState, width = host.clientWidth, height = 300;
-  const svg = svgIn(host, width, height, "exponent against parameter"), isFacet = Boolean(facet.name) && (view.against === "facet" || !colour.name);
-  const [main, lines] = isFacet ? [facet, colour] : [colour, facet];
-  for (const option of $("#exponents select").options) {
-    option.text = { facet, colour }[option.value].label;
-    option.hidden = !option.text;
-  }
-  $("#exponents select").value = isFacet ? "facet" : "colour";
-  fitWidth($("#exponents select"));
-  const fitted = cells.filter((cell) => cell.fit.a != null), mainCode = (cell) => (isFacet ? cell.f : cell.c), lineCode = (cell) => (isFacet ? cell.c : cell.f);
+  const svg = svgIn(host, width, height, "exponent against parameter"), main = facet.name ? facet : colour, right = width - 34;
+  const fitted = cells.filter((cell) => cell.fit.a != null), mainCode = (cell) => (facet.name ? cell.f : cell.c);
+  $("#exponents .name").textContent = main.label;
   $("#exponents").hidden = !main.name || fitted.length < 2;
-  if (!main.name || fitted.length < 2) return;
+  if ($("#exponents").hidden) return;
   const ends = fitted.some((cell) => isLaw(cell.fit)) ? fitted.filter((cell) => isLaw(cell.fit)) : fitted, half = (fit) => (fit.lo == null ? 0 : Math.min(fit.a - fit.lo, 0.5));
   const lo = Math.min(0.4, ...ends.map(({ fit }) => fit.a - half(fit))) - 0.04, hi = Math.max(0.6, ...ends.map(({ fit }) => fit.a + half(fit))) + 0.04;
   const sy = makeScale(false, lo, hi, height - 52, 40), inside = (v) => Math.min(Math.max(v, lo), hi);
   const numeric = !main.isClasses && main.values.every((v) => typeof v === "number"), log = numeric && main.values[0] > 0 && main.values.at(-1) / main.values[0] > 4;
-  const position = (k) => (numeric ? main.values[k] : k), right = width - (lines.name && isFacet === false ? 74 : 34);
-  const present = [...new Set(fitted.map(mainCode))].sort((a, b) => a - b);
+  const position = (k) => (numeric ? main.values[k] : k), present = [...new Set(fitted.map(mainCode))].sort((a, b) => a - b);
   const sx = makeScale(log, position(present[0]), position(present.at(-1)), 68, right);
   const xTicks = pick(present.length, numeric ? 8 : 3).map((k) => position(present[k])), xText = (v) => (numeric ? format(v) : shortLabel(main.labels[v], 9));
   axes(svg, Object.assign(sx, { from: 58 }), sy, { xTicks, yTicks: ticksOf(sy, 44), xText, xLabel: main.label, yLabel: "" });
@@ -829,17 +912,13 @@ function drawExponents() {
     if (v <= lo || v >= hi) continue;
     svg.append(s("path", { class: "reference", d: `M${sx.from - 6},${sy(v)}H${right + 12}` }), s("text", { x: right + 14, y: sy(v) + 3, class: "small" }, text));
   }
-  const names = [], count = lines.labels.length;
-  for (let k = 0; k < count; k++) {
-    const own = fitted.filter((cell) => lineCode(cell) === k).sort((a, b) => mainCode(a) - mainCode(b)), shift = (k - (count - 1) / 2) * Math.min(7, 30 / count);
-    if (!own.length) continue;
-    const at = (cell) => [sx(position(mainCode(cell))) + shift, sy(inside(cell.fit.a))];
-    svg.append(s("path", { class: "join", style: isFacet ? `--c:${colour.colour(k)}` : "", d: `M${own.map(at).join("L")}` }));
-    for (const cell of own) svg.append(drawExponent(cell, at(cell), colour, sy, inside));
-    if (!isFacet && facet.name) names.push({ y: at(own.at(-1))[1], text: shortLabel(`${facet.label} ${facet.labels[k]}`, 12) });
+  const lines = facet.name ? colour.labels.length : 1;
+  for (let k = 0; k < lines; k++) {
+    const cellsOfLine = fitted.filter((cell) => !facet.name || cell.c === k).sort((a, b) => mainCode(a) - mainCode(b));
+    const at = (cell) => [sx(position(mainCode(cell))) + (k - (lines - 1) / 2) * Math.min(7, 30 / lines), sy(inside(cell.fit.a))];
+    if (cellsOfLine.length) svg.append(s("path", { class: "join", style: facet.name ? `--c:${colour.colour(k)}` : "", d: pathOf(cellsOfLine, at) }));
+    for (const cell of cellsOfLine) svg.append(drawExponent(cell, at(cell), colour, sy, inside));
   }
-  spread(names, 13, 44, height - 56);
-  for (const item of names) svg.append(s("text", { x: right + 12, y: item.at + 4, class: "small" }, item.text));
 }
 
 function drawExponent(cell, [px, py], colour, sy, inside) {
@@ -852,10 +931,7 @@ function drawExponent(cell, [px, py], colour, sy, inside) {
 }
 
 function overlayRates() {
-  for (const svg of [$("svg", rates.host), $("#exponents svg")]) {
-    if (!svg) continue;
-    for (const g of svg.querySelectorAll("[data-group]")) g.classList.toggle("dim", hoverGroup != null && g.dataset.group !== String(hoverGroup));
-  }
+  for (const g of $$("#rates [data-group]")) g.classList.toggle("dim", hoverGroup != null && g.dataset.group !== String(hoverGroup));
   const svg = $("svg", rates.host);
   svg?.querySelectorAll(".mark").forEach((node) => node.remove());
   for (const i of marked()) {
@@ -868,24 +944,20 @@ function overlayRates() {
   }
 }
 
-rates.host.addEventListener("pointermove", (event) => {
-  if (event.target.closest(".label, .tick")) return;
-  const near = nearest(rateHits, ...local(rates.host, event), 12);
-  setHover(near ? near.i : -1);
-  showTip(event, near && [title(near.i), `${column(view.y).label} ${format(column(view.y).get(near.i))}`, stateText(near.i)]);
-});
-rates.host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
-rates.host.addEventListener("click", (event) => { if (!event.target.closest(".tick")) setPin(hover); });
+function findRate(px, py) {
+  const { i } = rateHits[nearest(rateHits.length, (k) => [rateHits[k].px, rateHits[k].py], px, py, 12)] ?? {};
+  return i === undefined ? null : { i, text: valueText(view.y, i) };
+}
 
 // ------------------------------------------------------------------------------------- curves and layers
 // Both are lines over the rows of a trial. `choose()` says which columns, axes, groups, panels and lines to draw.
 
 const MAX_CURVES = 300;
 
-function linePanel(host, label, choose) {
+function linePanel(host, label, zoom, choose) {
   let drawn = [], choice = null;
-  const panel = addPanel(host, draw, overlay, () => [["trial_id", ...params.map((c) => c.name), choice?.xName ?? "x", choice?.y.name ?? "y"],
-    ...drawn.flatMap(({ i, xs, ys }) => xs.map((x, k) => [idOf(i), ...params.map((c) => c.get(i)), x, ys[k]]))]);
+  const panel = addPanel(host, { draw, overlay, find, zoom, values: () => [["trial_id", ...params.map((c) => c.name), choice?.xName ?? "x", choice?.y.name ?? "y"],
+    ...drawn.flatMap(({ i, xs, ys }) => xs.map((x, k) => [idOf(i), ...params.map((c) => c.get(i)), x, ys[k]]))] });
   function points(i) {
     const xs = [], ys = [], { start, y, x, logX, logY, smooth } = choice;
     let smoothed = null;
@@ -924,24 +996,24 @@ function linePanel(host, label, choose) {
       for (const x of xs) [range[0], range[1]] = [Math.min(range[0], x), Math.max(range[1], x)];
       for (let k = 0; k < ys.length; k++) [range[2], range[3]] = [Math.min(range[2], lo[k]), Math.max(range[3], hi[k])];
     }
-    const gap = (part.right - part.left) / across;
+    const gap = (part.right - part.left) / across, [xRange, yRange, isZoomed] = zoomedRanges(panel, range.slice(0, 2), range.slice(2));
     facets.forEach((f, place) => {
       const left = part.left + (place % across) * gap, bottom = (Math.floor(place / across) + 1) * cellHeight - 46, top = bottom - cellHeight + 76;
-      const sx = makeScale(choice.logX, range[0], range[1], left, left + gap - (across > 1 ? 22 : 0)), sy = makeScale(choice.logY, range[2], range[3], bottom, top);
+      const sx = makeScale(choice.logX, ...xRange, left, left + gap - (across > 1 ? 22 : 0)), sy = makeScale(choice.logY, ...yRange, bottom, top);
+      panel.areas.push([sx, sy]);
       for (const item of drawn) if (item.f === f) Object.assign(item, { sx, sy });
-      drawLines(part, strokes.filter((stroke) => stroke.f === f), sx, sy, place % across === 0, across > 1 && place % across < across - 1);
+      drawLines(part, strokes.filter((stroke) => stroke.f === f), sx, sy, place % across === 0);
       if (facet.name) part.svg.append(s("text", { x: left, y: top - 12, class: "head" }, shortLabel(`${facet.label} ${facet.labels[f]}`, 22)));
     });
-    if (!choice.areUneven) drawEnds(part, strokes);
+    drawEnds(part, strokes, isZoomed);
   }
   function linesOf(items) {                             // the lines to stroke: means with their bands, or single trials
     if (choice.mode !== "mean") return items;
-    const bundles = new Map();
-    for (const item of items) { const key = choice.key(item.i); if (!bundles.has(key)) bundles.set(key, []); bundles.get(key).push(item); }
-    return [...bundles.values()].map((bundle) => average(bundle, choice.logY)).filter((item) => item.xs.length);
+    return [...Map.groupBy(items, (item) => choice.key(item.i)).values()].map((bundle) => average(bundle, choice.logY)).filter((item) => item.xs.length);
   }
   function drawLines(part, strokes, sx, sy, isFirst) {
     const { marks } = part, { groups } = choice;
+    clipTo(marks, sx, sy);
     for (const { xs, lo, hi, code } of strokes) {
       if (!lo) continue;
       marks.beginPath();
@@ -957,63 +1029,41 @@ function linePanel(host, label, choose) {
       Object.assign(marks, { strokeStyle: alpha(groups.colour(code), lo ? 1 : 0.75), lineWidth });
       marks.stroke();
     }
+    marks.restore();
     const xTicks = ticksOf(sx, 64), yTicks = ticksOf(sy, 40), yLabel = isFirst && !choice.facet.name ? choice.y.label : "";
     axes(part.svg, sx, sy, { xTicks, yTicks, xLabel: choice.xLabel, yLabel, labelY: isFirst });
-    choice.areUneven = choice.mode === "mean" && new Set(strokes.map(({ xs }) => xs.at(-1))).size > 1 && !choice.facet.name;
-    if (!choice.areUneven) return;
-    const ends = new Map();                             // lines of different lengths: a label at the end of each longest one
-    for (const { xs, ys, code } of strokes) {
-      if (!ends.has(code) || ends.get(code).x < xs.at(-1)) ends.set(code, { x: xs.at(-1), y: sy(ys.at(-1)), code });
-    }
-    const labels = [...ends.values()];
-    spread(labels, 12, part.top, part.bottom);
-    for (const { x, at, code } of labels) part.svg.append(s("text", { class: "halo", x: sx(x) + 5, y: at + 4 }, shortLabel(groups.labels[code], 10)));
   }
-  function drawEnds(part, strokes) {                    // the legend, each label near the ends of its lines
-    const { groups } = choice, sy = drawn[0].sy, ends = new Map();
-    for (const { code, ys } of strokes) { if (!ends.has(code)) ends.set(code, []); ends.get(code).push(ys.at(-1)); }
+  function drawEnds(part, strokes, isZoomed) {          // a label per colour: at the end of its longest line, or next to all lines
+    const { groups } = choice, { sx, sy } = drawn[0], ends = new Map();
+    const isUneven = choice.mode === "mean" && new Set(strokes.map(({ xs }) => xs.at(-1))).size > 1 && !choice.facet.name && !isZoomed;
+    for (const { xs, ys, code } of strokes) if (!(ends.get(code)?.x > xs.at(-1))) ends.set(code, { x: xs.at(-1), y: sy(ys.at(-1)), code });
+    const labels = [...ends.values()];
     if (!groups.name) return;
-    const labels = [...ends].map(([code, ys]) => ({ code, y: sy(choice.logY ? Math.exp(mean(ys.map(Math.log))) : mean(ys)) }));
-    spread(labels, 14, part.top, Math.max(sy.from, part.top + 14 * labels.length));
-    const top = Math.min(...labels.map((item) => item.at)) - 14;
-    part.svg.append(s("text", { x: part.width, y: top, "text-anchor": "end", class: "small" }, shortLabel(groups.label, 14)));
-    for (const item of labels) part.svg.append(...swatch(part.right + 13, item.at, groups, item.code, 8));
+    spread(labels, isUneven ? 12 : 14, part.top, Math.max(sy.from, part.top + 14 * labels.length));
+    for (const { x, at, code } of labels) {
+      part.svg.append(...(isUneven ? [s("text", { class: "halo", x: sx(x) + 5, y: at + 4 }, shortLabel(groups.labels[code], 10))] : swatch(part.right + 13, at, groups, code, 8)));
+    }
+    if (!isUneven) part.svg.append(s("text", { x: part.width, y: Math.min(...labels.map(({ at }) => at)) - 14, "text-anchor": "end", class: "small" }, shortLabel(groups.label, 14)));
   }
   function overlay() {
     if (!host.plot || !choice || !drawn.length) return;
-    const { over, width, height } = host.plot;
-    over.clearRect(0, 0, width, height);
-    for (const i of marked()) {
-      const place = drawn.find((item) => item.i === i) ?? drawn.find((item) => item.f === choice.facet.code(i));
-      if (!place) continue;
-      const { xs, ys } = points(i), { sx, sy } = place;
-      for (const [strokeStyle, lineWidth] of [[palette.page, 5], [palette.ink, 2]]) {
-        over.beginPath();
-        xs.forEach((x, k) => over.lineTo(sx(x), sy(ys[k])));
-        Object.assign(over, { strokeStyle, lineWidth });
-        over.stroke();
-      }
-    }
+    const placeOf = (i) => drawn.find((item) => item.i === i) ?? drawn.find((item) => item.f === choice.facet.code(i));
+    const trace = (over, i, [sx, sy]) => { const { xs, ys } = points(i); xs.forEach((x, k) => over.lineTo(sx(x), sy(ys[k]))); };
+    strokeMarked(panel, trace, (i) => { const { sx, sy } = placeOf(i) ?? {}; return sx && [sx, sy]; });
   }
-  host.addEventListener("pointermove", (event) => {
-    const [px, py] = local(host, event);
+  function find(px, py) {                               // the line nearest at the pointer's x
     let best = null, distance = 24;
-    for (const item of drawn) {                         // the line nearest at the pointer's x
-      const { xs, ys, sx, sy } = item;
+    for (const { i, xs, ys, sx, sy } of drawn) {
       if (!sx || px < sx.from - 8 || px > sx.to + 8 || py < sy.to - 8 || py > sy.from + 8) continue;
       let k = 0;
       while (k < xs.length - 1 && sx(xs[k + 1]) <= px) k++;
       const next = Math.min(k + 1, xs.length - 1), [a, b] = [sx(xs[k]), sx(xs[next])];
       const share = b > a ? Math.min(Math.max((px - a) / (b - a), 0), 1) : 0, off = Math.abs(sy(ys[k]) + share * (sy(ys[next]) - sy(ys[k])) - py);
-      if (off < distance) { distance = off; best = { item, k: share > 0.5 ? next : k }; }
+      const at = share > 0.5 ? next : k;
+      if (off < distance) { distance = off; best = { i, text: `${choice.xName} ${format(xs[at], 4)}: ${choice.y.label} ${format(ys[at])}` }; }
     }
-    setHover(best ? best.item.i : -1);
-    const value = best && `${choice.xName} ${format(best.item.xs[best.k], 4)}: ${choice.y.label} ${format(best.item.ys[best.k])}`;
-    showTip(event, best && [title(best.item.i), value, stateText(best.item.i)]);
-  });
-  host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
-  host.addEventListener("click", () => setPin(hover));
-  return panel;
+    return best;
+  }
 }
 
 function average(items, log) {                          // mean and range (from 20 lines on: 10 to 90 %) at each common x
@@ -1031,7 +1081,7 @@ function average(items, log) {                          // mean and range (from 
 
 const trialsText = (shown, all) => (shown < all ? `${counted(shown)} of ${counted(all)} trials, evenly chosen` : `${counted(all)} trial${all === 1 ? "" : "s"}`);
 
-linePanel($("#curves .figure"), "curves over steps", () => {
+linePanel($("#curves .figure"), "curves over steps", { key: "curvesZoom", axes: ["curve", "curveX", "curveLog"] }, () => {
   const source = curveSource(view.curve);
   if (!source) return null;
   const { table, start } = source, groups = groupsOf(view.colour), step = table.by.get("step").data, wall = column("wall_s");
@@ -1045,7 +1095,7 @@ linePanel($("#curves .figure"), "curves over steps", () => {
     xName: isTime ? "time" : "step", xLabel: isTime ? "seconds of training" : "step", note: isTime ? `${drawing} Steps count as equally long.` : drawing };
 });
 
-linePanel($("#layers .figure"), "metric over layers", () => {
+linePanel($("#layers .figure"), "metric over layers", { key: "layersZoom", axes: ["layerY", "layerX"] }, () => {
   const source = rows.layers, y = source?.table.by.get(view.layerY);
   if (!y) return null;
   const { table, start } = source, groups = groupsOf(view.layerColour), layer = table.by.get("layer").data, isRelative = view.layerX !== "layer";
@@ -1060,24 +1110,28 @@ linePanel($("#layers .figure"), "metric over layers", () => {
 // ----------------------------------------------------------------------------------------------- scatter
 
 const DENSE = 20000;                                    // above, a density image instead of dots
-const scatter = addPanel($("#scatter .figure"), drawScatter, overlayScatter, () => selectedRows());
-let scatterScales = null, scatterAt = null, brush = null;
+const scatter = addPanel($("#scatter .figure"), { draw: drawScatter, overlay: overlayScatter, find: findDot, drag: brushDots, values: selectedRows,
+  zoom: { key: "scatterZoom", axes: ["sx", "sy"] }, clear: () => [view.sx, view.sy].forEach((name) => filterBy(name, null)) });
+let scatterAt = null;
 
 const rangeFilter = (c, lo, hi) => (c.values ? { set: new Set(c.values.filter((v) => v >= lo && v <= hi)) } : { lo, hi });
 
-function padScale(c, from, to) {
+function paddedRange(c) {
   const pad = (c.hi - c.lo) * 0.03;
-  return c.log ? makeScale(true, c.lo / 1.06, c.hi * 1.06, from, to) : makeScale(false, c.lo - pad, c.hi + pad, from, to);
+  return c.log ? [c.lo / 1.06, c.hi * 1.06] : [c.lo - pad, c.hi + pad];
 }
 
 function drawScatter() {
   const [cx, cy, groups] = [column(view.sx), column(view.sy), groupsOf(view.sc)];
-  scatterScales = scatterAt = null;
+  scatterAt = null;
+  scatter.areas = [];
   const longest = Math.min(11, Math.max(...groups.labels.map((label) => label.length)));
   const part = frame(scatter.host, 290, "scatter", { left: 46, right: Math.max(60, 24 + longest * 6.4), top: 30, bottom: 46 }), { marks } = part;
   if (!cx?.isNumber || !cy?.isNumber) return empty(part.svg, "No two columns of numbers.");
-  scatterScales = [padScale(cx, part.left, part.right), padScale(cy, part.bottom, part.top)];
-  const [sx, sy] = scatterScales, isDense = selectedCount > DENSE;
+  const [xRange, yRange] = zoomedRanges(scatter, paddedRange(cx), paddedRange(cy)), isDense = selectedCount > DENSE;
+  const sx = makeScale(cx.log, ...xRange, part.left, part.right), sy = makeScale(cy.log, ...yRange, part.bottom, part.top);
+  scatter.areas.push([sx, sy]);
+  clipTo(marks, sx, sy);
   const jitter = (c, i) => (c.values && selectedCount > 60 ? ((((i * 2654435761) >>> 8) % 1000) / 1000) * 7 - 3.5 : 0);
   const at = (scatterAt = (i) => [sx(cx.get(i)) + jitter(cx, i), sy(cy.get(i)) - jitter(cy, i * 7 + 1)]);
   if (!isDense && n <= 5000) {                          // the trials outside the filter stay as a faint ground
@@ -1088,29 +1142,27 @@ function drawScatter() {
     }
   }
   if (isDense) drawDensity(part, cx, cy, sx, sy); else drawDots(marks, groups, at);
-  const ticks = (c, scale, spacing) => (c.values?.length < 9 ? c.values : ticksOf(scale, spacing));
+  marks.restore();
+  const ticks = (c, scale, spacing) => (c.values?.length < 9 ? c.values.filter((v) => v >= scale.lo && v <= scale.hi) : ticksOf(scale, spacing));
   axes(part.svg, sx, sy, { xTicks: ticks(cx, sx, 64), yTicks: ticks(cy, sy, 40), xLabel: cx.label, yLabel: cy.label });
   if (!isDense && groups.name) {
     groups.labels.forEach((_, k) => part.svg.append(...swatch(part.right + 13, part.top + 6 + k * 16, groups, k, longest)));
     part.svg.append(s("text", { x: part.width, y: part.top - 10, "text-anchor": "end", class: "small" }, shortLabel(groups.label, 14)));
   }
   const density = isDense ? `Density of ${counted(selectedCount)} trials; below ${counted(DENSE)} they are dots with colour. ` : "";
-  $("#scatter .note").textContent = `${density || "Cross: failed, untrained or diverged. "}Drag to filter, double-click to clear.`;
+  $("#scatter .note").textContent = `${density || "Cross: failed, untrained or diverged. "}Drag to filter, with Shift to zoom; double-click to clear.`;
 }
 
 function drawDots(marks, groups, at) {
-  const radius = selectedCount > 3000 ? 1.4 : selectedCount > 500 ? 2.2 : 3.2, byCode = groups.labels.map(() => []);
-  for (let k = 0; k < selectedCount; k++) byCode[groups.code(selected[k])].push(selected[k]);
-  byCode.forEach((list, code) => {
-    marks.fillStyle = marks.strokeStyle = alpha(groups.colour(code), 0.85);
-    for (const i of list) {
-      const [px, py] = at(i);
-      if (!Number.isFinite(px + py)) continue;
-      if (!isOk[state.data[i]]) marks.stroke(new Path2D(`M${px - 3},${py - 3}l6,6m0,-6l-6,6`));
-      else if (radius < 2) marks.fillRect(px - radius, py - radius, 2 * radius, 2 * radius);
-      else { marks.beginPath(); marks.arc(px, py, radius, 0, 6.3); marks.fill(); }
-    }
-  });
+  const radius = selectedCount > 3000 ? 1.4 : selectedCount > 500 ? 2.2 : 3.2, colours = groups.labels.map((_, code) => alpha(groups.colour(code), 0.85));
+  for (let k = 0; k < selectedCount; k++) {
+    const i = selected[k], [px, py] = at(i);
+    if (!Number.isFinite(px + py)) continue;
+    marks.fillStyle = marks.strokeStyle = colours[groups.code(i)];
+    if (!isOk[state.data[i]]) marks.stroke(new Path2D(`M${px - 3},${py - 3}l6,6m0,-6l-6,6`));
+    else if (radius < 2) marks.fillRect(px - radius, py - radius, 2 * radius, 2 * radius);
+    else { marks.beginPath(); marks.arc(px, py, radius, 0, 6.3); marks.fill(); }
+  }
 }
 
 function drawDensity({ marks, left, right, top, bottom }, cx, cy, sx, sy) {
@@ -1140,65 +1192,36 @@ function positions(c, scale) {                          // pixels of all trials;
 }
 
 function overlayScatter() {
-  if (!scatterScales) return;
-  const { over, width, height } = scatter.host.plot;
-  over.clearRect(0, 0, width, height);
-  Object.assign(over, { strokeStyle: palette.ink, lineWidth: 1 });
-  if (brush) over.strokeRect(brush.x0, brush.y0, brush.x1 - brush.x0, brush.y1 - brush.y0);
-  for (const i of marked()) {
-    over.beginPath();
-    over.arc(...scatterAt(i).map((v) => (Number.isFinite(v) ? v : -99)), 6, 0, 6.3);
-    over.lineWidth = 2;
-    over.stroke();
-  }
+  if (scatterAt) strokeMarked(scatter, (over, i) => over.arc(...scatterAt(i).map((v) => (Number.isFinite(v) ? v : -99)), 6, 0, 6.3), () => scatter.areas[0]);
 }
 
-scatter.host.addEventListener("pointerdown", (event) => {
-  if (!scatterScales || event.pointerType === "touch") return;
-  const [x0, y0] = local(scatter.host, event);
-  brush = { x0, y0, x1: x0, y1: y0 };
-  scatter.host.setPointerCapture(event.pointerId);
-});
-scatter.host.addEventListener("pointermove", (event) => {
-  if (!scatterScales) return;
-  const [px, py] = local(scatter.host, event), [sx, sy] = scatterScales;
-  if (brush) {
-    Object.assign(brush, { x1: px, y1: py });
-    if (Math.abs(px - brush.x0) + Math.abs(py - brush.y0) <= 8) return;
-    const sorted = (scale, a, b) => [scale.invert(a), scale.invert(b)].sort((p, q) => p - q);
-    for (const [name, range] of [[view.sx, sorted(sx, brush.x0, px)], [view.sy, sorted(sy, brush.y0, py)]]) {
-      filters.set(name, rangeFilter(column(name), ...range));
-      applyFilter(name);
-    }
+function brushDots(x0, y0) {
+  const [area] = scatter.areas, filter = (scale, name, a, b) => {
+    filters.set(name, rangeFilter(column(name), ...[scale.invert(a), scale.invert(b)].sort((p, q) => p - q)));
+    applyFilter(name);
+  };
+  const move = (px, py) => {
+    filter(area[0], view.sx, x0, px);
+    filter(area[1], view.sy, y0, py);
     collect();
     schedule();
-    return;
-  }
-  let near = -1, distance = 12 ** 2;
-  const [fx, fy] = [positions(column(view.sx), sx), positions(column(view.sy), sy)];
-  for (let k = 0; k < selectedCount; k++) {
-    const i = selected[k], d = (fx[i] - px) ** 2 + (fy[i] - py) ** 2;
-    if (d < distance) { distance = d; near = i; }
-  }
-  setHover(near);
-  const values = (name) => `${column(name).label} ${format(column(name).get(near))}`;
-  showTip(event, near >= 0 && [title(near), `${values(view.sx)}, ${values(view.sy)}`, stateText(near)]);
-});
-scatter.host.addEventListener("pointerup", (event) => {
-  if (event.pointerType === "touch" || (brush && Math.abs(brush.x1 - brush.x0) + Math.abs(brush.y1 - brush.y0) <= 8)) setPin(hover);
-  brush = null;
-  overlayScatter();
-  writeAddress();
-});
-scatter.host.addEventListener("pointercancel", () => { brush = null; overlayScatter(); });
-scatter.host.addEventListener("dblclick", () => { filterBy(view.sx, null); filterBy(view.sy, null); });
-scatter.host.addEventListener("pointerleave", () => { if (brush) return; setHover(-1); showTip(); });
+  };
+  return area && { isBox: true, move, end: writeAddress };
+}
+
+function findDot(px, py) {
+  const [area] = scatter.areas;
+  if (!area) return null;
+  const [fx, fy] = [positions(column(view.sx), area[0]), positions(column(view.sy), area[1])];
+  const i = selected[nearest(selectedCount, (k) => [fx[selected[k]], fy[selected[k]]], px, py, 12)];
+  return i === undefined ? null : { i, text: `${valueText(view.sx, i)}, ${valueText(view.sy, i)}` };
+}
 
 // ---------------------------------------------------------------------------------- parallel coordinates
 
 const MOST_LINES = 3000, MAX_AXES = 9;
-const parallel = addPanel($("#parallel .figure"), drawParallel, overlayParallel, () => selectedRows());
-let parallelScales = [], axisBrush = null;
+const parallel = addPanel($("#parallel .figure"), { draw: drawParallel, overlay: overlayParallel, find: findLine, drag: brushAxis, click: clearAxis, values: selectedRows });
+let parallelScales = [];
 
 function parallelAxes(width) {                          // the parameters, the metrics of the sweep's fits, and y
   const metrics = [...data.sweep.axes, view.y].filter((name, k, all) => column(name)?.hi > column(name)?.lo && all.lastIndexOf(name) === k).map(column);
@@ -1261,39 +1284,30 @@ function drawAxis({ c, x, scale }, k, gap, count) {
 }
 
 function overlayParallel() {
-  if (!parallel.path || !parallel.host.plot) return;
-  const { over, width, height } = parallel.host.plot;
-  over.clearRect(0, 0, width, height);
-  for (const i of marked()) {
-    for (const [strokeStyle, lineWidth] of [[palette.page, 5], [palette.ink, 2]]) {
-      over.beginPath();
-      parallel.path(over, i);
-      Object.assign(over, { strokeStyle, lineWidth });
-      over.stroke();
-    }
-  }
+  const { path, host: { plot } } = parallel;
+  if (path && plot) strokeMarked(parallel, path, () => [{ from: 0, to: plot.width }, { from: plot.height, to: 0 }]);
 }
 
 const axisAt = (px) => parallelScales.find(({ x }) => Math.abs(x - px) < 22);
-parallel.host.addEventListener("pointerdown", (event) => {
-  const [px, py] = local(parallel.host, event), axis = axisAt(px);
-  if (event.pointerType === "touch") return;
-  if (!axis) { setPin(hover); return; }
-  axisBrush = { ...axis, start: py, moved: false };
-  parallel.host.setPointerCapture(event.pointerId);
-});
-parallel.host.addEventListener("pointermove", (event) => {
-  const [px, py] = local(parallel.host, event);
-  if (axisBrush) {
-    axisBrush.moved ||= Math.abs(py - axisBrush.start) > 4;
-    const { c, scale, start } = axisBrush, [lo, hi] = [scale.invert(Math.max(py, start)), scale.invert(Math.min(py, start))];
-    const range = c.isNumber ? rangeFilter(c, lo - Math.abs(lo) * 1e-9, hi + Math.abs(hi) * 1e-9) : { set: new Set(c.values.filter((_, k) => k >= lo - 0.01 && k <= hi + 0.01)) };
-    if (axisBrush.moved) filterBy(c.name, range);
-    return;
-  }
+
+function brushAxis(x, start) {
+  const axis = axisAt(x), { c, scale } = axis ?? {};
+  return axis && { move(px, py) {
+    const [lo, hi] = [scale.invert(Math.max(py, start)), scale.invert(Math.min(py, start))], words = (_, k) => k >= lo - 0.01 && k <= hi + 0.01;
+    filterBy(c.name, c.isNumber ? rangeFilter(c, lo - Math.abs(lo) * 1e-9, hi + Math.abs(hi) * 1e-9) : { set: new Set(c.values.filter(words)) });
+  } };
+}
+
+function clearAxis(px) {
+  const axis = axisAt(px);
+  if (axis) filterBy(axis.c.name, null);
+  return axis;
+}
+
+function findLine(px, py) {
   parallel.host.style.cursor = axisAt(px) ? "ns-resize" : "default";
   const k = parallelScales.findIndex(({ x }) => x >= px);
-  if (k < 1) { setHover(-1); showTip(); return; }
+  if (k < 1) return null;
   const [a, b] = [parallelScales[k - 1], parallelScales[k]], share = (px - a.x) / (b.x - a.x), ease = share * share * (3 - 2 * share);
   const [ya, yb] = [a, b].map(({ c, scale }) => positions({ name: c.name, get: axisValue(c) }, scale));
   let near = -1, distance = 8;
@@ -1301,26 +1315,18 @@ parallel.host.addEventListener("pointermove", (event) => {
     const i = selected[j], off = Math.abs(ya[i] + (yb[i] - ya[i]) * ease - py);
     if (off < distance) { distance = off; near = i; }
   }
-  setHover(near);
-  showTip(event, near >= 0 && [title(near), `${b.c.label} ${format(b.c.get(near))}`, stateText(near)]);
-});
-parallel.host.addEventListener("pointerup", () => {
-  if (axisBrush && !axisBrush.moved) filterBy(axisBrush.c.name, null);
-  axisBrush = null;
-});
-parallel.host.addEventListener("pointercancel", () => { axisBrush = null; });
-parallel.host.addEventListener("pointerleave", () => { setHover(-1); showTip(); });
+  return near < 0 ? null : { i: near, text: valueText(b.c.name, near) };
+}
 
 // ------------------------------------------------------------------------------------------------- table
 
 const ROW = 28, tableHost = $("#trials .scroll");
-const table = addPanel(tableHost, drawTable, drawTable, () => selectedRows());
+const table = addPanel(tableHost, { draw: drawTable, overlay: drawTable, values: selectedRows });
 let tableRows = [], sortedOnce = { key: null, order: null };
 
-function tableColumns() {
-  const names = [view.y, ...data.sweep.axes, "wall_s"];
-  return [...params, ...[...new Set(names)].map(column).filter(Boolean)];
-}
+const hasTags = () => Object.values(marks.trials).some(({ tags }) => tags.length);
+
+const firstMetrics = () => [...new Set([view.y, ...data.sweep.axes, "wall_s"])].map(column).filter(Boolean);
 
 function sortedOrder() {                                // all trials in order; it stays, so that a brush does not sort
   if (sortedOnce.key !== view.sort) {
@@ -1337,13 +1343,14 @@ function refreshRows() {
 
 function drawTable() {
   refreshRows();
-  const columns = tableColumns(), first = Math.max(0, Math.floor(tableHost.scrollTop / ROW) - 4), count = Math.ceil(tableHost.clientHeight / ROW) + 8;
+  const columns = [...params, ...firstMetrics()], first = Math.max(0, Math.floor(tableHost.scrollTop / ROW) - 4), count = Math.ceil(tableHost.clientHeight / ROW) + 8;
   drawTableHead(columns);
   const made = [];
   for (let k = first; k < Math.min(first + count, tableRows.length); k++) {
     const i = tableRows[k], kind = [i === pin && "pin", i === hover && "over"].filter(Boolean).join(" ");
     made.push(h("tr", { class: kind || null, "data-i": i, "aria-selected": String(i === pin) },
       h("td", { title: stateText(i) || "ok" }, h("i", { class: `state ${state.get(i)}` })),
+      hasTags() && h("td", {}, marksOf(i).tags.map((tag) => h("span", { class: "tag" }, clean(tag, 20)))),
       columns.map((c) => h("td", {}, c.role === "param" ? format(c.get(i), 6) : padded(c.get(i)))),
       h("td", { class: "spark" }, sparkline(i))));
   }
@@ -1352,17 +1359,15 @@ function drawTable() {
 }
 
 function drawTableHead(columns) {
-  const key = JSON.stringify([columns.map((c) => c.name), view.sort, view.curve]), row = $("#trials thead tr");
+  const key = JSON.stringify([columns.map((c) => c.name), view.sort, view.curve, hasTags()]), row = $("#trials thead tr");
   if (row.dataset.key === key) return;                  // the focus stays on its button
-  const focused = document.activeElement?.dataset?.sort;
   row.dataset.key = key;
-  row.replaceChildren(h("th", {}, h("span", { class: "hidden" }, "state")), ...columns.map((c) => {
+  keepFocus(root, row, () => row.replaceChildren(h("th", {}, h("span", { class: "hidden" }, "state")), ...(hasTags() ? [h("th", {}, "tags")] : []), ...columns.map((c) => {
     const isSorted = view.sort.replace("-", "") === c.name, isDown = view.sort.startsWith("-"), arrow = isSorted ? (isDown ? " ↓" : " ↑") : "";
     const next = !isSorted ? c.name : isDown ? "" : `-${c.name}`;                                   // up, down, as planned
     return h("th", { "aria-sort": !isSorted ? "none" : isDown ? "descending" : "ascending" },
       h("button", { onclick: () => setView({ sort: next }), "data-sort": c.name }, c.label + arrow));
-  }), h("th", {}, clean(view.curve)));
-  if (focused) [...row.querySelectorAll("button")].find((button) => button.dataset.sort === focused)?.focus();
+  }), h("th", {}, clean(view.curve))));
 }
 
 function sparkline(i) {                                 // the chosen curve on log axes, in the common range of the trials
@@ -1400,18 +1405,14 @@ const BINS = 28, MAX_CHIPS = 200, sideHost = $("#filters");
 let blocks = [];
 
 function buildSide() {
-  const focusable = () => [...sideHost.querySelectorAll("button, input, summary")], focused = focusable().indexOf(document.activeElement);
   const isOpen = $("#filters details")?.open ?? false, first = [view.y, ...data.sweep.axes.slice(0, 2)];
-  const usable = metrics.filter((c) => c.hi > c.lo), rest = usable.filter((c) => !first.includes(c.name));
-  const chipped = [...params, state].filter(varies).map((c) => (c.isNumber && !(c.values?.length <= MAX_GROUPS) ? sliderBlock(c) : chipBlock(c)));
-  blocks = [...chipped, ...usable.filter((c) => first.includes(c.name)).map(sliderBlock)];
-  const more = h("details", { open: isOpen }, h("summary", {}, "more metrics"));
-  sideHost.replaceChildren(...blocks.map((block) => block.node), ...(rest.length ? [more] : []));
-  const hidden = rest.map(sliderBlock);
-  more.append(...hidden.map((block) => block.node));
-  blocks.push(...hidden);
-  more.addEventListener("toggle", () => schedule(side));
-  if (focused >= 0) focusable()[focused]?.focus({ preventScroll: true });
+  const usable = metrics.filter((c) => c.hi > c.lo), chipped = [...params, state].filter(varies);
+  blocks = chipped.map((c) => (c.isNumber && !(c.values?.length <= MAX_GROUPS) ? sliderBlock(c) : chipBlock(c)));
+  blocks.push(...usable.filter((c) => first.includes(c.name)).map(sliderBlock));
+  const rest = usable.filter((c) => !first.includes(c.name)).map(sliderBlock), nodes = (list) => list.map((block) => block.node);
+  const more = rest.length > 0 && h("details", { open: isOpen, ontoggle: () => schedule(side) }, h("summary", {}, "more metrics"), nodes(rest));
+  keepFocus(root, sideHost, () => sideHost.replaceChildren(...nodes(blocks), more || ""));
+  blocks.push(...rest);
 }
 
 function chipBlock(c) {
@@ -1457,8 +1458,8 @@ function sliderBlock(c) {
     if (node.offsetParent === null) return;
     const f = filters.get(c.name), values = f?.set ? [Math.min(...f.set), Math.max(...f.set)] : f ? [f.lo, f.hi] : [-Infinity, Infinity];
     const [lo, hi] = [Math.max(c.lo, values[0]), Math.min(c.hi, values[1])];
-    if (document.activeElement !== low) low.value = scale(lo);
-    if (document.activeElement !== high) high.value = scale(hi);
+    if (root.activeElement !== low) low.value = scale(lo);
+    if (root.activeElement !== high) high.value = scale(hi);
     text.textContent = `${format(lo)} to ${format(hi)}`;
     bars.replaceChildren(s("path", { class: "all", d: bar(all) }), s("path", { class: "now", d: bar(histogram(bin, misses)) }));
   } };
@@ -1470,19 +1471,19 @@ function histogram(bin, mask) {
   return counts.subarray(0, BINS);
 }
 
-const side = addPanel(sideHost, () => {
+const side = addPanel(sideHost, { draw() {
   for (const block of blocks) block.draw();
   $("#count").replaceChildren(h("b", {}, counted(selectedCount)), ` of ${counted(n)} trials`);
   const chip = (name, text, act) => h("button", { class: "active", onclick: act, "aria-label": `remove filter ${name}` }, text, h("span", {}, "×"));
   const chips = [...filters].map(([name, f]) => chip(clean(name), `${clean(name)} ${describeFilter(f)}`, () => filterBy(name, null)));
-  if (view.expression) chips.push(chip("expression", clean(view.expression, 80), () => setExpression("")));
+  if (view.expression) chips.push(chip("expression", clean(view.expression, 80), () => setView({ expression: "" })));
   if (chips.length > 1) chips.push(h("button", { class: "quiet", onclick: clearFilters }, "clear all"));
   $("#active").replaceChildren(...chips);
   $("#expression-error").textContent = expressionError;
   const count = filters.size + (view.expression ? 1 : 0);
   $("#filter-count").textContent = count ? `(${count})` : "";
   server?.select();
-});
+} });
 side.visible = true;
 watcher.unobserve(sideHost);                            // the counts are drawn even if the side bar is folded
 
@@ -1491,18 +1492,10 @@ function describeFilter(f) {
   return f.lo === -Infinity ? `≤ ${format(f.hi)}` : f.hi === Infinity ? `≥ ${format(f.lo)}` : `${format(f.lo)} to ${format(f.hi)}`;
 }
 
-function setExpression(text) {
-  view.expression = text;
-  if ($("#expression").value !== text) $("#expression").value = text;
-  applyExpression();
-  collect();
-  writeAddress();
-  schedule();
-}
-
 function clearFilters() {
-  for (const name of [...filters.keys()]) removeFilter(name);
-  setExpression("");
+  filters.clear();
+  masks.clear();
+  setView({ expression: "" });
 }
 
 // ----------------------------------------------------------------------- controls, pinned trial, top bar
@@ -1512,10 +1505,9 @@ function buildControls() {
   const small = names(grouping.filter((c) => c.values));
   const lists = { y: names(metrics.filter((c) => c.hi > 0)), x: names(grouping.filter((c) => c.isNumber && c.hi > 0)), colour: all, facet: small,
     curve: curveNames(), curveFacet: small, layerY: names(valueColumns(rows.layers)), layerColour: all, sx: numbers, sy: numbers, sc: [...all, "state"], pc: [...all, "state"] };
-  const none = { colour: "nothing", facet: "none", curveFacet: "none" };
-  for (const select of document.querySelectorAll("select[name]")) {
-    const list = lists[select.name], word = none[select.name];
-    if (list) select.replaceChildren(...(word ? [h("option", { value: "" }, word)] : []), ...list.map((name) => h("option", { value: name }, clean(name))));
+  for (const [name, list] of Object.entries(lists)) {   // an option for none is in the template
+    const select = $(`select[name="${name}"]`);
+    select.replaceChildren(...$$('option[value=""]', select), ...list.map((value) => h("option", { value }, clean(value))));
   }
   $('option[value="time"]').disabled = !column("wall_s");
 }
@@ -1528,7 +1520,7 @@ function fitWidth(control) {                            // a select as wide as i
 }
 
 function refreshControls() {
-  for (const control of document.querySelectorAll("select[name], input[name]")) {
+  for (const control of $$("select[name], input[name]")) {
     if (control.type === "checkbox") control.checked = view[control.name] === "1"; else control.value = view[control.name];
     if (control.tagName === "SELECT") fitWidth(control);
   }
@@ -1537,14 +1529,40 @@ function refreshControls() {
 function drawPin() {
   const bar = $("#pin");
   bar.hidden = pin < 0;
-  document.body.classList.toggle("pinned", pin >= 0);
-  if (pin < 0) return;
-  const names = [...new Set([view.y, ...data.sweep.axes, "wall_s"])].filter(column), value = (c) => format(c.get(pin));
-  const facts = [state, ...names.map(column)].map((c) => h("span", {}, h("i", {}, c.label), value(c)));
-  const button = (text, label, act) => h("button", { onclick: act, "aria-label": label }, text), error = data.errors[pin];
-  bar.replaceChildren(h("i", { class: `state ${state.get(pin)}` }), h("b", {}, title(pin)), h("span", { class: "facts" }, facts, error && h("span", {}, clean(error, 300))),
+  $("#page").classList.toggle("pinned", pin >= 0);
+  if (pin < 0 || (bar.dataset.trial === idOf(pin) && root.activeElement?.closest("#pin form"))) return;            // not while a note is typed
+  bar.dataset.trial = idOf(pin);
+  const facts = [state, ...firstMetrics()].map((c) => h("span", {}, h("i", {}, c.label), format(c.get(pin))));
+  const button = (text, name, act) => h("button", { onclick: act, "aria-label": name }, text), error = data.errors[pin];
+  keepFocus(root, bar, () => bar.replaceChildren(h("i", { class: `state ${state.get(pin)}` }), h("b", {}, title(pin)), h("span", { class: "facts" }, facts, error && h("span", {}, clean(error, 300))),
     ...(server ? [h("a", { href: `trial/${idOf(pin)}` }, "log and code")] : [h("span", { class: "id" }, idOf(pin))]),
-    button("←", "previous trial", () => step(-1)), button("→", "next trial", () => step(1)), button("×", "release", () => setPin(-1)));
+    button("←", "previous trial", () => step(-1)), button("→", "next trial", () => step(1)), button("×", "release", () => setPin(-1)),
+    h("div", { class: "marks", "data-trial": idOf(pin) })));
+  drawMarks();
+}
+
+// Tags and the note of a trial, or of the sweep, with a form if the server takes changes (`depthrate serve --write`).
+function markNodes(trial) {
+  const { tags, note } = trial ? marks.trials[trial] ?? NO_MARKS : marks.sweep, alarm = h("span", { class: "alarm", role: "alert" });
+  const lines = note.split("\n").map((text) => clean(text, 2000)).join("\n");
+  if (!marks.writable) return [...tags.map((tag) => h("span", { class: "tag" }, clean(tag))), lines && h("span", { class: "text" }, lines)].filter(Boolean);
+  const save = (change) => attempt(alarm, () => server.annotate({ trial, ...change }));
+  const remove = (tag) => h("button", { type: "button", class: "tag", title: "remove", "aria-label": `remove tag ${clean(tag)}`, onclick: () => save({ remove: [tag] }) }, clean(tag), h("span", {}, "×"));
+  const added = h("input", { placeholder: "add a tag", "aria-label": "add a tag" }), text = h("textarea", { rows: 1, placeholder: "note", "aria-label": "note" }, note);
+  const onsubmit = (event) => {
+    event.preventDefault();
+    save({ add: [added.value.trim()].filter(Boolean), ...(text.value !== note && { note: text.value }) });
+  };
+  return [h("form", { onsubmit }, tags.map(remove), added, text, h("button", {}, "save"), alarm)];
+}
+
+function drawMarks(isAnswer = false) {                  // what is typed stays, except after its answer
+  for (const host of $$(".marks")) {
+    const isFocused = host.contains(root.activeElement);
+    if (isFocused && !isAnswer) continue;
+    host.replaceChildren(...markNodes(host.dataset.trial));
+    if (isFocused) $("input", host)?.focus();
+  }
 }
 
 function step(by) {
@@ -1554,8 +1572,8 @@ function step(by) {
 
 // ------------------------------------------------------------------------------------------ saved panels
 
-function save(name, blob) {
-  const link = h("a", { href: URL.createObjectURL(blob), download: name });
+function save(name, blob) {                             // as `<sweep>-<name>`
+  const link = h("a", { href: URL.createObjectURL(blob), download: `${data.sweep.name}-${name}`.replace(/[^\w.-]+/g, "-") });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
@@ -1580,7 +1598,7 @@ function figureSvg(section) {                           // the panel's figures s
   const whole = s("svg", { xmlns: "http://www.w3.org/2000/svg" });
   let width = 0, height = 0;
   for (const host of section.querySelectorAll(".figure")) {
-    const real = $("svg", host), canvas = $("canvas:not(.over)", host);
+    const real = $("svg", host), canvas = $("canvas.ground", host);
     if (!real || !host.clientWidth) continue;
     const copy = real.cloneNode(true), originals = real.querySelectorAll("*");
     copy.querySelectorAll("*").forEach((node, k) => {
@@ -1600,7 +1618,7 @@ function figureSvg(section) {                           // the panel's figures s
 }
 
 async function savePanel(section, kind) {
-  const name = `${data.sweep.name}-${section.id}.${kind}`.replace(/[^\w.-]+/g, "-");
+  const name = `${section.id}.${kind}`;
   if (kind === "csv") return save(name, csvOf(panels.find((panel) => section.contains(panel.host) && panel.values).values()));
   const svg = figureSvg(section), text = new XMLSerializer().serializeToString(svg);
   if (kind === "svg") return save(name, new Blob([text], { type: "image/svg+xml" }));
@@ -1611,47 +1629,28 @@ async function savePanel(section, kind) {
   canvas.toBlob((blob) => save(name, blob), "image/png");
 }
 
-function buildSaving() {
-  for (const tools of document.querySelectorAll(".tools")) {
-    const section = tools.closest("section"), kinds = ["svg", "png", "csv"].map((kind) => h("option", { value: kind }, kind.toUpperCase()));
-    const select = h("select", { class: "save", "aria-label": `save ${section.id} as` }, h("option", { value: "" }, "save"), kinds);
-    select.addEventListener("change", () => { if (select.value) savePanel(section, select.value); select.value = ""; });
-    tools.append(select);
-  }
-}
-
 // ------------------------------------------------------------------------------------------------- hosts
 
 // In `depthrate serve` the data are polled, and curves, layers and fits are fetched for the view. A file has no server.
 
-const POLL_MS = 3000, SELECT_MS = 250;
+const POLL_MS = 2000, SELECT_MS = 250;
 let server = null, isPressed = false;                   // no new data arrive in the middle of a brush
 
 function connect() {
-  const root = document.body.dataset.trial ? "../" : "", fits = new Map();
-  let tag = "", wanted = "", timer = 0;
-  async function get(path, headers = {}) {
-    const answer = await fetch(root + path, { headers, cache: "no-store" });
-    if (!answer.ok && answer.status !== 304) throw new Error(await answer.text());
-    return answer;
-  }
-  async function attempt(act) {                         // what fails is said, and tried again with the next poll
-    try {
-      await act();
-      showProblem("");
-    } catch (error) { showProblem(error instanceof TypeError ? "The server does not answer. Retrying." : error.message); }
-  }
-  async function poll() {
-    const answer = await get("data.bin", tag ? { "If-None-Match": tag } : {});
-    if (answer.status === 304) return false;
-    tag = answer.headers.get("ETag");
+  const base = document.body.dataset.trial ? "../" : "", problem = $("#problem"), fits = new Map();
+  const askData = requestOf(`${base}data.bin`), askMarks = requestOf(`${base}marks.json`), ask = (path) => requestOf(base + path)();
+  let wanted = "", timer = 0;
+  async function poll() {                               // whether something is new
+    const [answer, marksAnswer] = await Promise.all([askData(), askMarks()]);
+    if (marksAnswer) marks = await marksAnswer.json();
+    if (!answer) return marksAnswer;
     adopt(await unpack(await answer.arrayBuffer()));
     fits.clear();
     wanted = "";
-    return true;
+    return answer;
   }
   async function load(chosen) {                         // curves and layers of these trials
-    const head = await unpack(await (await get(`rows.bin?of=${chosen.map(idOf).join()}`)).arrayBuffer());
+    const head = await unpack(await (await ask(`rows.bin?of=${chosen.map(idOf).join()}`)).arrayBuffer());
     for (const { by } of Object.values(head.tables)) by.get("trial").data = Int32Array.from(by.get("trial").data, (k) => chosen[k]);
     adoptRows(head.tables);
     server.isLoading = false;
@@ -1663,14 +1662,15 @@ function connect() {
   return {
     isLoading: true,
     first: poll,
-    watch() {
-      setInterval(() => {
-        if (document.hidden || isPressed) return;
-        attempt(async () => {
-          if (await poll()) rebuild();
-          else if (state.values.includes("running")) { wanted = ""; server.select(); }
-        });
-      }, POLL_MS);
+    watch: () => setInterval(() => document.hidden || isPressed || attempt(problem, async () => {
+      if (await poll()) rebuild();
+      else if (state.values.includes("running")) { wanted = ""; server.select(); }
+    }), POLL_MS),
+    async annotate(change) {
+      const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(change) };
+      marks = await (await requestOf(`${base}marks.json`)(options)).json();
+      rebuild();
+      drawMarks(true);
     },
     select() {                                          // after each change of the selection, and once it rests
       const done = selected.subarray(0, selectedCount).filter((i) => state.get(i) !== "pending");
@@ -1678,23 +1678,18 @@ function connect() {
       if (key === wanted) return;
       wanted = key;
       clearTimeout(timer);
-      timer = setTimeout(() => chosen.length && attempt(() => load(chosen)), SELECT_MS);
+      timer = setTimeout(() => chosen.length && attempt(problem, () => load(chosen)), SELECT_MS);
     },
     fits(query) {                                       // the fits of a view, or null until they arrive
       if (!query.keep || !query.metric) return null;
       const text = JSON.stringify(query);
       if (!fits.has(text)) {
         fits.set(text, null);
-        attempt(async () => { fits.set(text, await (await get(`fits.json?of=${encodeURIComponent(text)}`)).json()); schedule(rates); });
+        attempt(problem, async () => { fits.set(text, await (await ask(`fits.json?of=${encodeURIComponent(text)}`)).json()); schedule(rates); });
       }
       return fits.get(text);
     },
   };
-}
-
-function showProblem(text) {
-  $("#problem").textContent = clean(text, 500);
-  $("#problem").hidden = !text;
 }
 
 // The page of one trial: its curves and layers as in the explorer, its neighbours, values, log and code.
@@ -1703,22 +1698,33 @@ async function showTrial(id) {
   document.body.classList.add("single");
   $("#name").textContent = i < 0 ? id : title(i);
   document.title = `${$("#name").textContent} · depthrate`;
-  setExpression(id);
-  const near = h("section", { id: "near" }), place = h("section", { id: "trial" }), log = h("pre", { tabindex: 0 }, "…");
+  setView({ expression: id });
+  const near = h("section", { id: "near" }), values = h("section", { id: "trial" }), log = h("div", { class: "log", tabindex: 0, role: "region", "aria-label": "log" }, "…");
   $("main").prepend(near);
-  $("main").append(place);
+  $("main").append(values);
   if (i >= 0) {
     const others = params.map((c) => [c, neighbours(i, c)]).filter(([, list]) => list.length);
     const facts = [...Object.entries(data.constants), ...trials.columns.map((c) => [c.name, c.get(i)])];
     near.append(h("p", {}, h("i", { class: `state ${state.get(i)}` }), `${state.get(i)}${data.errors[i] ? `: ${clean(data.errors[i], 300)}` : ""}`),
       h("dl", {}, others.map(([c, list]) => [h("dt", {}, `other ${c.label}`), h("dd", {}, list.map((j) => link(j, format(c.get(j), 6))))])),
-      h("p", {}, i > 0 && link(i - 1, "← previous trial"), i < n - 1 && link(i + 1, "next trial →")));
-    place.append(h("h2", {}, "Values"), h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, clean(name)), h("dd", {}, format(value, 6))))));
+      h("p", {}, i > 0 && link(i - 1, "← previous trial"), i < n - 1 && link(i + 1, "next trial →")), h("div", { class: "marks", "data-trial": id }));
+    drawMarks();
+    values.append(h("h2", {}, "Values"), h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, clean(name)), h("dd", {}, format(value, 6))))));
   }
-  place.append(h("h2", {}, "Log"), log);
-  const answer = await (await fetch(`${id}.log`)).json();
-  log.textContent = answer.log;
-  for (const [path, text] of Object.entries(answer.code)) place.append(h("details", {}, h("summary", {}, clean(path, 100)), h("pre", { tabindex: 0 }, text)));
+  values.append(h("h2", {}, "Log"), log);
+  const answer = await (await requestOf(`${id}.log`)()).json();
+  log.replaceChildren(...foldFrames(answer.log));
+  for (const [path, text] of Object.entries(answer.code)) values.append(h("details", {}, h("summary", {}, clean(path, 100)), h("pre", { tabindex: 0 }, text)));
+}
+
+// A log with the frames of depthrate in its tracebacks folded: every other part.
+const OUR_FRAMES = /((?:^  File ".*\/depthrate\/(?:orchestrator|slurm|storage|sweeps|tasks)\/.*\n(?: {4}.*\n?)*)+)/m;
+
+function foldFrames(text) {
+  return text.split(OUR_FRAMES).map((part, k) => {
+    const block = h("pre", {}, part), count = part.match(/^  File "/gm)?.length;
+    return k % 2 ? h("details", {}, h("summary", {}, `${count} ${count === 1 ? "frame" : "frames"} of depthrate`), block) : block;
+  });
 }
 
 function neighbours(i, c) {                             // the trials that differ from this one in one parameter
@@ -1727,14 +1733,26 @@ function neighbours(i, c) {                             // the trials that diffe
 }
 
 function drawProgress() {
-  const { sweep } = data, states = new Map(state.values.map((value) => [value, 0]));
-  for (let i = 0; i < n; i++) states.set(state.get(i), states.get(state.get(i)) + 1);
-  const of = (...names) => names.reduce((sum, name) => sum + (states.get(name) ?? 0), 0), done = n - of("pending", "running");
-  const parts = [[of("failed"), "failed"], [of("diverged"), "diverged"], [of("untrained"), "untrained"], [of("running"), "running"]];
-  const rest = parts.filter(([count]) => count).map(([count, word]) => `, ${counted(count)} ${word}`).join("");
-  $("#progress").replaceChildren(h("i", { style: `--share:${done / Math.max(1, n)}` }), `${counted(done)} of ${counted(n)} done${rest}`);
-  document.title = `${clean(sweep.name, 100)} · depthrate`;
-  $("#name").textContent = clean(sweep.name, 100);
+  const counts = {}, name = clean(data.sweep.name, 100);
+  for (let i = 0; i < n; i++) counts[state.get(i)] = (counts[state.get(i)] ?? 0) + 1;
+  const done = n - (counts.pending ?? 0) - (counts.running ?? 0);
+  const rest = ["failed", "diverged", "untrained", "running"].filter((word) => counts[word]).map((word) => `, ${counted(counts[word])} ${word}`);
+  $("#progress").replaceChildren(h("i", { style: `--share:${done / Math.max(1, n)}` }), `${counted(done)} of ${counted(n)} done${rest.join("")}`);
+  if (document.body.dataset.trial) return;
+  if (!root.host) document.title = `${name} · depthrate`;
+  $("#name").textContent = name;
+}
+
+function drawSections() {                               // fits over layers and in several variables, which come as text and pictures
+  const sections = data?.sections ?? [], details = $$("#several details");
+  $("#several").hidden = !sections.length || "trial" in document.body.dataset;
+  keepFocus(root, $("#several"), () => $("#several div").replaceChildren(...sections.map(({ title, header, rows, notes, pictures }, k) => h("details", { open: details[k]?.open ?? k === 0 },
+    h("summary", {}, clean(title, 200)),
+    rows.length > 0 && h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": clean(title, 200) }, h("table", {},
+      h("thead", {}, h("tr", {}, header.map((name) => h("th", {}, name)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, clean(cell, 200)))))))),
+    notes.map((note) => h("p", { class: "note" }, clean(note, 1000))),
+    pictures.length > 0 && h("div", { class: "picture" }, h("img", { alt: clean(title, 200), src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(pictures[isDarkNode(themed) ? 1 : 0])}` }))))));
 }
 
 function rebuild() {                                    // after new data: everything that depends on the columns and their values
@@ -1745,51 +1763,46 @@ function rebuild() {                                    // after new data: every
   applyAll();
   drawProgress();
   drawPin();
+  drawMarks();
+  drawSections();
   schedule();
 }
 
 function applyAddress() {
   readAddress();
   readPalette();
-  refreshControls();
-  $("#expression").value = view.expression;
-  applyAll();
   pin = indexOf.get(view.pin) ?? -1;
-  drawPin();
-  schedule();
+  rebuild();
 }
 
-function toggleTheme() {
-  const { theme } = document.documentElement.dataset;
-  const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = isDark ? "light" : "dark";
+function changeTheme() {
+  toggleTheme(themed);
   readPalette();
-  setView({ theme: document.documentElement.dataset.theme });
+  drawSections();
+  setView({ theme: themed.dataset.theme });
 }
 
 async function copyLink() {
-  writeAddress();
   await navigator.clipboard?.writeText(location.href).catch(() => {});
   $("#share").textContent = "copied";
   setTimeout(() => ($("#share").textContent = "copy link"), 1500);
 }
 
 function listen() {
-  for (const select of document.querySelectorAll("select[name]")) select.addEventListener("change", () => setView({ [select.name]: select.value }));
-  for (const input of document.querySelectorAll("input[name]")) {
-    const value = () => (input.type !== "checkbox" ? input.value : input.checked ? "1" : "0");
-    input.addEventListener("input", () => setView({ [input.name]: value() }));
+  for (const control of $$("select[name], input[name]")) {
+    const value = () => (control.type !== "checkbox" ? control.value : control.checked ? "1" : "0");
+    control.addEventListener("input", () => setView({ [control.name]: value() }));
   }
-  $("#expression").addEventListener("input", (event) => setExpression(event.target.value));
-  $("#csv").addEventListener("click", () => save(`${data.sweep.name}.csv`.replace(/[^\w.-]+/g, "-"), csvOf(selectedRows())));
-  $("#theme").addEventListener("click", toggleTheme);
-  $("#share").addEventListener("click", copyLink);
-  $("#help-button").addEventListener("click", () => $("#help").showModal());
-  $("#side").open = innerWidth > 860;
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readPalette(); schedule(); });
-  addEventListener("hashchange", applyAddress);
-  addEventListener("keydown", onKey);
-  for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) addEventListener(name, () => (isPressed = pressed), true);
+  for (const select of $$(".save")) {
+    select.addEventListener("change", () => { if (select.value) savePanel(select.closest("section"), select.value); select.value = ""; });
+  }
+  const clicks = { csv: () => save("trials.csv", csvOf(selectedRows())), theme: changeTheme, share: copyLink, "help-button": () => $("#help").showModal() };
+  for (const [id, act] of Object.entries(clicks)) $(`#${id}`).addEventListener("click", act);
+  $("#side").open = themed.clientWidth > 860 && !root.host;
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readPalette(); drawSections(); schedule(); });
+  place.watch(applyAddress);
+  root.addEventListener("keydown", onKey);
+  for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) root.addEventListener(name, () => (isPressed = pressed), true);
 }
 
 function onKey(event) {
@@ -1798,7 +1811,7 @@ function onKey(event) {
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || $("#help").open) return;
   if (event.key === "/") { event.preventDefault(); $("#side").open = true; $("#expression").focus(); }
   if (event.key === "?") $("#help").showModal();
-  if (event.key === "t") toggleTheme();
+  if (event.key === "t") changeTheme();
   if (event.key === "c") clearFilters();
   const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (by && pin >= 0 && event.target.type !== "range") step(by);
@@ -1806,19 +1819,21 @@ function onKey(event) {
 
 async function start() {
   const base64 = $("#data")?.textContent.trim();
-  if (base64) adopt(await unpack(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))));
+  packed ??= base64 && Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  if (packed) adopt(await unpack(packed));
   else { server = connect(); await server.first(); }
   setDefaults();
-  readAddress();
-  readPalette();
-  buildSaving();
   listen();
-  rebuild();
   applyAddress();
   server?.watch();
   if (document.body.dataset.trial) await showTrial(document.body.dataset.trial);
   performance.mark("ready");
 }
 
-await start().catch((error) => { showProblem(error.message); throw error; });
-window.explorer = { filterBy, setView, setPin, clean, panels, get data() { return data; }, get count() { return selectedCount; }, get rates() { return rateState; } };  // for tests
+await start().catch((error) => { attempt($("#problem"), () => error.message); throw error; });
+return {
+  filterBy, setView, setPin, clean, panels,
+  get data() { return data; }, get count() { return selectedCount; }, get rates() { return rateState; },
+  async receive(bytes) { adopt(await unpack(bytes)); rebuild(); },
+};
+}

@@ -3,13 +3,27 @@
 import base64
 import hashlib
 import html
+import json
 from importlib import resources
 
-_FOLDER = resources.files(__package__)
-STYLE = (_FOLDER / "explorer.css").read_text(encoding="utf-8")
-SCRIPT = (_FOLDER / "explorer.js").read_text(encoding="utf-8")
-BODY = (_FOLDER / "explorer.html").read_text(encoding="utf-8")
-"""Content of the page's body, which the script fills in. It has no text of a user."""
+
+def _read(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+_COMMON, _EXPLORER, _WIDGET = (_read(name) for name in ("common.js", "explorer.js", "widget.js"))
+PALETTE = _read("palette.css")
+"""Colours, type and basic rules, which the report shares."""
+STYLE, BODY = PALETTE + _read("explorer.css"), _read("explorer.html")
+"""`BODY` is the content of the page's body, which the script fills in. It has no text of a user."""
+SCRIPT = f"{_COMMON}{_EXPLORER}window.explorer = await explore(document);\n"
+WIDGET = f"{_COMMON}{_EXPLORER}const STYLE = {json.dumps(STYLE)}, BODY = {json.dumps(BODY)};\n{_WIDGET}"
+"""Module of a notebook's widget."""
+
+
+def with_common(script: str) -> str:
+    """Return a script of a page with what it shares with the explorer."""
+    return _COMMON + script
 
 
 def page_policy() -> str:

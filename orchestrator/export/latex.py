@@ -11,6 +11,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models, undecided_text
+from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.curve_groups import unique
 from depthrate.orchestrator.report.report_data import ReportData
@@ -42,16 +43,33 @@ _ONLY_CAPITAL = ("GAMMA", "DELTA", "THETA", "LAMDA", "XI", "PI", "SIGMA", "UPSIL
 
 
 def export_latex(data: ReportData, folder: Path) -> list[Path]:
-    r"""Write fits.tex, for \input, and return its path. Without a fit, write nothing.
+    r"""Write fits.tex, and surfaces.tex with the fits in several variables, for \input, and return the paths.
 
     Raises:
-        UsageError: The file cannot be written.
+        UsageError: A file cannot be written.
     """
-    if not data.fits:
-        return []
-    path = folder / "fits.tex"
-    write_output(path, fits_table(data))
-    return [path]
+    surfaces = [(surface.values, surface.fit) for surface in data.surfaces if surface.fit is not None]
+    texts = {
+        "fits.tex": fits_table(data) if data.fits else "",
+        "surfaces.tex": "\n".join(
+            f"% {latex(values.metric)} over {latex(values.x)} {latex(values.label())}\n{surface_tabular(found)}"
+            + "".join(f"% {latex(text)}\n" for text in found.words())
+            for values, found in surfaces
+        ),
+    }
+    paths = [folder / name for name, text in texts.items() if text]
+    for path in paths:
+        write_output(path, texts[path.name])
+    return paths
+
+
+def surface_tabular(found: TableFit) -> str:
+    r"""Return a `tabular` of the exponents of a fit in several variables. It needs \usepackage{booktabs}."""
+    lines = [r"\begin{tabular}{llrl}", r"\toprule", r"form & variable & $a$ & 95\,\% \\", r"\midrule"]
+    for row in found.rows():
+        interval = NOTHING if row["ci_low"] is None else f"$[{row['ci_low']:.3f}, {row['ci_high']:.3f}]$"
+        lines.append(rf"{latex(row['form'])} & {latex(row['x'])} & ${row['exponent']:.3f}$ & {interval} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def fits_table(data: ReportData) -> str:

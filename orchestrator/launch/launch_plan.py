@@ -77,7 +77,7 @@ def check_sweep(sweep: SweepSpec, files: Mapping[str, bytes] | None = None) -> C
     check_figures(sweep, task)
     columns = columns_of(task)  # this refuses columns that the store does not support
     standard = [*columns.schemas["metrics"].names, *columns.schemas["curves"].names]
-    check_names("metrics", [request.metric for request in sweep.fit], standard)
+    check_names("metrics", [request.measured for request in sweep.fit], standard)
     check_filters(sweep, task)
     return CheckedSweep(sweep, task, trials)
 
@@ -102,7 +102,7 @@ def check_filters(sweep: SweepSpec, task: Task) -> None:
 
 def _x_of_curves(request: FitRequest, trials: Iterable[Trial]) -> dict[str, set[float]]:
     """Return the distinct x values per curve of a fit."""
-    expression, curves = Expression(request.x), defaultdict[str, set[float]](set)
+    expression, curves = Expression(request.variables[0]), defaultdict[str, set[float]](set)
     for trial in trials:
         with suppress(ExpressionError):  # x is None or divides by zero: the fit excludes the trial
             curves[canonical_json([trial.params[name] for name in request.by])].add(expression.evaluate(trial.params))
@@ -112,6 +112,11 @@ def _x_of_curves(request: FitRequest, trials: Iterable[Trial]) -> dict[str, set[
 def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
     """Yield a remark for each fit whose longest curve has too few distinct x values to test the power law."""
     for request in checked.sweep.fit if checked.sweep.search is None else ():
+        if request.is_over_layers:
+            continue
+        if request.forms:
+            yield from _confounding_remarks(request, checked.trials.representatives())
+            continue
         has_seed = "seed" in (*request.x_names, *request.by)
         curves = _x_of_curves(request, checked.trials if has_seed else checked.trials.representatives())
         if excluded := sorted({x for values in curves.values() for x in values if x <= 0}):
@@ -122,6 +127,24 @@ def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
                 f"fit of {request.metric} over {request.x}: at most {max_distinct} values of {request.x} per curve. A power "
                 f"law fits any {MIN_DISTINCT_X - 1} points. Use {MIN_DISTINCT_X} or more."
             )
+
+
+def _confounding_remarks(request: FitRequest, trials: Iterable[Trial]) -> Iterator[str]:
+    """Yield a remark if the grid cannot separate the variables of a fit."""
+    from depthrate.tasks.fits.surface import MAX_INFLATION, inflation_of
+
+    rows, expressions = [], [Expression(text) for text in request.variables]
+    for trial in trials:
+        with suppress(ExpressionError):
+            rows.append([float(expression.evaluate(trial.params)) for expression in expressions])
+    rows = [row for row in rows if min(row) > 0]
+    inflation = inflation_of(rows)
+    if len(expressions) > 1 and inflation > MAX_INFLATION:
+        size = f"variance inflation {inflation:.1f}" if inflation < 1e6 else "one follows from the others"
+        yield (
+            f"fit of {request.metric} over {request.x_text}: {' and '.join(request.variables)} are confounded in this grid "
+            f"({size}), so their exponents cannot be told apart. Vary them independently."
+        )
 
 
 def check_fit_points(checked: CheckedSweep) -> None:
@@ -141,10 +164,13 @@ def check_fit_points(checked: CheckedSweep) -> None:
             raise SweepError(f"{place} is in the sweep twice. Keep one.")
         if request.over != request.SEED and len({canonical_json(trial.params[request.over]) for trial in trials}) == 1:
             raise SweepError(f"{place}: over is {request.over}, which has one value. Give a parameter with several.")
+        if request.is_over_layers:
+            continue
         with_layer = trials
         if request.layer is not None:
             layers = [(measured := checked.task.measured(trial.params, 1)) and [*measured[1]] for trial in trials]
-            is_there = [of is None or request.layer in (*of, *range(-len(of), 0)) for of in layers]
+            is_fraction = isinstance(request.layer, float)
+            is_there = [of is None or is_fraction or request.layer in (*of, *range(-len(of), 0)) for of in layers]
             with_layer = [trial for trial, there in zip(trials, is_there, strict=True) if there]
             if not with_layer:
                 last = max(max(of) for of in layers if of is not None)

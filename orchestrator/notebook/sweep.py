@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.api.planning import plan_sweep
-from depthrate.orchestrator.api.report import ReportOptions, write_report
+from depthrate.orchestrator.api.report import ReportOptions, explore, write_report
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
 from depthrate.orchestrator.cli.launch_output import pack_values, plan_summary, run_sweep, slow_notice
+from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
@@ -27,6 +29,9 @@ from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.trial import varying_parameters
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.notebook.explorer import Explorer
 
 StoreUrl = str | os.PathLike[str] | None
 
@@ -157,17 +162,19 @@ class Sweep:
         opened = existing_store(store)
         checked, view = self.checked(opened)
         result = fit_sweep(checked, opened, view)
-        curves, rows = result.curves, result.rows
+        rows, others = result.rows, result.others
         groups = ["by"] if any(parse_object(row["by"]) for row in rows) else []
         columns = ["metric", "x", *groups, "model", "exponent", "ci_low", "ci_high", "prefactor", "r2", "weight"]
         columns.append("n_points")
         frame = pd.DataFrame(rows, columns=columns if rows else [])
         if groups:
             frame["by"] = [", ".join(f"{k} = {v}" for k, v in parse_object(by).items()) for by in frame["by"]]
-        notes = Counter(curve.note for curve in curves if not curve.fits)
-        counts = [f"{counted(len(curves) - notes.total(), 'curve')} fitted"]
+        notes = Counter(curve.note for curve in result.curves if not curve.fits)
+        notes += Counter(other.note for other in others if other.fit is None)
+        num_fits = len(result.curves) + len(others)
+        counts = [f"{counted(num_fits - notes.total(), 'curve')} fitted"]
         counts += [f"{number} without a fit ({note})" for note, number in notes.items()]
-        return Table(f"{self.name}: {', '.join(counts)}" if curves else f"{self.name} requests no fit", frame)
+        return Table(f"{self.name}: {', '.join(counts)}" if num_fits else f"{self.name} requests no fit", frame)
 
     def report(self, path: str | os.PathLike[str] = "report.html", store: StoreUrl = None) -> ReportFile:
         """Write the report as one self-contained HTML file, and return a link to it.
@@ -180,6 +187,32 @@ class Sweep:
         command = ["depthrate", "run", self.name, "--store", opened.url]
         write_report(checked, opened, command, Path(path), ReportOptions())
         return ReportFile(Path(path))
+
+    def explore(self, store: StoreUrl = None, view: str = "") -> "Explorer":
+        """Show the explorer of this sweep: figures and a table of its trials, with one filter for all of them.
+
+        Args:
+            store: Folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.
+            view: Filters, axes and selection, as an explorer's address has them after `#`.
+        Returns:
+            A widget. `.refresh()` shows new results, and `.view` is the current view.
+        Raises:
+            StoreError: The store does not exist.
+            UsageError: anywidget is not installed.
+        """
+        opened = existing_store(store)
+        try:
+            from depthrate.orchestrator.notebook.explorer import Explorer
+        except ImportError as error:
+            raise UsageError(
+                f"explore needs anywidget ({error}). Install it: pip install 'depthrate[notebook]'"
+            ) from None
+
+        def read() -> bytes:
+            checked, _ = self.checked(opened)
+            return explore(checked, opened, results_of(opened, checked.task)).packed()
+
+        return Explorer(read, view.removeprefix("#"))
 
     def checked(self, store: Store) -> tuple[CheckedSweep, SearchView | None]:
         """Return the sweep with its trials so far, and its search.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import math
-from collections.abc import Iterable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.plot import MAX_GROUPS, omission_notes, viridis
-from depthrate.orchestrator.report.text import value_text
+from depthrate.orchestrator.report.figure import MAX_FACETS, MAX_LINES, Axis, Facet, Mark, colours_of, omission_notes
+from depthrate.orchestrator.report.text import shorten, value_text
 
 T = TypeVar("T")
 
@@ -42,14 +45,83 @@ def group_trials(
     return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
 
 
-def colour_groups(
-    trials: pd.DataFrame, rows: pd.DataFrame, by: list[str], noun: str = "settings"
-) -> tuple[list[tuple[tuple[str, ...], pd.DataFrame, str]], list[str]]:
-    """Return (values of `by`, rows, colour) of at most MAX_GROUPS groups, and a note on omitted groups."""
-    groups = group_trials(trials, rows, by)
-    shown = spread(groups, MAX_GROUPS)
-    coloured = [(key, part, colour) for (key, part), colour in zip(shown, viridis(len(shown)), strict=True)]
-    return coloured, omission_notes(len(shown), len(groups), noun=noun)
+@dataclass(frozen=True)
+class Group(Generic[T]):
+    """One group of a figure."""
+
+    key: tuple[str, ...]
+    """Values of all parameters that group the trials."""
+    name: str
+    """Values of the parameters that differ within a facet, as in `width 64`."""
+    colour: str
+    content: T
+
+
+def split_facets(
+    names: Sequence[str], groups: Sequence[tuple[tuple[str, ...], T]], noun: str = "settings"
+) -> tuple[list[tuple[str, list[Group[T]]]], list[str]]:
+    """Distribute groups over facets with at most MAX_LINES groups, and give them colours.
+
+    The facets separate the parameters that give the fewest facets. If more than MAX_FACETS are needed, a selection is shown.
+
+    Returns:
+        (title, groups) of each facet, and a note on omitted groups.
+    """
+    groups = [(tuple(map(shorten, key)), content) for key, content in groups]
+    by = _facet_parameters([key for key, _ in groups])
+    facets: dict[tuple[str, ...], list[tuple[tuple[str, ...], T]]] = {}
+    for key, content in groups:
+        facets.setdefault(tuple(key[place] for place in by), []).append((key, content))
+    selected = {title: spread(facets[title], MAX_LINES) for title in spread(list(facets), MAX_FACETS)}
+    keys = [key for part in selected.values() for key, _ in part]
+    within = [place for place in varying_places(keys) if place not in by]
+
+    def name_of(key: tuple[str, ...]) -> str:
+        return setting_text([names[place] for place in within], [key[place] for place in within])
+
+    common = unique(tuple(key[place] for place in within) for key in keys)
+    result = []
+    for title, part in selected.items():
+        lines = common if len(common) <= MAX_LINES else [tuple(key[place] for place in within) for key, _ in part]
+        colours = dict(zip(lines, colours_of([", ".join(line) for line in lines]), strict=True))
+        shown = [
+            Group(key, name_of(key), colours[tuple(key[place] for place in within)], content) for key, content in part
+        ]
+        result.append((setting_text([names[place] for place in by], title), shown))
+    return result, omission_notes(len(keys), len(groups), noun=noun)
+
+
+def _facet_parameters(keys: Sequence[tuple[str, ...]]) -> tuple[int, ...]:
+    """Return the places of the parameters that separate the facets."""
+    if len(keys) <= MAX_LINES:
+        return ()
+    places = varying_places(keys)
+    choices = []
+    for number in range(1, len(places)):
+        for choice in itertools.combinations(places, number):
+            sizes = collections.Counter(tuple(key[place] for place in choice) for key in keys)
+            if max(sizes.values()) <= MAX_LINES:
+                choices.append((len(sizes), choice))
+    return min(choices)[1] if choices else ()
+
+
+def varying_places(keys: Sequence[tuple[str, ...]]) -> list[int]:
+    """Return the places of tuples that hold several values."""
+    return [place for place, values in enumerate(zip(*keys, strict=True)) if len(set(values)) > 1]
+
+
+def facet_groups(
+    trials: pd.DataFrame, rows: pd.DataFrame, by: Sequence[str], noun: str = "settings"
+) -> tuple[list[tuple[str, list[Group[pd.DataFrame]]]], list[str]]:
+    """Return the rows of each group, distributed over facets as by `split_facets`."""
+    return split_facets(by, group_trials(trials, rows, list(by)), noun)
+
+
+def facets_of(
+    groups: Sequence[tuple[str, Sequence[Group[T]]]], x: Axis, y: Axis, marks_of: Callable[[Group[T]], Iterable[Mark]]
+) -> list[Facet]:
+    """Return a facet per (title, groups), with each group's marks."""
+    return [Facet(title=title, x=x, y=y, marks=[m for g in part for m in marks_of(g)]) for title, part in groups]
 
 
 def value_texts(values: pd.Series[Any]) -> list[str]:
@@ -85,8 +157,8 @@ def spread(values: list[T], limit: int) -> list[T]:
 
 
 def setting_text(names: Iterable[str], values: Iterable[str]) -> str:
-    """Format a group's parameters, as in `depth = 2, width = 64`."""
-    return ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
+    """Format a group's parameters, as in `depth 2, width 64`."""
+    return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
 
 
 def thin_indices(length: int, limit: int) -> list[int]:
@@ -94,23 +166,6 @@ def thin_indices(length: int, limit: int) -> list[int]:
     if length <= limit:
         return list(range(length))
     return sorted(set(np.linspace(0, length - 1, max(limit, 2)).round().astype(int).tolist()))
-
-
-def thinned_curves(
-    rows: pd.DataFrame, names: Iterable[str], max_points: int, digits: int
-) -> dict[str, dict[str, dict[str, list[float | None]]]]:
-    """Map trials to splits, and splits to step and the logged columns, each with at most `max_points` values."""
-    curves: dict[str, dict[str, dict[str, list[float | None]]]] = {}
-    rows = rows.assign(split=rows["split"].fillna("train"))
-    for (trial_id, split), part in rows.groupby(["trial_id", "split"], sort=False, observed=True):
-        thin = part.sort_values("step", kind="stable").iloc[thin_indices(len(part), max_points)]
-        columns: dict[str, list[float | None]] = {"step": [int(step) for step in thin["step"]]}
-        for name in names:
-            values = pd.to_numeric(thin[name], errors="coerce")
-            if values.notna().any():
-                columns[name] = [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in values]
-        curves.setdefault(str(trial_id), {})[str(split)] = columns
-    return curves
 
 
 def mean_array(arrays: list[np.ndarray]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Render the tables of fits: evidence, all models, and sensitivity to the smallest x."""
+"""Render the tables of fits: evidence and all models."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,6 @@ from depthrate.orchestrator.report.fit_text import (
     above_text,
     bound_text,
     drift_text,
-    inadequacy_text,
     range_text,
     rivals_text,
     target_text,
@@ -41,27 +40,25 @@ from depthrate.tasks.fits.rate_fit import RateFit
 
 def support_table(curves: Sequence[FittedCurve]) -> str:
     """Return one row per curve with the evidence for and against its power law. Empty without fits."""
-    fitted = [(curve, power) for curve in curves if (power := curve.power) is not None]
+    fitted = [curve for curve in curves if curve.power is not None]
     if not fitted:
         return ""
-    columns: dict[str, Callable[[FittedCurve, RateFit], Cell]] = {
-        "rate": lambda curve, power: Cell(_rate(curve, power)),
-        "trials": lambda curve, power: number_cell(str(power.n_points)),
-        "R²": lambda curve, power: number_cell(three_decimals(power.r2)),
-        "other models": lambda curve, power: long_cell(rivals_text(curve)),
-        "change over the last quarter of training": lambda curve, power: long_cell(drift_text(curve)),
-        "objective above a shallower network's": lambda curve, power: long_cell(above_text(curve)),
-        "range of x": lambda curve, power: long_cell(range_text(curve)),
-        "theorem's upper bound": lambda curve, power: Cell(f"<div class=long>{bound_text(curve)}</div>"),
-        "target": lambda curve, power: long_cell(target_text(curve)),
+    columns: dict[str, Callable[[FittedCurve], Cell]] = {
+        "fit": lambda curve: Cell(_name(curve)),
+        "other models": lambda curve: long_cell(rivals_text(curve)),
+        "change over the last quarter of training": lambda curve: long_cell(drift_text(curve)),
+        "objective above a shallower network's": lambda curve: long_cell(above_text(curve)),
+        "range of x": lambda curve: long_cell(range_text(curve)),
+        "theorem's upper bound": lambda curve: Cell(f"<div class=long>{bound_text(curve)}</div>"),
+        "target": lambda curve: long_cell(target_text(curve)),
     }
-    rows = [[cell(curve, power) for cell in columns.values()] for curve, power in fitted]
+    rows = [[cell(curve) for cell in columns.values()] for curve in fitted]
     notes = []
-    if any(curve.bound is not None and not curve.is_stationary for curve, _ in fitted):
+    if any(curve.bound is not None and not curve.is_stationary for curve in fitted):
         notes.append(
             "The theorem's bound holds for optima and is not compared: these rates are of training at this budget."
         )
-    if any(curve.above for curve, _ in fitted):
+    if any(curve.above for curve in fitted):
         notes.append(
             "An optimum's objective is never above a shallower network's. The excess is a share of its height above the limit."
         )
@@ -69,12 +66,9 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
     return table(*without_empty(list(columns), rows)) + note
 
 
-def _rate(curve: FittedCurve, power: RateFit) -> str:
+def _name(curve: FittedCurve) -> str:
     by = group_text(curve.by)
-    rate = f"{escape(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
-    if why := inadequacy_text(curve, power):
-        rate = f"over {escape(x_text(curve.x))}: no power law ({why})"
-    return f"{escape(curve_label(curve))} {rate}{f', {escape(by)}' if by else ''}"
+    return escape(f"{curve_label(curve)} over {x_text(curve.x)}{f', {by}' if by else ''}")
 
 
 def fit_table(curves: Sequence[FittedCurve]) -> str:
@@ -107,11 +101,10 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
 
 def _title(curve: FittedCurve) -> str:
     """Name the curve, the replicates of its intervals, and its excluded trials."""
-    by, excluded = group_text(curve.by), curve.excluded_text
-    name = f"{escape(curve_label(curve))} over {escape(x_text(curve.x))}{f', {escape(by)}' if by else ''}"
+    excluded = curve.excluded_text
     facts = [f"intervals over {escape(curve.draws)}"] if curve.draws else []
     facts += [f"excluded: {escape(excluded)}"] if excluded else []
-    return name + (f" <span class=note>{'; '.join(facts)}</span>" if facts else "")
+    return _name(curve) + (f" <span class=note>{'; '.join(facts)}</span>" if facts else "")
 
 
 def _parameters() -> list[FitParameter]:
@@ -144,24 +137,3 @@ def _ends_text(low: float | None, high: float | None) -> str:
     if low is None and high is None:
         return "—"
     return f"[{'−∞' if low is None else three_decimals(low)}, {'∞' if high is None else three_decimals(high)}]"
-
-
-def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
-    """Return the power law's exponent without the smallest x. Empty if none can be omitted."""
-    curves = [curve for curve in curves if len(curve.sensitivity) > 1]
-    if not curves:
-        return ""
-    groups = []
-    for curve in curves:
-        rows = []
-        for row in curve.sensitivity:
-            low, high = (end if is_finite(end) else None for end in (row["ci_low"], row["ci_high"]))
-            interval = _ends_text(low, high)
-            cells = [three_decimals(row["exponent"]), interval, str(row["n_points"])]
-            rows.append([text_cell(f"{x_text(curve.x)} ≥ {row['x_min']:g}"), *map(number_cell, cells)])
-        by = group_text(curve.by)
-        groups.append(Group(escape(curve_label(curve) + (f", {by}" if by else "")), rows))
-    lead = "Power law without the smallest values of x. An exponent that keeps changing is not the limit."
-    return f"<h3>Fits without the smallest x</h3><p class=note>{lead}</p>" + grouped_table(
-        ["x", "a", "95 % interval", "n"], groups
-    )

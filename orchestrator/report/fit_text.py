@@ -1,5 +1,6 @@
 """Describe a fit in one sentence, and the evidence for and against it in short phrases."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
@@ -14,58 +15,83 @@ from depthrate.orchestrator.analysis.preferred_model import (
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.text import (
     curve_label,
+    ends_text,
     escape,
+    group_phrase,
     group_text,
-    group_values,
     interval_of,
     is_finite,
     minus_signs,
     number_text,
     p_text,
     signed_text,
+    value_text,
     x_text,
 )
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 
-MAX_SENTENCES = 3
-"""Maximum number of sentences about one metric over one x. If there are more groups, they share one sentence."""
+MAX_GROUPS_NAMED = 4
+"""Maximum number of groups named in a sentence."""
+
+
+def fit_requests(curves: Sequence[FittedCurve]) -> list[list[FittedCurve]]:
+    """Return the curves of each metric over one x by the same parameters, in order."""
+    requests: dict[tuple[str, ...], list[FittedCurve]] = {}
+    for curve in curves:
+        requests.setdefault((curve_label(curve), curve.x, *curve.by), []).append(curve)
+    return list(requests.values())
 
 
 def fit_sentences(curves: Sequence[FittedCurve]) -> list[str]:
-    """Describe all fitted curves in HTML: one sentence per curve, or one sentence for a metric with many groups."""
-    groups: dict[tuple[str, str], list[FittedCurve]] = {}
-    for curve in curves:
-        groups.setdefault((curve_label(curve), curve.x), []).append(curve)
-    return [
-        sentence
-        for group in groups.values()
-        for sentence in ([groups_sentence(group)] if len(group) > MAX_SENTENCES else map(fit_sentence, group))
-    ]
+    """Describe all fitted curves, as HTML: one sentence per metric and x."""
+    return [groups_sentence(group) if len(group) > 1 else fit_sentence(group[0]) for group in fit_requests(curves)]
 
 
 def groups_sentence(curves: Sequence[FittedCurve]) -> str:
-    """Describe the curves of one metric over one x in one HTML sentence that states common facts once."""
-    parts = [_parts(curve) for curve in curves]
-    shared = [texts[0] if len(set(texts)) == 1 else "" for texts in zip(*(facts for _, facts in parts), strict=True)]
-    phrases = []
-    for curve, (rate, facts) in zip(curves, parts, strict=True):
-        distinct = [text for text, common in zip(facts, shared, strict=True) if text and not common]
-        phrases.append(", ".join([f"{escape(group_values(curve.by))} {rate}", *distinct]))
-    common_text = ", ".join(text for text in shared if text)
-    names = escape(", ".join(curves[0].by))
-    ending = f"; each: {common_text}" if common_text else ""
-    return f"{escape(curve_label(curves[0]))} by {names}: {'; '.join(phrases)}{ending}."
+    """Describe the groups of one metric over one x, as HTML: how many follow a power law, and with which exponents."""
+    label, x = escape(curve_label(curves[0])), escape(x_text(curves[0].x))
+    laws = sorted(
+        ((curve, power) for curve in curves if (power := adequate_power(curve))), key=lambda law: law[1].exponent
+    )
+    sentences = [f"{label} follows no power law over {x} in any of {len(curves)} groups."]
+    if laws:
+        count = f"<strong>{len(laws)} of {len(curves)}</strong> groups"
+        ends = [_exponent_text(*law) for law in (laws if len(laws) == 1 else (laws[0], laws[-1]))]
+        exponents = f"the exponent {ends[0]}" if len(laws) == 1 else f"exponents from {', to '.join(ends)}"
+        sentences = [f"{label} {_verb([power for _, power in laws])} as a power of {x} in {count}, with {exponents}."]
+        others = sum(power not in preferred_models(curve).models for curve, power in laws)
+        sentences += [f"In {others} of them other models are preferred."] if others else []
+    missing = [curve for curve in curves if curve.power is None]
+    failing = [curve for curve in curves if curve.power and not adequate_power(curve)]
+    sentences += [f"No power law fits at {_groups_text(failing, curves)}."] if failing and laws else []
+    if missing:
+        sentences.append(f"No fit at {_groups_text(missing, curves)} ({escape(missing[0].note or 'too few points')}).")
+    excluded = sum((Counter(curve.excluded) for curve in curves), Counter[str]())
+    del excluded["untrained"]  # `unconverged_sentence` counts them
+    reasons = ", ".join(f"{count} {reason}" for reason, count in excluded.items())
+    sentences += [f"Excluded: {escape(reasons)}."] if reasons else []
+    return " ".join(sentences)
 
 
-def _parts(curve: FittedCurve) -> tuple[str, tuple[str, str]]:
-    """Return the model, and the interval and the excluded trials, as HTML."""
-    power, excluded = curve.power, curve.excluded_text
-    exclusions = f"excluded: {escape(excluded)}" if excluded else ""
-    if power is None:
-        return f"has no fit ({escape(curve.note or 'too few points')})", ("", exclusions)
-    return _model_text(curve, power), (_interval_text(curve), exclusions)
+def _exponent_text(curve: FittedCurve, power: RateFit) -> str:
+    exponent = f"<strong>{signed_text(power.exponent, '.2f')}</strong>"
+    return f"{exponent} {ends_text(interval_of(power))} at {escape(group_phrase(curve.by))}".replace("  ", " ")
+
+
+def _groups_text(chosen: Sequence[FittedCurve], curves: Sequence[FittedCurve]) -> str:
+    """Name some of the groups, as HTML: by one value if they are all groups with that value."""
+    names, rest = [], list(chosen)
+    for name in curves[0].by:
+        for value in dict.fromkeys(value_text(curve.by[name]) for curve in rest):
+            alike = [curve for curve in curves if value_text(curve.by[name]) == value]
+            if len(alike) > 1 and all(curve in rest for curve in alike):
+                names.append(group_phrase({name: value}))
+                rest = [curve for curve in rest if curve not in alike]
+    names += [group_phrase(curve.by) for curve in rest]
+    more = [f"{len(names) - MAX_GROUPS_NAMED} other groups"] if len(names) > MAX_GROUPS_NAMED + 1 else []
+    return escape("; ".join(names[:MAX_GROUPS_NAMED] + more if more else names))
 
 
 def fit_sentence(curve: FittedCurve) -> str:
@@ -96,8 +122,8 @@ def unconverged_sentence(curves: Sequence[FittedCurve]) -> str:
         return excluded.strip()
     drop = ", or exclude them with <code>unconverged: drop</code> under <code>fit:</code>"
     return (
-        f"{excluded}<strong>Unconverged: {len(unconverged)} of {counted(len(used), 'trial')}.</strong> "
-        f"Train longer{drop if len(unconverged) < len(used) else ''}."
+        f"{excluded}<strong>Unconverged: {len(unconverged)} of {counted(len(used), 'trial')}</strong>, so the fits describe "
+        f"this training budget and not an optimum. Train longer{drop if len(unconverged) < len(used) else ''}."
     )
 
 
@@ -106,11 +132,11 @@ def common_sentence(curve: FittedCurve) -> str:
     common = curve.common
     if common is None:
         return ""
-    exponent, low, high = (signed_text(value, ".2f") for value in (common.exponent, common.ci_low, common.ci_high))
+    exponent, ends = signed_text(common.exponent, ".2f"), ends_text((common.ci_low, common.ci_high))
     verdict = "do not share one exponent" if common.p_common < LEVEL else "are compatible with one exponent"
     p = escape(p_text(common.p_common)) if common.p_common < 0.001 else f"= {p_text(common.p_common)}"
     label = escape(curve_label(curve))
-    return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}). Common fit: a = {exponent} [{low}, {high}]."
+    return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}). Common fit: a = {exponent} {ends}."
 
 
 def no_interval_text(power: RateFit) -> str:
@@ -156,13 +182,19 @@ def _rate_text(curve: FittedCurve, power: RateFit) -> str:
         return f"follows no power law ({why})" + (
             f"; local exponents over {escape(x_text(curve.x))}: {local}" if local else ""
         )
-    interval, base = interval_of(power), escape(x_text(curve.x))
-    rate = f"<span class=nowrap>{base}<sup>{signed_text(-power.exponent, '.2f')}</sup></span>"
-    if interval is None:
-        return f"goes as {rate}"
-    if interval[0] <= 0 <= interval[1]:
+    rate = f"<span class=nowrap>{escape(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup></span>"
+    interval = interval_of(power)
+    if interval and interval[0] <= 0 <= interval[1]:
         return f"neither falls nor grows significantly, as {rate}"
-    return f"{'grows' if power.exponent < 0 else 'falls'} as {rate}"
+    return f"{_verb([power])} as {rate}"
+
+
+def _verb(powers: Sequence[RateFit]) -> str:
+    """Return `falls` or `grows` if the intervals of all exponents exclude 0 on the same side, otherwise `goes`."""
+    intervals = list(map(interval_of, powers))
+    if all(interval and interval[0] > 0 for interval in intervals):
+        return "falls"
+    return "grows" if all(interval and interval[1] < 0 for interval in intervals) else "goes"
 
 
 def _interval_text(curve: FittedCurve) -> str:
@@ -175,7 +207,7 @@ def _interval_text(curve: FittedCurve) -> str:
         return no_interval_text(power)
     over = f" over {escape(curve.draws)}" if curve.draws else ""
     of_a = "" if interval[0] > 0 else " of a"
-    return f"95 % interval{of_a} [{', '.join(signed_text(end, '.2f') for end in interval)}]{over}"
+    return f"95 % interval{of_a} {ends_text(interval)}{over}"
 
 
 def rivals_text(curve: FittedCurve) -> str:
@@ -208,11 +240,11 @@ def bound_text(curve: FittedCurve) -> str:
     if check is None or not curve.is_stationary:
         return ""
     shape = f"{escape(x_text(curve.x))}<sup>{signed_text(-check.exponent, '.2f')}</sup>, up to a factor"
-    ratio, low, high = (signed_text(value, ".2f") for value in (check.ratio, check.ci_low, check.ci_high))
+    ratio, ends = signed_text(check.ratio, ".2f"), ends_text((check.ci_low, check.ci_high))
     verdict = check.verdict
     if verdict == "slower":
         verdict = "<strong>slower than the bound allows</strong>"
-    return f"{shape}. Ratio to the bound: a = {ratio} [{low}, {high}], {verdict}"
+    return f"{shape}. Ratio to the bound: a = {ratio} {ends}, {verdict}"
 
 
 def drift_text(curve: FittedCurve) -> str:
@@ -239,7 +271,7 @@ def range_text(curve: FittedCurve) -> str:
     if len(curve.sensitivity) > 2:
         last = curve.sensitivity[-1]
         ends = (last["ci_low"], last["ci_high"])
-        interval = f" [{', '.join(signed_text(end, '.2f') for end in ends)}]" if all(map(is_finite, ends)) else ""
+        interval = f" {ends_text(ends)}" if all(map(is_finite, ends)) else ""
         parts.append(f"a = {signed_text(last['exponent'], '.2f')}{interval} from {x_text(curve.x)} = {last['x_min']:g}")
     return "; ".join(parts)
 

@@ -1,9 +1,9 @@
-"""Render tables as HTML. On a narrow screen each row is a paragraph."""
+"""Render tables as HTML. A table wider than the screen scrolls in its box."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from depthrate.orchestrator.report.text import escape
+from depthrate.orchestrator.report.text import escape, shorten
 
 EMPTY = ("", "—", "<div class=long></div>", "<div class=long>—</div>")
 
@@ -14,7 +14,6 @@ class Cell:
 
     content: str
     """HTML."""
-    sort_key: str = ""
     is_number: bool = False
 
 
@@ -42,17 +41,11 @@ def long_cell(text: str) -> Cell:
     return Cell(f"<div class=long>{escape(text)}</div>")
 
 
-def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    sortable: bool = False,
-    ids: Sequence[str] = (),
-) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], ids: Sequence[str] = ()) -> str:
     """Return a table. Headers are aligned like their columns. `ids` are the rows' HTML ids, for links."""
     names = ids or [""] * len(rows)
-    body = "".join(_row(row, sortable=sortable, name=name) for row, name in zip(rows, names, strict=True))
-    return _box(header, rows[0], f"<tbody>{body}</tbody>", sortable=sortable)
+    body = "".join(_row(row, name) for row, name in zip(rows, names, strict=True))
+    return _box(header, rows[0], f"<tbody>{body}</tbody>")
 
 
 def grouped_table(header: Sequence[str], groups: Sequence[Group]) -> str:
@@ -78,22 +71,16 @@ def without_empty(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tupl
     return [header[i] for i in filled], [[row[i] for i in filled] for row in rows]
 
 
-def _box(header: Sequence[str], first: Sequence[Cell], bodies: str, *, sortable: bool = False) -> str:
-    heads = []
-    for name, cell in zip(header, first, strict=True):
-        label = f'<button type="button">{escape(name)}</button>' if sortable else escape(name)
-        heads.append(f'<th scope="col"{_number_class(cell)}>{label}</th>')
-    kind = " class=sortable" if sortable else ""
-    return (
-        f'<div class="scroll" tabindex="0"><table{kind}><thead><tr>{"".join(heads)}</tr></thead>{bodies}</table></div>'
-    )
+def _box(header: Sequence[str], first: Sequence[Cell], bodies: str) -> str:
+    names = zip(header, first, strict=True)
+    heads = "".join(f'<th scope="col"{_number_class(cell)}>{escape(shorten(name))}</th>' for name, cell in names)
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>{bodies}</table></div>'
 
 
-def _row(row: Sequence[Cell], *, sortable: bool = False, name: str = "") -> str:
-    keys = [f' data-key="{escape(cell.sort_key)}"' if sortable else "" for cell in row]
-    cells = [f"<td{_number_class(cell)}{key}>{cell.content}</td>" for cell, key in zip(row, keys, strict=True)]
+def _row(row: Sequence[Cell], name: str = "") -> str:
+    cells = "".join(f"<td{_number_class(cell)}>{cell.content}</td>" for cell in row)
     identity = f' id="{escape(name)}"' if name else ""
-    return f"<tr{identity}>{''.join(cells)}</tr>"
+    return f"<tr{identity}>{cells}</tr>"
 
 
 def _number_class(cell: Cell) -> str:

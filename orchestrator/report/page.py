@@ -1,111 +1,146 @@
-"""Render the report as one HTML file that opens from disk, without a network.
+"""Render the report as one HTML file without scripts, which opens from disk and prints.
 
-Users' text (sweeps, parameters, errors) is escaped for HTML, for JSON inside <script>, and for plotly, which reads some HTML
-tags in labels.
+The first screen has the rates. All other sections are folded. Users' text (sweeps, parameters, errors) is escaped.
 """
 
-import base64
-import gzip
-import hashlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
+from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.explorer.page import PALETTE
+from depthrate.orchestrator.monitor.cost import cost_lines
 from depthrate.orchestrator.report import figures
+from depthrate.orchestrator.report.curve_groups import unique, value_texts, varying_names
+from depthrate.orchestrator.report.drawing.render import figure_html
+from depthrate.orchestrator.report.figure import Figure
+from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.figures.search import search_plots
-from depthrate.orchestrator.report.fit_tables import fit_table, sensitivity_table, support_table
-from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.plot import Plot, figure_html
+from depthrate.orchestrator.report.fit_tables import fit_table, support_table
+from depthrate.orchestrator.report.fit_text import common_sentence, fit_requests, fit_sentences, unconverged_sentence
+from depthrate.orchestrator.report.group_table import group_table
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
-from depthrate.orchestrator.report.text import duration_text, escape, number_text
+from depthrate.orchestrator.report.surface_section import surface_figure, surface_section
+from depthrate.orchestrator.report.text import (
+    MAX_NAME,
+    duration_text,
+    escape,
+    is_number,
+    number_text,
+    shorten,
+    value_text,
+)
 from depthrate.orchestrator.report.trial_tables import (
-    cost_tables,
     failure_table,
     left_out_table,
     search_table,
-    trial_details,
     trial_table,
 )
 from depthrate.sweeps.yaml_file import yaml_text
 from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.metric import Metric
 
-_FOLDER = resources.files(__package__)
-STYLE = (_FOLDER / "page.css").read_text(encoding="utf-8")
-SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")
-"""Script that renders the page's figures and sorts its tables."""
-
-_PACKED_LIBRARY = (_FOLDER / "plotly" / "plotly-cartesian.min.js.gz").read_bytes()
-"""plotly.js without maps and 3-D, gzipped. A page has 0.7 MB with it, and would have 4.9 MB with all of plotly."""
-
-
-def library() -> str:
-    """Return the source of plotly.js."""
-    return gzip.decompress(_PACKED_LIBRARY).decode()
+STYLE = PALETTE + (resources.files(__package__) / "page.css").read_text(encoding="utf-8")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""Content security policy of the page, which has no script and loads nothing."""
+MAX_SENTENCES = 3
+"""Maximum number of fits that the first screen describes in words."""
+OPEN_SECTIONS = ("Requested figures", "Law over layers")
+"""Headings of sections that are not folded."""
+MAX_TITLES = 3
+"""Maximum number of figures named in the heading of a folded section."""
 
 
 def render_report(data: ReportData) -> str:
     """Render the whole report as HTML. Missing parts are reported on the page and never raise an exception."""
     numbers = itertools.count(1)
-    headings = itertools.groupby(figures.SECTIONS, key=lambda section: section.section)
-    search = []
-    if (view := data.search) is not None:
-        tables = f"<p>{escape(view.summary())}.</p>{search_table(*view.table())}"
-        search.append(_section("Search", tables + _figure_grid(search_plots(view), numbers)))
-    sections = [_section(title, _figures(list(group), data, numbers)) for title, group in headings]
-    sections = list(filter(None, sections))
-    body = [
-        *sections[:1],
-        _section("Evidence", support_table(data.fits)),
-        _section("Trial states", _states(data)),
-        *search,
-        _section(
-            "All fits", fit_table(data.fits) + sensitivity_table(data.fits) if data.fits or data.is_underway else ""
-        ),
-        _section("Excluded and unconverged trials", left_out_table(data)) if data.fits else "",
-        *sections[1:],
-        _section("Cost", cost_tables(data.cost) if data.cost.devices else ""),
-        _section("Trials", failure_table(data) + trial_table(data) + trial_details(data)),
-        _section("Reproduction", _reproduce(data)),
+    rates, *others = figures.SECTIONS
+    sentences = fit_sentences(data.fits)
+    evidence = "".join(f"<p>{sentence}</p>" for sentence in sentences[MAX_SENTENCES:]) + support_table(data.fits)
+    sections = [_rates(data, rates, numbers), surface_section(data.surfaces, numbers), _search(data, numbers)]
+    folded = [
+        _folded("Evidence", "for and against each power law", evidence),
+        _folded("All fits", "all models of each group", fit_table(data.fits)) if data.fits or data.is_underway else "",
+        _folded("Excluded and unconverged trials", "with reasons", left_out_table(data)) if data.fits else "",
     ]
-    sections_html = "\n".join(body)
-    return _page(data.name, "\n".join([_head(data), _contents(sections_html), _summary(data), sections_html]))
+    for title, group in itertools.groupby(others, key=lambda section: section.section):
+        parts = list(group)
+        content = _figures(parts, data, numbers)
+        if content and title in OPEN_SECTIONS:
+            sections.append(f"<section><h2>{title}</h2>{content}</section>")
+        else:
+            folded.append(_folded(title, _titles_text([plot for part in parts for plot in part.plots(data)]), content))
+    folded += [
+        _folded("Trials", f"states, hours, failures and values of {counted(len(data.trials), 'trial')}", _trials(data)),
+        _folded("Metrics", "definitions", _definitions(data)),
+        _folded("Reproduction", "sweep file, commands, versions", _reproduction(data)),
+    ]
+    explorer = escape(shorten(next_call("report", data.name, data.store, "--interactive"), MAX_NAME))
+    note = f"<p class=note>To filter and zoom: <code>{explorer}</code>, or <code>depthrate serve</code>.</p>"
+    return _page(data.name, "\n".join([_head(data), _summary(data, sentences), *sections, note, *folded]))
 
 
-def all_plots(data: ReportData) -> list[Plot]:
+def all_plots(data: ReportData) -> list[Figure]:
     """Return all figures of the report, in order."""
-    return [plot for section in figures.SECTIONS for plot in section.plots(data)]
+    rates, *others = figures.SECTIONS
+    surfaces = [plot for surface in data.surfaces if (plot := surface_figure(surface)) is not None]
+    return [*rates.plots(data), *surfaces, *(plot for section in others for plot in section.plots(data))]
 
 
 def _head(data: ReportData) -> str:
-    warning = ""
+    """Return the name, the trials and their parameters, and a warning about unreadable data."""
+    names = sorted(varying_names(data.trials, data.parameters), key=lambda name: name == "seed")
+    ranges = ", ".join(_range_text(name, data.trials[name]) for name in names)
+    states = _states(data, TRIAL_STATE_ORDER[:-1])
+    sentences = [f"Report of {counted(len(data.trials), 'trial')}{f': {ranges}' if ranges else ''}."]
+    sentences += [f"{', '.join(states)}."] if states else []
+    head = f"<h1>{escape(shorten(data.name, MAX_NAME))}</h1>"
+    head += f"<p class=quiet>{escape(' '.join([*sentences, data.created_at]))}</p>"
     if data.problems:
-        items = "".join(f"<li>{escape(problem)}</li>" for problem in data.problems)
-        warning = (
-            f'<div class="warning" role="alert"><strong>Some data could not be read:</strong><ul>{items}</ul></div>'
-        )
-    return (
-        f"<header><h1>{escape(data.name)}</h1><p class=meta>depthrate report, {escape(data.created_at)}</p></header>"
-        f"{warning}"
-    )
+        items = "".join(f"<li>{escape(shorten(problem, MAX_NAME))}</li>" for problem in data.problems)
+        head += f'<div class="warning" role="alert"><strong>Some data could not be read:</strong><ul>{items}</ul></div>'
+    return f"<header>{head}</header>"
 
 
-def _summary(data: ReportData) -> str:
-    sentences = [f"<li>{sentence}</li>" for sentence in fit_sentences(data.fits)]
-    sentences += [f"<li>{doubt}</li>"] if (doubt := unconverged_sentence(data.fits)) else []
-    sentences += [f"<li>{common_sentence(curve)}</li>" for curve in curves_with_common_exponent(data.fits)]
-    sentences += [sentence for metric in data.panel_metrics("step") if (sentence := _last_values(data, metric))]
-    if not data.fits:
-        missing = "No fits yet." if data.is_underway else "The sweep requests no fits."
-        sentences.insert(0, f"<li>{missing}</li>")
-    return f"<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
+def _states(data: ReportData, states: Iterable[str]) -> list[str]:
+    """Count the trials in some states, as in `3 failed`, without 0."""
+    counts = Counter(data.trials["state"] if len(data.trials) else ())
+    return [f"{counts[state]} {state}" for state in states if counts[state]]
+
+
+def _range_text(name: str, column: "pd.Series[Any]") -> str:
+    """Describe a parameter's values, as in `depth 2 to 21`."""
+    name, values = "seeds" if name == "seed" else shorten(name), column.tolist()
+    if all(map(is_number, values)):
+        return f"{name} {value_text(min(values))} to {value_text(max(values))}"
+    texts = unique(value_texts(column))
+    return f"{name} {' or '.join(map(shorten, texts))}" if len(texts) < 4 else f"{len(texts)} values of {name}"
+
+
+def _summary(data: ReportData, sentences: list[str]) -> str:
+    """Return the first sentences about fit requests, and the doubts about all."""
+    sentences = [*sentences]
+    if len(sentences) > MAX_SENTENCES:
+        further = len(sentences) - MAX_SENTENCES
+        sentences = [
+            *sentences[:MAX_SENTENCES],
+            f"{further} further fits are in the table, and in words below Evidence.",
+        ]
+    sentences += [doubt] if (doubt := unconverged_sentence(data.fits)) else []
+    sentences += [common_sentence(curve) for curve in curves_with_common_exponent(data.fits)]
+    sentences += [text for metric in data.panel_metrics("step") if (text := _last_values(data, metric))]
+    if not (data.fits or data.surfaces or data.layer_laws):
+        sentences.insert(0, "No fits yet." if data.is_underway else "The sweep requests no fits.")
+    return f"<section class=summary>{''.join(f'<p>{sentence}</p>' for sentence in sentences)}</section>"
 
 
 def _last_values(data: ReportData, metric: Metric) -> str:
@@ -114,32 +149,32 @@ def _last_values(data: ReportData, metric: Metric) -> str:
     if metric.axis == "log" or not values.size:
         return ""
     numbers = f"mean {values.mean():.3f}, minimum {values.min():.3f} of {counted(values.size, 'trial')}"
-    return f"<li>{escape(metric.label)} at the last step: {numbers}.</li>"
+    return f"{escape(metric.label)} at the last step: {numbers}."
 
 
-def _states(data: ReportData) -> str:
-    if data.trials.empty:
-        return "<p>No trials are planned.</p>"
-    counts = data.trials["state"].value_counts()
-    pills = "".join(
-        f'<span class="pill {state}"><b>{counts[state]}</b> {state}</span>'
-        for state in reversed(TRIAL_STATE_ORDER)
-        if state in counts
+def _rates(data: ReportData, section: ReportSection, numbers: Iterator[int]) -> str:
+    """Return a table and figures per metric with groups, and one table for all metrics without groups."""
+    requests = fit_requests(data.fits)
+    alone = [curve for curves in requests for curve in curves if not curve.by]
+    tables = [*([alone] if alone else []), *(curves for curves in requests if curves[0].by)]
+    parts = []
+    for curves in tables:
+        plots = rate_plots(curves)
+        panels, exponents = (plots[:1], plots[1:]) if curves[0].by else (plots, [])
+        colours = {key.name: key.colour for plot in panels for key in plot.keys}
+        beside = _figure_grid(exponents, numbers)
+        parts.append(f"<div class=pair>{group_table(curves, colours)}{beside}</div>{_figure_grid(panels, numbers)}")
+    lead = f"<p class=note>{section.lead(data)}</p>" if parts else ""
+    return f"<section>{''.join(parts)}{lead}</section>" if parts else ""
+
+
+def _search(data: ReportData, numbers: Iterator[int]) -> str:
+    if (view := data.search) is None:
+        return ""
+    content = (
+        f"<p>{escape(view.summary())}.</p>{search_table(*view.table())}{_figure_grid(search_plots(view), numbers)}"
     )
-    wall_s = _finite_values(data.trials, "wall_s")
-    sentence = f"{counted(len(data.trials), 'trial')} planned."
-    if wall_s.size:
-        median, maximum = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
-        sentence += (
-            f" Total: {number_text(wall_s.sum() / 3600)} trial-hours. Per trial: median {median}, maximum {maximum}."
-        )
-    if devices := data.cost.devices:
-        hours = ", ".join(f"{number_text(hours.held)} on {escape(kind)}" for kind, hours in sorted(devices.items()))
-        sentence += f" Allocated device hours: {hours}.{'' if 'cuda' in devices else ' No GPU-hours.'}"
-    committed = sorted(str(time) for time in data.trials["committed_at"].dropna())
-    if committed:
-        sentence += f" First commit {escape(committed[0])}, last {escape(committed[-1])}."
-    return f"<p class=pills>{pills}</p><p>{sentence}</p>"
+    return f"<section><h2>Search</h2>{content}</section>"
 
 
 def _figures(sections: list[ReportSection], data: ReportData, numbers: Iterator[int]) -> str:
@@ -155,16 +190,54 @@ def _figures(sections: list[ReportSection], data: ReportData, numbers: Iterator[
     return f"{tables}{_figure_grid(plots, numbers)}<p class=note>{lead}</p>"
 
 
-def _figure_grid(plots: list[Plot], numbers: Iterator[int]) -> str:
+def _figure_grid(plots: list[Figure], numbers: Iterator[int]) -> str:
     figures_html = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
-    return f'<div class="figures">{figures_html}</div>'
+    return f'<div class="figures">{figures_html}</div>' if plots else ""
 
 
-def _reproduce(data: ReportData) -> str:
+def _titles_text(plots: Sequence[Figure]) -> str:
+    """Name the first figures of a section."""
+    titles = [shorten(plot.title, 60) for plot in plots]
+    more = len(titles) - MAX_TITLES
+    return ", ".join(titles[:MAX_TITLES]) + (f" and {counted(more, 'other figure')}" if more > 0 else "")
+
+
+def _trials(data: ReportData) -> str:
+    """Return the trials' states, times, costs, failures and values."""
+    if data.trials.empty:
+        return "<p>No trials are planned.</p>"
+    wall_s, sentences = (
+        _finite_values(data.trials, "wall_s"),
+        [f"{', '.join(_states(data, reversed(TRIAL_STATE_ORDER)))}."],
+    )
+    if wall_s.size:
+        median, maximum = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
+        hours = number_text(wall_s.sum() / 3600)
+        sentences.append(f"Total: {hours} trial-hours. Per trial: median {median}, maximum {maximum}.")
+    if committed := sorted(str(time) for time in data.trials["committed_at"].dropna()):
+        sentences.append(f"First commit {committed[0]}, last {committed[-1]}.")
+    states = f"<p>{escape(shorten(' '.join(sentences), MAX_NAME))}</p>"
+    cost = "\n".join(cost_lines(shorten(data.name), data.cost))
+    return f"{states}{f'<pre>{escape(cost)}</pre>' if cost else ''}{failure_table(data)}{trial_table(data)}"
+
+
+def _definitions(data: ReportData) -> str:
+    """Return the label, name and definition of each metric in the report."""
+    measured = {*data.metrics, *data.curves, *data.lists}
+    metrics = [metric for metric in data.measurements.values() if metric.name in measured and metric.doc]
+    items = "".join(
+        f"<dt>{escape(metric.label)}</dt><dd>{escape(f'{metric.name}: {metric.doc}')}</dd>" for metric in metrics
+    )
+    return f"<dl>{items}</dl>" if items else ""
+
+
+def _reproduction(data: ReportData) -> str:
     facts = {"store": data.store, "git": data.git or "no git checkout", **data.versions}
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
+    items = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(shorten(value, MAX_NAME))}</dd>" for name, value in facts.items()
+    )
     commands = escape("\n".join(data.commands))
-    sweep = f"<h4>Sweep</h4><pre>{escape(yaml_text(data.spec))}</pre>"
+    sweep = f"<h3>Sweep</h3><pre>{escape(yaml_text(data.spec))}</pre>"
     return f"{sweep}<h3>Commands</h3><pre>{commands}</pre><h3>Versions</h3><dl>{items}</dl>"
 
 
@@ -175,34 +248,17 @@ def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     return values[np.isfinite(values)]
 
 
-def _section(title: str, content: str) -> str:
-    if not content:
-        return ""
+def _folded(title: str, inside: str, content: str) -> str:
+    """Return a folded section, headed by its title and a few words about its content. Empty without content."""
     anchor = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-    return f'<section id="{anchor}"><h2>{title}</h2>\n{content}</section>'
-
-
-def _contents(body: str) -> str:
-    """Return links to the page's sections."""
-    sections = re.findall(r'<section id="([a-z0-9-]+)"><h2>(.*?)</h2>', body)
-    links = "".join(f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title in sections)
-    return f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav>' if sections else ""
-
-
-def page_policy() -> str:
-    """Return the page's content security policy: its two scripts may run, but no network or other script."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (library(), SCRIPT)
-    )
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    summary = f"<summary><h2>{title}</h2> <span class=quiet>{escape(inside)}</span></summary>"
+    return f'<details id="{anchor}">{summary}\n{content}</details>' if content else ""
 
 
 def _page(name: str, body: str) -> str:
-    packed = base64.b64encode(_PACKED_LIBRARY).decode()
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{page_policy()}"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head><body><main>{body}</main>"
-        f"<noscript><p>The figures need JavaScript.</p></noscript>"
-        f'<script type="application/gzip" id="library">{packed}</script><script>{SCRIPT}</script></body></html>\n'
+        f'content="{POLICY}"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><title>{escape(shorten(name, MAX_NAME))} · depthrate</title>'
+        f"<style>{STYLE}</style></head><body><main>{body}</main></body></html>\n"
     )

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
@@ -47,11 +49,14 @@ def read_report(
     curves: list[FittedCurve],
     command: list[str],
     search: SearchView | None = None,
+    surfaces: Sequence[FittedSurface] = (),
+    layer_laws: Sequence[LayerLaw] = (),
 ) -> ReportData:
     """Read a sweep's trials, metrics and fits for the report."""
     import pandas as pd
 
     sweep, planned, metrics_by_name = checked.sweep, checked.trials, known_measurements(checked.task)
+    results = results.only(planned.ids, sweep.name)  # a trial of several sweeps has a row per sweep
     done = results.sql(_DONE).df().set_index("trial_id").reindex(planned.ids)
     trials = _trial_rows(planned, status, done)
     trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
@@ -97,9 +102,16 @@ def read_report(
         measurements=metrics_by_name,
         lists=_read_lists(checked.task, read_rows),
         panels=checked.task.panels,
+        surfaces=[
+            replace(surface, values=replace(surface.values, measurement=metrics_by_name.get(surface.values.metric)))
+            for surface in surfaces
+        ],
+        layer_laws=[
+            replace(law, values=replace(law.values, measurement=metrics_by_name.get(law.values.metric)))
+            for law in layer_laws
+        ],
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
-        attempts=records,
         cost=compute_cost(records, (row for batch in commits for row in batch.to_pylist()), time.time()),
         search=search,
         figures=figures,
@@ -249,7 +261,7 @@ def _figure_query(request: FigureRequest) -> str:
 def _figure_values(request: FigureRequest) -> str:
     if request.kind == "share":
         return f"select trial_id, ({request.condition}) as value from results"
-    if request.kind == "spectrum":
+    if request.kind in ("spectrum", "collapse"):
         last = f"metrics semi join {_LAST_STEP} using (trial_id, step, split)"
         return f"select trial_id, layer, ({request.metric}) as value from {last}"
     columns = f"trial_id, ({request.metric}) as value" + (f", ({request.order}) as places" if request.order else "")

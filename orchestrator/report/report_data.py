@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
-from depthrate.orchestrator.report.plot import Plot
+from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.search.search_view import SearchView
-from depthrate.storage.attempts.records import Record
 from depthrate.sweeps.spec import FigureRequest
 from depthrate.tasks.metric import Metric, Per
 from depthrate.tasks.panel import Panel
@@ -31,8 +32,8 @@ class FigureContent:
 
     request: FigureRequest
     rows: pd.DataFrame
-    """trial_id, value, and a column `line_<number>` per reference line. Spectra add layer. Matrices add places (the order of
-    rows and columns) and height."""
+    """trial_id, value, and a column `line_<number>` per reference line. Spectra and collapses add layer. Matrices add places
+    (the order of rows and columns) and height."""
     problem: str = ""
     """Error in the figure's SQL."""
 
@@ -74,6 +75,10 @@ class ReportData:
     """Columns trial_id, vectors and matrices of the last layer at the last step."""
     panels: tuple[Panel, ...] = ()
     """Additional figures that the task declares."""
+    surfaces: Sequence[FittedSurface] = ()
+    """Fits in several variables."""
+    layer_laws: Sequence[LayerLaw] = ()
+    """Fits over layers."""
     points: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns trial_id, step, kind, label, x, y: features for the panels, of one trial per setting."""
     layered: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -81,12 +86,10 @@ class ReportData:
     """
     cost: SweepCost = field(default_factory=SweepCost)
     """Cost of the sweep's attempts, including failed attempts."""
-    attempts: Sequence[Record] = ()
-    """Records of its attempts."""
     search: SearchView | None = None
     figures: list[FigureContent] = field(default_factory=list)
     """Figures that the sweep requests under `figures:`."""
-    plot_cache: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
+    plot_cache: dict[Callable[..., list[Figure]], list[Figure]] = field(init=False, default_factory=dict, compare=False)
     """Figures by section function. They are made only once."""
 
     @property
@@ -150,7 +153,7 @@ class ReportSection:
     """Position on the page. Sections are sorted by it."""
     section: str
     """Heading on the page. Consecutive sections with the same heading share it."""
-    draw: Callable[[ReportData], list[Plot]]
+    draw: Callable[[ReportData], list[Figure]]
     """Function that makes the figures, if any. `plots` caches them."""
     lead: Callable[[ReportData], str] = lambda data: ""
     """Explanation of the figures, as HTML."""
@@ -159,7 +162,7 @@ class ReportSection:
     tables: Callable[[ReportData], str] = lambda data: ""
     """Tables above the figures, as HTML."""
 
-    def plots(self, data: ReportData) -> list[Plot]:
+    def plots(self, data: ReportData) -> list[Figure]:
         """Return the figures, shared by the page and the figure files."""
         if self.draw not in data.plot_cache:
             data.plot_cache[self.draw] = self.draw(data)

@@ -9,8 +9,11 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.tasks.fits.rate_fit import RateFit
 
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MAX_LABEL = 40
 """Maximum number of characters of a user's string in a legend. Longer strings would push the axes aside."""
+MAX_NAME = 300
+"""Maximum number of characters of a user's string in running text."""
 
 
 def formula_markup(formula: str) -> str:
@@ -22,6 +25,11 @@ def formula_markup(formula: str) -> str:
 def interval_of(fit: RateFit) -> tuple[float, float] | None:
     """Return the 95 % interval of the exponent, if the fit has one."""
     return (fit.ci_low, fit.ci_high) if is_finite(fit.ci_low) and is_finite(fit.ci_high) else None
+
+
+def ends_text(ends: tuple[float, float] | None) -> str:
+    """Format an interval, as in `[0.41, 0.52]`. Empty without one."""
+    return f"[{', '.join(signed_text(end, '.2f') for end in ends)}]" if ends else ""
 
 
 def x_text(x: str) -> str:
@@ -37,18 +45,18 @@ def minus_signs(formula: str) -> str:
 def curve_label(curve: FittedCurve) -> str:
     """Name a curve's metric, with its layer, filter and fit options if they are not the default."""
     request = curve.asked
-    layer = "" if request.layer is None else f", layer {signed_text(request.layer, 'd')}"
+    layer = f", layer {minus_signs(text)}" if (text := request.layer_text) else ""
     return ", ".join([f"{curve.metric_label}{layer}", *request.options])
 
 
 def group_text(by: dict[str, Any]) -> str:
     """Name a group, as in `weight_decay = 0.005`."""
-    return ", ".join(f"{name} = {value_text(value)}" for name, value in by.items())
+    return ", ".join(f"{name} = {shorten(value_text(value))}" for name, value in by.items())
 
 
-def group_values(by: dict[str, Any]) -> str:
-    """Name a group by its values, without the parameters' names."""
-    return ", ".join(map(value_text, by.values()))
+def group_phrase(by: dict[str, Any]) -> str:
+    """Name a group in a sentence, as in `width 64, weight_decay 0.005`. Long values are cut."""
+    return ", ".join(f"{shorten(name)} {shorten(value_text(value))}" for name, value in by.items())
 
 
 def is_null(value: Any) -> bool:
@@ -110,15 +118,14 @@ def p_text(p: float | None) -> str:
 
 
 def escape(value: object) -> str:
-    """Escape for HTML. Lone surrogates become question marks, since files cannot contain them."""
-    return html.escape(str(value).encode("utf-8", "replace").decode())
+    """Escape for HTML. Lone surrogates become question marks, since files cannot contain them.
+
+    Marks that change the direction of text are shown as codes, since they would reverse the rest of a sentence.
+    """
+    text = _DIRECTIONS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", str(value))
+    return html.escape(text.encode("utf-8", "replace").decode())
 
 
-def escape_for_plotly(value: object) -> str:
-    """Escape tags and entities for plotly, which decodes entities itself."""
-    return html.escape(shorten(str(value)), quote=False)
-
-
-def shorten(text: str) -> str:
-    """Cut a string to MAX_LABEL characters."""
-    return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"
+def shorten(text: str, limit: int = MAX_LABEL) -> str:
+    """Cut a string to a number of characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

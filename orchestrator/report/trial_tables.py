@@ -1,7 +1,6 @@
-"""Render the tables of trials, excluded trials, failures, cost and searches, and the details of a clicked trial."""
+"""Render the tables of trials, excluded trials, failures and searches."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -10,34 +9,27 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, SweepCost, device_hours_unit
-from depthrate.orchestrator.report.curve_groups import thinned_curves, unique, varying_names
+from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
-from depthrate.orchestrator.report.plot import json_in_script
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.text import (
     curve_label,
-    duration_text,
     escape,
+    group_phrase,
     group_text,
-    is_finite,
     is_null,
     number_text,
+    shorten,
     value_text,
 )
 from depthrate.tasks.metric import Metric
 
-HOUR_COLUMNS = {"held": "allocated"} | HOUR_LABELS
-"""Attribute of `Hours` -> heading. Both are in hours."""
-NODE_COLUMNS = ("node", "attempts", "done", "allocated (h)", "wasted (h)", "failures", "last error")
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
-"""Maximum number of characters of an error. The logs contain the full error."""
+"""Maximum number of characters of an error or value. The logs contain the full error."""
 MAX_COLUMNS = 13
 """Maximum number of columns of the table of trials, chosen for a laptop's screen. Metrics are omitted first."""
-MAX_DETAILS = 60_000
-"""Maximum total number of values in the curves of all trial details."""
 
 
 def trial_table(data: ReportData) -> str:
@@ -56,22 +48,22 @@ def trial_table(data: ReportData) -> str:
     for row in shown.to_dict("records"):
         trial_id, state = str(row["trial_id"]), str(row["state"])
         cells = [
-            Cell(f'<button type="button" class=trial><code>{escape(trial_id)}</code></button>', trial_id),
-            Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>', state),
+            Cell(f"<code>{escape(trial_id)}</code>"),
+            Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>'),
         ]
         cells += [trial_cell(name, row[name]) for name in differing]
         numbers = [values.get(trial_id, {}).get(column) for _, column in measured]
-        cells += [Cell(number_text(n, zeros=True), str(n) if is_finite(n) else "", is_number=True) for n in numbers]
+        cells += [number_cell(number_text(number, zeros=True)) for number in numbers]
         cells += [trial_cell("wall_s", row["wall_s"]), *([trial_cell("error", row["error"])] if has_errors else [])]
         rows.append(cells)
-    note = "Click a header to sort, a trial for its curves and attempts."
+    note = f"Log of a trial: <code>depthrate logs TRIAL --store {escape(data.store)}</code>."
     if len(trials) > len(rows):
         note += f" The first {counted(len(rows), 'trial')} of {len(trials)} are shown."
-    names = [f"trial-{trial_id}" for trial_id in shown["trial_id"]]
-    content = table(header, rows, sortable=True, ids=names)
-    same = [f"{name} = {value_text(data.trials[name].iloc[0])}" for name in data.parameters if name not in differing]
-    shared = f"<details><summary>Common parameters</summary><p>{escape(', '.join(same))}</p></details>" if same else ""
-    return f"<p class=note>{note}</p>{content}{shared}"
+    content = table(header, rows, [f"trial-{trial_id}" for trial_id in shown["trial_id"]])
+    same = group_text({name: data.trials[name].iloc[0] for name in data.parameters if name not in differing})
+    return f"<p class=note>{note}</p>{content}" + (
+        f"<p class=note>Common parameters: {escape(same)}.</p>" if same else ""
+    )
 
 
 def _ordered(trials: pd.DataFrame) -> pd.DataFrame:
@@ -104,69 +96,39 @@ def trial_cell(name: str, value: Any) -> Cell:
     """Return a cell of the table of trials."""
     if is_null(value):
         return Cell("", is_number=name == "wall_s")
-    text = value_text(value)
+    text = shorten(value_text(value), MAX_ERROR)
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if name == "error":
-        return Cell(long_cell(cut_error(text)).content, text)
-    if name == "wall_s" and is_number:
-        return Cell(f"{value:.1f}", text, is_number)
-    return Cell(escape(text), text, is_number)
-
-
-def cut_error(text: str) -> str:
-    """Cut an error to MAX_ERROR characters."""
-    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} …"
+        return long_cell(text)
+    return Cell(f"{value:.1f}" if name == "wall_s" and is_number else escape(text), is_number)
 
 
 def left_out_table(data: ReportData) -> str:
     """Return the excluded and unconverged trials, one line per reason."""
-    reasons: dict[str, dict[frozenset[str], list[FittedCurve]]] = {}
+    reasons: dict[str, tuple[set[str], set[str]]] = {}
     for curve in data.fits:
         for reason, doubtful in _doubts(curve):
-            reasons.setdefault(reason, {}).setdefault(frozenset(doubtful), []).append(curve)
-    for reason, parts in reasons.items():
-        is_whole_curve = [
-            trial_ids == {row["trial_id"] for row in curve.rows}
-            for trial_ids, curves in parts.items()
-            for curve in curves
-        ]
-        if all(is_whole_curve) and len(is_whole_curve) == len(data.fits):  # one line for all groups
-            reasons[reason] = {frozenset().union(*parts): list(data.fits)}
+            metrics, trial_ids = reasons.setdefault(reason, (set(), set()))
+            metrics.add(curve_label(curve))
+            trial_ids.update(doubtful)
     if not reasons:
         return "<p>None. Every committed trial is in its fits and converged.</p>"
-    names = _setting_names(data)
+    names, rows = _setting_names(data), []
     places = {trial_id: place for place, trial_id in enumerate(names)}
-    rows = []
-    for reason, parts in reasons.items():
-        for trial_ids, curves in parts.items():
-            ordered = sorted(trial_ids, key=lambda trial_id: places.get(trial_id, len(names)))
-            links = Cell(f"<div class=long>{_links(ordered, names)}</div>")
-            count = number_cell(str(len(trial_ids)))
-            rows.append([long_cell(reason), text_cell(_curves_text(curves, data.fits)), count, links])
+    for reason, (metrics, trial_ids) in reasons.items():
+        ordered = sorted(trial_ids, key=lambda trial_id: places.get(trial_id, len(names)))
+        links = Cell(f"<div class=long>{_links(ordered, names)}</div>")
+        rows.append([long_cell(reason), text_cell(", ".join(sorted(metrics))), number_cell(str(len(trial_ids))), links])
     return table(*without_empty(["reason", "fits", "trials", "settings"], rows))
 
 
-def _doubts(curve: FittedCurve) -> Iterable[tuple[str, list[str]]]:
-    reasons: dict[str, list[str]] = {}
+def _doubts(curve: FittedCurve) -> Iterable[tuple[str, Iterable[str]]]:
     for point in curve.left_out:
-        reasons.setdefault(str(point["reason"]), []).append(str(point["trial_id"]))
-    yield from reasons.items()
+        yield str(point["reason"]), [str(point["trial_id"])]
     if curve.unconverged:
-        yield f"included, but unconverged: {UNCONVERGED_RULE}", sorted(curve.unconverged)
+        yield f"included, but unconverged: {UNCONVERGED_RULE}", curve.unconverged
     if curve.above:
-        share = f"{max(curve.above.values()):.1%}"
-        yield (
-            f"included, but the objective is above a shallower network's, by up to {share} of its gap",
-            sorted(curve.above),
-        )
-
-
-def _curves_text(curves: Sequence[FittedCurve], fits: Sequence[FittedCurve]) -> str:
-    """Name the curves, without groups if all curves are included."""
-    is_all = len(curves) == len(fits)
-    groups = ["" if is_all else group_text(curve.by) for curve in curves]
-    names = [curve_label(curve) + (f" ({by})" if by else "") for curve, by in zip(curves, groups, strict=True)]
-    return ", ".join(unique(names))
+        yield "included, but the objective is above a shallower network's", curve.above
 
 
 def _setting_names(data: ReportData) -> dict[str, str]:
@@ -174,7 +136,7 @@ def _setting_names(data: ReportData) -> dict[str, str]:
     differing = varying_names(data.trials, data.parameters)
     rows = data.trials[["trial_id", *differing]].to_dict("records")
     return {
-        str(row["trial_id"]): ", ".join(f"{name} {value_text(row[name])}" for name in differing) or str(row["trial_id"])
+        str(row["trial_id"]): group_phrase({name: row[name] for name in differing}) or str(row["trial_id"])
         for row in rows
     }
 
@@ -190,57 +152,6 @@ def _links(trial_ids: Sequence[str], names: Mapping[str, str]) -> str:
     return links + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
 
 
-def trial_details(data: ReportData) -> str:
-    """Return the trial details for the page's script: curves, attempts and the command for logs."""
-    if data.trials.empty:
-        return ""
-    shown = list(_ordered(data.trials)["trial_id"].head(MAX_TABLE_ROWS))
-    labels = {metric.name: metric.label for metric in data.panel_metrics("step") if metric.name in data.curves}
-    curves, attempts = _curves(data, shown, list(labels)), _attempts(data)
-    details = {
-        trial_id: {
-            "logs": f"depthrate logs {trial_id} --store {data.store}",
-            "curves": curves.get(trial_id, {}),
-            "attempts": attempts.get(trial_id, []),
-        }
-        for trial_id in map(str, shown)
-    }
-    content = json_in_script({"labels": labels, "trials": details})
-    return f'<script type="application/json" id="trial-details">{content}</script>'
-
-
-def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the curves of some trials, thinned to keep the page small."""
-    if data.curves.empty or not names:
-        return {}
-    max_points = max(8, min(80, MAX_DETAILS // (len(trial_ids) * (1 + len(names)))))
-    return thinned_curves(data.curves[data.curves["trial_id"].isin(list(trial_ids))], names, max_points, digits=4)
-
-
-def _attempts(data: ReportData) -> dict[str, list[str]]:
-    """Return descriptions of each trial's attempts, in order."""
-    attempts: dict[str, list[str]] = {}
-    for record in sorted(data.attempts, key=lambda record: record["started_at"]):
-        text = _attempt_text(record)
-        for trial_id in record["trial_ids"]:
-            attempts.setdefault(str(trial_id), []).append(text)
-    return attempts
-
-
-def _attempt_text(record: Mapping[str, Any]) -> str:
-    started = datetime.fromtimestamp(record["started_at"], UTC)
-    ended = record.get("ended_at") or record.get("heartbeat_at")
-    duration = f", {duration_text(ended - record['started_at'])}" if is_finite(ended) else ""
-    places = [f"on {record['host']}"] if record.get("host") else []
-    places += [f"({record['device']})"] if record.get("device") else []
-    places += [f"job {record['job_id']}"] if record.get("job_id") else []
-    pack = f", a pack of {len(record['trial_ids'])}" if len(record["trial_ids"]) > 1 else ""
-    error = f": {cut_error(str(record['error']))}" if record.get("error") else ""
-    location = f" {' '.join(places)}" if places else ""
-    time = f"started {started:%Y-%m-%d %H:%M:%S} UTC{duration}"
-    return f"{record['attempt_id']} {record['state']}{location}, {time}{pack}{error}"
-
-
 def failure_table(data: ReportData) -> str:
     """Return the errors of failed trials, most frequent first. Empty without failures."""
     if data.trials.empty or not (data.trials["state"] == "failed").any():
@@ -251,45 +162,11 @@ def failure_table(data: ReportData) -> str:
     for error, part in groups[:MAX_TABLE_ROWS]:
         first = str(part["trial_id"].iloc[0])
         command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
-        rows.append([Cell(str(len(part)), is_number=True), long_cell(cut_error(error)), Cell(command)])
+        rows.append([Cell(str(len(part)), is_number=True), long_cell(shorten(error, MAX_ERROR)), Cell(command)])
     return f"<h3>Failures</h3>{table(['trials', 'error', 'logs'], rows)}"
-
-
-def cost_tables(cost: SweepCost) -> str:
-    """Return the allocated hours by device and use, and the failures by node."""
-    rows = [
-        [
-            Cell(escape(device_hours_unit(device))),
-            *(_hours(getattr(hours, kind)) for kind in HOUR_COLUMNS),
-            _share(hours),
-        ]
-        for device, hours in sorted(cost.devices.items())
-    ]
-    content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)
-    failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
-    if failed:
-        content += (
-            f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed], sortable=True)}"
-        )
-    return content
-
-
-def _node_row(node: NodeCost) -> list[Cell]:
-    kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
-    numbers = (Cell(str(number), str(number), is_number=True) for number in (node.attempts, node.done))
-    hours = _hours(node.hours), _hours(node.wasted_hours)
-    return [Cell(escape(node.node)), *numbers, *hours, Cell(escape(kinds)), long_cell(cut_error(node.last_error))]
-
-
-def _hours(hours: float) -> Cell:
-    return Cell(number_text(hours), str(hours), is_number=True)
-
-
-def _share(hours: Hours) -> Cell:
-    return Cell("" if hours.efficiency is None else f"{hours.efficiency:.0%}", is_number=True)
 
 
 def search_table(columns: list[str], rows: list[list[Any]]) -> str:
     """Return the best proposals of each study."""
     cells = [[trial_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
-    return table(columns, cells, sortable=True)
+    return table(columns, cells)

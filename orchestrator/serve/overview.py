@@ -19,8 +19,9 @@ from depthrate.storage.tables.custom_columns import quoted
 
 MAX_NOTES, MAX_LINES = 3, 3
 _FITS = (
-    'select sweep, metric, x, "by", exponent, ci_low, ci_high, preferred, n_unconverged, layer, filter, x_min '
-    "from fits where model = 'power'"
+    # fits of earlier versions lack is_adequate, and R^2 of values is then the nearest
+    'select sweep, metric, x, "by", exponent, ci_low, ci_high, coalesce(is_adequate, r2 >= 0.9) as is_adequate, '
+    "n_unconverged, layer, filter, x_min from fits where model = 'power'"
 )
 
 
@@ -108,12 +109,10 @@ def _grouped(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _first_rate(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the steepest power law of a sweep's first fit, and how many of its groups follow one."""
+    """Return the steepest power law of a sweep's first fit, and how many of its groups follow one, as the explorer counts."""
     names = ("metric", "x", "layer", "filter", "x_min")
     first = [row for row in rows if all(row[name] == rows[0][name] for name in names)]
-    laws = [
-        row for row in first if "power" in (row["preferred"] or "").partition(":")[0].partition("(")[0].split(" or ")
-    ]
+    laws = [row for row in first if row["is_adequate"]]
     best = max(laws, key=lambda row: row["exponent"], default=None)
     facts = {name: best[name] for name in ("exponent", "ci_low", "ci_high")} if best is not None else {}
     return facts | {

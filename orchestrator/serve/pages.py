@@ -3,10 +3,10 @@
 import html
 from importlib import resources
 
-from depthrate.orchestrator.explorer.page import BODY
+from depthrate.orchestrator.explorer.page import BODY, with_common
 
 _FOLDER = resources.files(__package__)
-HOME_SCRIPT = (_FOLDER / "home.js").read_text(encoding="utf-8")
+HOME_SCRIPT = with_common((_FOLDER / "home.js").read_text(encoding="utf-8"))
 _HOME = (_FOLDER / "home.html").read_text(encoding="utf-8")
 
 

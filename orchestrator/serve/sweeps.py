@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from depthrate.errors import InputError
@@ -128,7 +128,9 @@ class SweepPages:
         assert view.status is not None
         began = time.monotonic()
         data = self._read(view.specs[self._sweep], state, view.status.snapshot)
-        self._loaded = _Loaded(dict(state.states), data, data.packed(with_rows=False), time.monotonic() - began)
+        packed = data.packed(with_rows=False)
+        data = replace(data, numbers=data.results)  # frees the tables in memory
+        self._loaded = _Loaded(dict(state.states), data, packed, time.monotonic() - began)
         return self._loaded
 
     def _read(self, launched: LaunchedSpec, state: SweepStatus, snapshot: Snapshot) -> SweepData:

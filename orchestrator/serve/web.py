@@ -36,7 +36,7 @@ from depthrate.orchestrator.serve.sweeps import BadRequestError, SweepPages
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.catalog.code import read_code
-from depthrate.storage.catalog.tags import annotate, require_note, require_tag
+from depthrate.storage.catalog.tags import annotate
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.query.sql_checks import QueryError
@@ -160,10 +160,7 @@ class Pages:
             raise HTTPException(404, f"sweep {name!r} has no trial {change.trial!r:.100}")
         require_clock(self._store)  # the later of two changes wins
         target = name if change.trial is None else [change.trial]
-        for tag in (*change.add, *change.remove):
-            annotate(self._store, target, tag=tag, is_set=tag in change.add)
-        if change.note is not None:
-            annotate(self._store, target, note=change.note)
+        annotate(self._store, target, add=change.add, remove=change.remove, note=change.note)
         self._poller.read_annotations()
         return self._marks(request)
 
@@ -235,10 +232,10 @@ class _Change:
 
     @staticmethod
     def from_json(body: bytes) -> "_Change":
-        """Parse and check a change.
+        """Parse a change. `annotate` checks its tags and note.
 
         Raises:
-            StoreError: It is invalid.
+            StoreError: It has another form.
         """
         try:
             change = _Change(**json.loads(body))
@@ -247,9 +244,6 @@ class _Change:
         is_listed = all(isinstance(tags, list | tuple) for tags in (change.add, change.remove))
         if not isinstance(change.trial, str | None) or not is_listed:
             raise StoreError("expected a trial's ID, and lists of tags")
-        for tag in (*change.add, *change.remove):
-            require_tag(tag)
-        require_note(change.note or "")
         return change
 
 

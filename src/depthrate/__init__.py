@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depthrate.orchestrator.notebook.comparison import Comparison, compare
     from depthrate.orchestrator.notebook.results import open_results as open
-    from depthrate.orchestrator.notebook.serving import Server, serve
     from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
+    from depthrate.orchestrator.notebook.table_fit import fit
     from depthrate.storage.files.store import StoreError
     from depthrate.storage.query.results import Results
     from depthrate.storage.query.sql_checks import QueryError
     from depthrate.sweeps.errors import SweepError
     from depthrate.sweeps.spec import FinalRuns, FitRequest, Prune, Search
+    from depthrate.tasks.fits.collapse import fit_collapse
     from depthrate.tasks.fits.common_exponent import common_exponent
+    from depthrate.tasks.fits.layer_law import fit_layers
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.function_task import task
     from depthrate.tasks.interface import Interrupted, Pruned, TaskError
@@ -51,7 +53,6 @@ __all__ = [
     "Results",
     "RunError",
     "Search",
-    "Server",
     "StoreError",
     "StreamingMetrics",
     "Sweep",
@@ -61,6 +62,9 @@ __all__ = [
     "common_exponent",
     "compare",
     "effective_rank",
+    "fit",
+    "fit_collapse",
+    "fit_layers",
     "fit_many",
     "fit_rates",
     "geodesic",
@@ -74,20 +78,21 @@ __all__ = [
     "probe_accuracy",
     "probe_r2",
     "regression_collapse",
-    "serve",
     "task",
 ]
 
 _HOMES = {
     "orchestrator.notebook.comparison": ("Comparison", "compare"),
-    "orchestrator.notebook.serving": ("Server", "serve"),
     "orchestrator.notebook.sweep": ("RunError", "Sweep", "load"),
+    "orchestrator.notebook.table_fit": ("fit",),
     "storage.query.sql_checks": ("QueryError",),
     "storage.query.results": ("Results",),
     "storage.files.store": ("StoreError",),
     "sweeps.errors": ("SweepError",),
     "sweeps.spec": ("FinalRuns", "FitRequest", "Prune", "Search"),
+    "tasks.fits.collapse": ("fit_collapse",),
     "tasks.fits.common_exponent": ("common_exponent",),
+    "tasks.fits.layer_law": ("fit_layers",),
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
     "tasks.metric": ("Metric",),
     "tasks.measures.labelled": ("FeaturesError",),

@@ -12,6 +12,9 @@ from depthrate.storage.files.paths import fits_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import FITS
 
+ADDED_LATER = frozenset({"is_adequate", "variables", "layer_fraction"})
+"""Columns that files of earlier versions lack. They are null there."""
+
 
 def write_fits(store: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Replace the fits of a sweep with these rows."""
@@ -26,4 +29,7 @@ def parse_fits(content: bytes) -> pa.Table:
     Raises:
         pyarrow.ArrowException, KeyError: The content is not a fits table.
     """
-    return read_parquet(content).select(FITS.names).cast(FITS)
+    table = read_parquet(content)
+    for name in ADDED_LATER - {*table.column_names}:
+        table = table.append_column(name, pa.nulls(len(table), FITS.field(name).type))
+    return table.select(FITS.names).cast(FITS)

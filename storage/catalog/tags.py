@@ -92,18 +92,28 @@ def require_note(note: object) -> str:
     return note.encode("utf-8", "replace").decode()
 
 
-def annotate(store: Store, target: str | Iterable[str], *, tag: str = "", is_set: bool = True, note: str = "") -> None:
-    """Add or remove a tag, or without a tag, replace the note.
+def annotate(
+    store: Store,
+    target: str | Iterable[str],
+    *,
+    add: Iterable[str] = (),
+    remove: Iterable[str] = (),
+    note: str | None = None,
+) -> None:
+    """Add and remove tags, and replace the note. Nothing is written if one of them is invalid.
 
     Args:
         target: A sweep's name, or IDs of trials.
 
     Raises:
-        StoreError: The tag or note is invalid.
+        StoreError: A tag or the note is invalid.
     """
-    change = {"tag": require_tag(tag), "is_set": is_set} if tag else {"note": require_note(note)}
+    changes: list[dict[str, object]] = [{"tag": require_tag(tag), "is_set": True} for tag in add]
+    changes += [{"tag": require_tag(tag), "is_set": False} for tag in remove]
+    changes += [] if note is None else [{"note": require_note(note)}]
     of = {"sweep": target, "trial_ids": []} if isinstance(target, str) else {"trial_ids": sorted(target)}
-    store.write(tag_path(new_name()), with_digest(change | of), durable=True)
+    for change in changes:
+        store.write(tag_path(new_name()), with_digest(change | of), durable=True)
 
 
 def read_annotations(store: Store) -> Annotations:

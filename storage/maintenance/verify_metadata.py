@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code import iter_corrupt_code
 from depthrate.storage.catalog.code_decisions import Decision
+from depthrate.storage.catalog.fits import ADDED_LATER
 from depthrate.storage.catalog.removals import Removal
 from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
@@ -102,7 +103,8 @@ def _check_search(path: str, content: bytes) -> None:
 
 def _check_fits(path: str, content: bytes) -> None:
     schema = read_parquet(content).schema
-    if any(field.name not in schema.names or schema.field(field.name) != field for field in FITS):
+    expected = [field for field in FITS if field.name in schema.names or field.name not in ADDED_LATER]
+    if any(field.name not in schema.names or schema.field(field.name) != field for field in expected):
         raise pa.ArrowInvalid("its columns differ from the table fits")
 
 

@@ -95,7 +95,8 @@ class Results:
         views = self._last_views
         if views is None or views.snapshot is not self.snapshot:
             given = (self.store, self.snapshot, self.columns, self._added, self._scope, self._in_memory, self._has_tags)
-            views = self._last_views = Views(*given, self._judgements)
+            # of a copy, as views and results that refer to each other would be freed only by a collection
+            views = self._last_views = Views(*given, self._changed()._judgements)
         return views
 
     def _judgements(self) -> Mapping[str, str]:

@@ -93,6 +93,7 @@ FITS = pa.schema(
         ("x_min", _REAL),
         ("p_lack_of_fit", _REAL),
         ("preferred", _TEXT),
+        ("is_adequate", pa.bool_()),
         ("common_exponent", _REAL),
         ("common_low", _REAL),
         ("common_high", _REAL),
@@ -111,6 +112,8 @@ FITS = pa.schema(
         ("bound_ratio", _REAL),
         ("bound_ratio_low", _REAL),
         ("bound_ratio_high", _REAL),
+        ("variables", _TEXT),
+        ("layer_fraction", _REAL),
     ]
 )
 ATTEMPTS = pa.schema(

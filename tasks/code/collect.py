@@ -13,6 +13,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from depthrate.errors import InputError
+from depthrate.tasks.code.parse import parse_source
 from depthrate.tasks.interface import TaskCode
 from depthrate.tasks.regular_file import read_regular
 
@@ -95,7 +96,7 @@ class _Collector:
         if path.suffix != ".py":
             return
         try:
-            tree = ast.parse(content)
+            tree = parse_source(content)
         except (SyntaxError, ValueError):
             return  # reported on import
         package = path.parent.relative_to(self._root).parts

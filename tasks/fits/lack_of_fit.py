@@ -18,17 +18,20 @@ from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds
 
 
-def lack_of_fit(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None) -> float | None:
-    """Test whether log y is straight in log x, against a quadratic bend.
+def lack_of_fit(
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None, is_log_x: bool = True
+) -> float | None:
+    """Test whether log y is straight in log x (or in x), against a quadratic bend.
 
-    The bend is one contrast: the coefficient of (log x)^2, with a free line. Over whole seeds, Student's t compares its mean
-    with its variation between seeds (only seeds with a value at every x). A test of all departures together has almost no
-    power with three seeds. For independent values, the scatter of the values around their means is the noise.
+    The bend is one contrast: the coefficient of (log x)^2 (or x^2), with a free line. Over whole seeds, Student's t compares
+    its mean with its variation between seeds (only seeds with a value at every x). A test of all departures together has
+    almost no power with three seeds. For independent values, the scatter of the values around their means is the noise.
 
     Args:
         x_N: Positive x values, shape [N].
         y_N: Positive y values, shape [N].
         seeds: Seed of each value, length N, as for `fit_rates`.
+        is_log_x: Whether a power law is tested. Otherwise, an exponential.
 
     Returns:
         The p-value, or None if the points do not allow the test.
@@ -39,8 +42,8 @@ def lack_of_fit(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hasha
     points = gather(as_curve("x", x_N), as_curve("y", y_N)[None], seeds)
     if len(points.x_G) < 3:
         return None
-    log_x_G = np.log(points.x_G)
-    line_and_bend_GP = np.stack([np.ones_like(log_x_G), log_x_G, log_x_G**2], axis=1)
+    at_G = np.log(points.x_G) if is_log_x else points.x_G
+    line_and_bend_GP = np.stack([np.ones_like(at_G), at_G, at_G**2], axis=1)
     bend_G = np.linalg.qr(line_and_bend_GP)[0][:, 2]
     if seeds is not None:
         _, log_y_SG = table_of_seeds(points, seeds)

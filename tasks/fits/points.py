@@ -102,6 +102,14 @@ def gather(x_N: Array, y_CN: Array, seeds: Sequence[Hashable] | None = None) -> 
     return Points(x_G, count_G.astype(np.float64), group_N, mean_GC, deviation_NC, seed_N)
 
 
+def places_of(units: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+    """Return the places of each unit's values, in order of first occurrence."""
+    places: dict[Hashable, list[int]] = {}
+    for place, unit in enumerate(units):
+        places.setdefault(unit, []).append(place)
+    return places
+
+
 def _one_per_seed_and_x(x_N: Array, seed_N: np.ndarray, log_y_NC: Array) -> tuple[Array, np.ndarray, Array]:
     pair_N2 = np.stack([x_N, seed_N.astype(np.float64)], axis=1)
     pair_M2, index_N, count_M = np.unique(pair_N2, axis=0, return_inverse=True, return_counts=True)

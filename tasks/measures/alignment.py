@@ -1,6 +1,8 @@
-"""Measures of the weights, in float64: alignment with a simplex, a basis and features (NC2, NC3), distance to optima, norms.
+"""Measures of the weights, in float64: alignment with a simplex, a basis, features (NC2, NC3) and the next weights, distance to
+optima, norms.
 
-Shapes: T trials, N samples sorted by class, D feature dimensions, K classes; weights by name [T, *shape].
+Shapes: T trials, N samples sorted by class, D, I, O feature dimensions of a layer, the one before and the one after, K classes;
+weights by name [T, *shape].
 Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Definition 3.4, Theorems 4.3, 4.6.
 """
 
@@ -147,3 +149,42 @@ def _smallest_deviation(h_ND: Tensor) -> Tensor:
         # torch sums a single row in a different order than a row of a larger matrix
         h_ND = h_ND.expand(2, width) if len(h_ND) == 1 else h_ND
     return h_ND.double().std(dim=-1, unbiased=False).min()
+
+
+MIN_GAP = 0.01
+"""Smallest gap after a singular value, over the largest one, for which the span of the vectors up to it counts as defined."""
+
+
+def consecutive_alignment(written_TDI: Tensor, read_TOD: Tensor, num_vectors: int) -> dict[str, Tensor]:
+    """Compare the left singular vectors of the matrix that writes a layer with the right ones of the matrix that reads it.
+
+    They are computed as eigenvectors of W W^T and V^T V, in float64.
+
+    Args:
+        written_TDI: W of each trial.
+        read_TOD: V of each trial.
+        num_vectors: K of subspace_alignment, at most D.
+
+    Returns:
+        Metric name -> values [T], from 0 to 1. NaN where undefined.
+    """
+    grams = torch.stack([written_TDI.double() @ written_TDI.double().mT, read_TOD.double().mT @ read_TOD.double()])
+    is_finite_T = grams.isfinite().all(-1).all(-1).all(0)  # the decomposition would raise
+    squares, vectors = torch.linalg.eigh(torch.where(is_finite_T[:, None, None], grams, 0.0))
+    squares, vectors = squares.flip(-1).clamp(min=0), vectors.flip(-1)
+
+    def overlap(count: int) -> Tensor:
+        """Compute ||U^T V||_F^2 / count of the first vectors, NaN if a matrix does not determine their span."""
+        left_TDK, right_TDK = vectors[..., :count]
+        sizes = squares.sqrt()
+        gaps = sizes[..., count - 1] - (sizes[..., count] if count < sizes.shape[-1] else 0)
+        is_defined_T = (gaps > MIN_GAP * sizes[..., 0]).all(0)
+        values_T = (left_TDK.mT @ right_TDK).square().sum((1, 2)) / count
+        return torch.where(is_defined_T & is_finite_T, values_T.clamp(max=1), math.nan)
+
+    reached_T = (read_TOD.double() @ written_TDI.double()).square().sum((1, 2))
+    return {
+        "singular_alignment": overlap(1).sqrt(),
+        "subspace_alignment": overlap(min(num_vectors, squares.shape[-1])),
+        "product_alignment": (reached_T / squares.prod(0).sum(-1)).clamp(max=1),
+    }

@@ -13,9 +13,10 @@ from depthrate.tasks.networks.batch_normed import DenseResNet, StagedResNet, sta
 from depthrate.tasks.networks.convolutional import ResNetWithHead
 from depthrate.tasks.networks.mlp import Mlp
 from depthrate.tasks.networks.network import FreeParameters, Network
+from depthrate.tasks.networks.parametrisation import ALPHA, Parametrisation
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.parameters import Parameters
+from depthrate.tasks.parameters import ParameterError, Parameters
 
 
 class NetworkParameters(Parameters):
@@ -36,6 +37,10 @@ class NetworkParameters(Parameters):
     patch_size: int | None
     regularise: str
     weight_decay_features: float | None
+    block_scale: float = 1.0
+    parametrisation: str = "sp"
+    base_depth: int = 2
+    base_width: int = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,10 @@ class Architecture:
     may_idle: bool = True
     """Whether an additional block can leave it unchanged at no cost, so that a deeper network's optimum is not higher."""
     has_embedding: bool = False
-    """Whether it starts with an embedding, so that `train_embedding` and the decays of embedding and biases apply."""
+    """Whether it is an embedding and residual blocks with LayerNorm, so that `train_embedding`, the decays of embedding and
+    biases, `block_scale` and `parametrisation` apply."""
+    layers_without_branch: int = 0
+    """Number of layers counted in `depth` that are no residual blocks."""
     has_backbone: bool = False
     """Whether it is a backbone with a head, so that `regularise` and `weight_decay_features` apply."""
     construction_matrices: int | None = None
@@ -72,6 +80,55 @@ class Architecture:
 def has_last_bias(trial: NetworkParameters) -> bool:
     """Return whether the last layer has a bias: the trial's setting, or if unset, only for cross-entropy."""
     return bool(trial.loss == "ce" if trial.last_bias is None else trial.last_bias)
+
+
+def parametrisation(trial: NetworkParameters) -> Parametrisation | None:
+    """Return the factors of a trial's preset at its size, or None for `sp`."""
+    if trial.parametrisation == "sp":
+        return None
+    outside = ARCHITECTURES[trial.arch].layers_without_branch
+    depth_ratio = max(1, trial.depth - outside) / max(1, trial.base_depth - outside)
+    return Parametrisation(ALPHA[trial.parametrisation], depth_ratio, trial.width / trial.base_width)
+
+
+def block_scale(trial: NetworkParameters) -> float:
+    """Return the factor of a trial's residual branches: the parameter times the preset's multiplier."""
+    preset = parametrisation(trial)
+    return float(trial.block_scale) * (1.0 if preset is None else preset.branch_multiplier)
+
+
+def check_parametrisation(trial: NetworkParameters) -> None:
+    """Reject parameters of branches that have no effect or no meaning for a trial's network.
+
+    Raises:
+        ParameterError: Names the parameter.
+    """
+    names, preset = ("block_scale", "parametrisation", "base_depth", "base_width"), trial.parametrisation
+    changed = [name for name in names if getattr(trial, name) != getattr(NetworkParameters, name)]
+    if changed and not ARCHITECTURES[trial.arch].has_embedding:
+        raise ParameterError(
+            f"{changed[0]} is {getattr(trial, changed[0])!r}, but {trial.arch!r} has no such branches. Leave it at its default."
+        )
+    if preset == "sp" and changed and changed[-1].startswith("base_"):
+        raise ParameterError(
+            f"{changed[-1]} is {getattr(trial, changed[-1])}, but parametrisation is 'sp'. Leave it at its default."
+        )
+    if preset != "sp" and trial.width != trial.base_width and not ARCHITECTURES[trial.arch].layers_without_branch:
+        raise ParameterError(
+            f"parametrisation is {preset!r}, width is {trial.width} and base_width is {trial.base_width}. Set base_width to "
+            f"width: scores of {trial.arch!r} are divided by sqrt(width), and the preset's rates over widths assume width."
+        )
+
+
+def _branches(trial: NetworkParameters) -> dict[str, Any]:
+    """Return the arguments that P1's networks share."""
+    return {
+        "pre_norm": trial.norm == "pre",
+        "ln_eps": trial.ln_eps,
+        "free": _free(trial),
+        "block_scale": block_scale(trial),
+        "parametrisation": parametrisation(trial),
+    }
 
 
 def _free(trial: NetworkParameters) -> FreeParameters:
@@ -95,10 +152,8 @@ def _sizes(trial: NetworkParameters, data: DataShape) -> dict[str, Any]:
 def _residual(trial: NetworkParameters, data: DataShape, *, linear_layers: int) -> Network:
     return ResidualNetwork(
         linear_layers=linear_layers,
-        pre_norm=trial.norm == "pre",
         input_dimensions=data.num_inputs,
-        ln_eps=trial.ln_eps,
-        free=_free(trial),
+        **_branches(trial),
         **_sizes(trial, data),
     )
 
@@ -109,14 +164,12 @@ def _transformer(trial: NetworkParameters, data: DataShape, *, attention_layers:
     return Transformer(
         attention_layers=attention_layers,
         mlp_layers=mlp_layers,
-        pre_norm=trial.norm == "pre",
         positions=positions,
         patch_dimensions=None if is_text else data.num_inputs // positions,
         vocabulary_size=data.vocabulary_size,
         every_position=data.labels_tokens,
-        ln_eps=trial.ln_eps,
         image_shape=None if is_text else _image_shape(data),
-        free=_free(trial),
+        **_branches(trial),
         **_sizes(trial, data),
     )
 
@@ -170,9 +223,15 @@ def _attention(attention_layers: int, mlp_layers: int) -> Architecture:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "rn1": Architecture(make=partial(_residual, linear_layers=1), has_embedding=True, construction_matrices=1),
+    "rn1": Architecture(
+        make=partial(_residual, linear_layers=1), has_embedding=True, layers_without_branch=1, construction_matrices=1
+    ),
     "rn2": Architecture(
-        make=partial(_residual, linear_layers=2), has_embedding=True, construction_matrices=2, has_two_matrices=True
+        make=partial(_residual, linear_layers=2),
+        has_embedding=True,
+        layers_without_branch=1,
+        construction_matrices=2,
+        has_two_matrices=True,
     ),
     "t11": _attention(1, 1),
     "t12": _attention(1, 2),

@@ -46,11 +46,24 @@ def leaves_of(parameters: Tensors, fixed: Collection[str] = ()) -> dict[str, Ten
     }
 
 
-def gradients_of(term: Tensor, leaves: Tensors, *, some_unused: bool = False) -> tuple[Tensor, ...]:
+def gradients_of(
+    term: Tensor, leaves: Tensors, *, some_unused: bool = False, differentiable: bool = False
+) -> tuple[Tensor, ...]:
     """Return a term's gradient with respect to each leaf: 0 for fixed leaves and for leaves that it does not depend on."""
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
-    gradients = iter(torch.autograd.grad(term, trained, allow_unused=some_unused, materialize_grads=some_unused))
+    gradients = iter(
+        torch.autograd.grad(
+            term, trained, create_graph=differentiable, allow_unused=some_unused, materialize_grads=some_unused
+        )
+    )
     return tuple(next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves.values())
+
+
+def products_of(term: Tensor, leaves: Tensors, directions: Tensors) -> tuple[Tensor, ...]:
+    """Return the product of a term's Hessian with directions, for each leaf: the gradient of the slope along them."""
+    pieces = gradients_of(term, leaves, some_unused=True, differentiable=True)
+    slopes = [(piece * directions[name]).sum() for name, piece in zip(leaves, pieces, strict=True)]
+    return gradients_of(torch.stack(slopes).sum(), leaves, some_unused=True)
 
 
 def initial_state(

@@ -5,8 +5,9 @@ Shapes: T trials, N samples, I input dimensions, D = width, K outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
@@ -31,6 +32,7 @@ class Mlp(Network):
     last_weight = "W_L"
     has_generated_steps = True
     holds_only_features = True
+    has_weight_pairs = True
 
     def parameter_specs(self) -> list[ParameterSpec]:
         specs, fan_in = [], self.input_dimensions
@@ -57,6 +59,11 @@ class Mlp(Network):
         for layer in range(1, self.depth + 1):
             h_TND = linear(parameters, f"{layer}", h_TND).relu()
             yield h_TND
+
+    def weight_pairs(self, parameters: Tensors) -> Mapping[int, tuple[Tensor, Tensor]]:
+        """Return W_l with W_{l+1}, or W_L, for layers 1 to depth."""
+        weights = [parameters[f"W_{layer}"] for layer in [*range(1, self.depth + 1), "L"]]
+        return dict(enumerate(pairwise(weights), start=1))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         return linear(parameters, "L", last(self.features(parameters, x_TNI)))

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from depthrate.tasks.networks.parametrisation import Factors
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -159,6 +161,8 @@ class Network(ABC):
     """Whether native steps are generated for it. None: to be found out by a trace of its step."""
     may_skip_parameters: ClassVar[bool] = False
     """Whether a step may leave parameters unused, as with stochastic depth. Their gradient is then 0."""
+    has_weight_pairs: ClassVar[bool] = False
+    """Whether `weight_pairs` has pairs."""
     holds_only_features: ClassVar[bool] = False
     """Whether `features` stores nothing larger than the last yielded feature between layers. A large training set is then
     processed layer by layer, with memory independent of the depth."""
@@ -198,6 +202,14 @@ class Network(ABC):
     def fixed_parameters(self) -> frozenset[str]:
         """Names of the parameters that keep their initial values."""
         return frozenset(spec.name for spec in self.parameter_specs() if not spec.is_trained)
+
+    def factors(self, spec: ParameterSpec, optimizer: str) -> Factors:
+        """Return the factors by which a parameter's learning rate, epsilon and initialisation differ. Default: all 1."""
+        return Factors()
+
+    def has_factors(self, optimizer: str) -> bool:
+        """Return whether any parameter has a factor other than 1. Default: none."""
+        return False
 
     def state_specs(self) -> list[StateSpec]:
         """Return the untrained tensors that the network carries, like running statistics. Default: none."""
@@ -273,6 +285,10 @@ class Network(ABC):
 
         The caller holds one layer at a time, so a network should hold no other.
         """
+
+    def weight_pairs(self, parameters: Tensors) -> Mapping[int, tuple[Tensor, Tensor]]:
+        """Return for each layer with both the matrix that writes it, [T, D, *], and the one that reads it, [T, *, D]."""
+        return {}
 
     def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield the input of each LayerNorm in order, [T, N, ..., D]. Default: none."""

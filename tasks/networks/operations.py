@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from depthrate.tasks.networks.network import FreeParameters, Network, Relu, Tensors
+from depthrate.tasks.networks.network import FreeParameters, Network, ParameterSpec, Relu, Tensors
+from depthrate.tasks.networks.parametrisation import Factors, Parametrisation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,14 +36,29 @@ class NormedNetwork(Network):
     relu: Relu | None = None
     """Replacement of ReLU, or None."""
     free: FreeParameters = FreeParameters()  # noqa: RUF009  # immutable
+    block_scale: float = 1.0
+    """Factor s of every residual branch."""
+    parametrisation: Parametrisation | None = None
+    """Factors on learning rates, epsilon and initialisation. Its branch multiplier is part of `block_scale`."""
     last_weight = "W_L"
     has_generated_steps = True
 
     def with_relu(self, relu: Relu) -> Self:
         return dataclasses.replace(self, relu=relu)
 
+    def factors(self, spec: ParameterSpec, optimizer: str) -> Factors:
+        return Factors() if self.parametrisation is None else self.parametrisation.factors(spec.name, optimizer)
+
+    def has_factors(self, optimizer: str) -> bool:
+        if self.parametrisation is None:
+            return False
+        return any(self.factors(spec, optimizer) != Factors() for spec in self.parameter_specs())
+
     def _norm(self, h_TND: Tensor) -> Tensor:
         return layer_norm(h_TND, self.ln_eps)
+
+    def _scaled(self, branch_TND: Tensor) -> Tensor:
+        return branch_TND if self.block_scale == 1 else branch_TND * self.block_scale
 
 
 def last(layers: Iterator[Tensor]) -> Tensor:

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 class ResidualNetwork(NormedNetwork):
     """L-RN1 or L-RN2, post-LN or pre-LN: the embedding W_0, depth - 1 residual blocks, the last layer W_L.
 
-    Post-LN: X_{l+1} = LN(X_l + block(X_l)). Pre-LN: X_{l+1} = X_l + block(LN(X_l)), and the output reads LN(X_L).
-    Layer 0 is the input, layer l the input of block l, layer depth the input of the last layer. Decay groups: `hidden` for the
-    weights of blocks, `last` for W_L. Biases and W_0 are not regularised, unless `free` is set otherwise.
+    Post-LN: X_{l+1} = LN(X_l + s block(X_l)). Pre-LN: X_{l+1} = X_l + s block(LN(X_l)), and the output reads LN(X_L), with s =
+    `block_scale`. Layer 0 is the input, layer l the input of block l, layer depth the input of the last layer. Decay groups:
+    `hidden` for the weights of blocks, `last` for W_L. Biases and W_0 are not regularised, unless `free` is set otherwise.
     """
 
     linear_layers: int
     """Linear layers per block: 1 (RN1: relu(W x + b)) or 2 (RN2: W_2 relu(W_1 x + b_1) + b_2)."""
     input_dimensions: int
+    has_weight_pairs = True
 
     def parameter_specs(self) -> list[ParameterSpec]:
         d, i = self.width, self.input_dimensions
@@ -61,8 +62,8 @@ class ResidualNetwork(NormedNetwork):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return the kernels of `tasks/native/residual.cpp`, or None with another ReLU."""
-        if self.relu is not None:
+        """Return the kernels of `tasks/native/residual.cpp`, or None with another ReLU or scaled branches."""
+        if self.relu is not None or self.block_scale != 1:
             return None
         constants = {
             "WIDTH": self.width,
@@ -98,6 +99,14 @@ class ResidualNetwork(NormedNetwork):
             h_TND = normal_TND + self._block(parameters, block, normal_TND)
             yield h_TND
 
+    def weight_pairs(self, parameters: Tensors) -> Mapping[int, tuple[Tensor, Tensor]]:
+        """Return for layer l the last matrix of block l - 1, or W_0, and the first one of block l, or W_L."""
+        first, end = ("", "") if self.linear_layers == 1 else (",1", ",2")
+        written = ["0", *(f"{block}{end}" for block in range(1, self.depth))]
+        read = [*(f"{block}{first}" for block in range(1, self.depth)), "L"]
+        pairs = zip(written, read, strict=True)
+        return {n: (parameters[f"W_{w}"], parameters[f"W_{r}"]) for n, (w, r) in enumerate(pairs, start=1)}
+
     def neutral_block(self) -> Mapping[str, float] | None:
         """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes, or None for RN2.
 
@@ -118,6 +127,6 @@ class ResidualNetwork(NormedNetwork):
 
     def _block(self, parameters: Tensors, block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:
-            return relu(linear(parameters, f"{block}", h_TND), self.relu)
+            return self._scaled(relu(linear(parameters, f"{block}", h_TND), self.relu))
         inner_TND = relu(linear(parameters, f"{block},1", h_TND), self.relu)
-        return linear(parameters, f"{block},2", inner_TND)
+        return self._scaled(linear(parameters, f"{block},2", inner_TND))

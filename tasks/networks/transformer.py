@@ -26,8 +26,9 @@ class Transformer(NormedNetwork):
 
     Post-LN: U = LN(X), V = LN(U + attention(U)), X' = V + mlp(V). Pre-LN, on X = LN(W_e Z + W_p): U = X + attention(LN(X)),
     X' = U + mlp(LN(U)). The output reads LN(X). Single-head attention(X)_j = sum over i <= j of softmax_i(score_ij) value_i.
-    Layer 0 is the input of block 1, layer l the output of block l. Decay groups: `hidden` for the weights of blocks, `last` for
-    W_L (the paper's W_{L+1}). Biases, W_e and W_p are not regularised, unless `free` is set otherwise.
+    `block_scale` multiplies attention and mlp. Layer 0 is the input of block 1, layer l the output of block l. Decay groups:
+    `hidden` for the weights of blocks, `last` for W_L (the paper's W_{L+1}). Biases, W_e and W_p are not regularised, unless
+    `free` is set otherwise.
     """
 
     attention_layers: int
@@ -169,14 +170,14 @@ class Transformer(NormedNetwork):
             values_TNSD = through("O", through("V", h_TNSD))
         later_SS = h_TNSD.new_full((self.positions, self.positions), -math.inf)
         scores_TNSS = queries_TNSD @ keys_TNSD.mT / math.sqrt(self.width) + later_SS.triu(1)
-        return scores_TNSS.softmax(-1) @ values_TNSD
+        return self._scaled(scores_TNSS.softmax(-1) @ values_TNSD)
 
     def _mlp(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
         h_TMD = h_TNSD.flatten(1, 2)
         if self.mlp_layers == 1:
-            return relu(linear(parameters, f"{block}", h_TMD), self.relu).view_as(h_TNSD)
+            return self._scaled(relu(linear(parameters, f"{block}", h_TMD), self.relu)).view_as(h_TNSD)
         inner_TMD = relu(linear(parameters, f"{block},1", h_TMD), self.relu)
-        return linear(parameters, f"{block},2", inner_TMD).view_as(h_TNSD)
+        return self._scaled(linear(parameters, f"{block},2", inner_TMD)).view_as(h_TNSD)
 
 
 def cut_into_patches(x_NI: np.ndarray, image_shape: tuple[int, int, int], patch_size: int) -> np.ndarray:

@@ -6,7 +6,7 @@ Collapse in Neural Multivariate Regression (NeurIPS 2024), WP Wu & Papyan, Lingu
 Language Models (NeurIPS 2024).
 """
 
-from depthrate.tasks.measures.named_columns import NAMED_MEASURES
+from depthrate.tasks.measures.named_columns import NAMED_MEASURES, WEIGHT_MEASURES
 from depthrate.tasks.measures.path_columns import GEODESIC
 from depthrate.tasks.metric import Metric, Optimum, by_name, fitted, fitted_step, linear, step_metric
 from depthrate.tasks.supervised import theory
@@ -179,7 +179,7 @@ _PER_STEP = (
     ),
     fitted_step("lr", doc="learning rate of the step"),
 )
-CLASSES = (*_PER_LAYER, *NAMED_MEASURES, *GEODESIC, *_PER_STEP)
+CLASSES = (*_PER_LAYER, *NAMED_MEASURES, *WEIGHT_MEASURES, *GEODESIC, *_PER_STEP)
 _OF_CLASSES = by_name(CLASSES)
 NUMBERS = (
     Metric(
@@ -198,6 +198,7 @@ NUMBERS = (
         "> 1 (NRC)",
     ),
     *NAMED_MEASURES,
+    *WEIGHT_MEASURES,
     _OF_CLASSES["relative_position"],
     _OF_CLASSES["loss"],
     step_metric(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.measures import named_columns
-from depthrate.tasks.networks.builtin import ARCHITECTURES, NetworkParameters
+from depthrate.tasks.networks.builtin import ARCHITECTURES, NetworkParameters, parametrisation
 from depthrate.tasks.networks.operations import LAYER_NORM_EPS
 from depthrate.tasks.parameters import later_parameter, parameter
 from depthrate.tasks.supervised.items import STREAMED_BYTES, STREAMED_ITEMS
@@ -152,6 +152,16 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     weight_decay_biases: float | None = later_parameter(
         None, minimum=0, doc="lambda of all other biases (null: none, as in P1)"
     )
+    block_scale: float = later_parameter(
+        1.0, above=0, doc="factor s of each residual branch, LN(X + s block(X)) or X + s block(LN(X))"
+    )
+    parametrisation: Literal["sp", "depth_mup", "complete_p"] = later_parameter(
+        "sp",
+        doc="powers of depth/base_depth and width/base_width on branches, learning rates, Adam's epsilon, adamw's decay and "
+        "W_L's start: none, Depth-muP or CompleteP",
+    )
+    base_depth: int = later_parameter(2, minimum=1, doc="depth at which parametrisation changes nothing")
+    base_width: int = later_parameter(64, minimum=2, doc="width at which parametrisation changes nothing")
     geodesic: bool = later_parameter(
         False,
         doc="whether layers of equal width are compared with the straight line from the first to the last of them",
@@ -286,6 +296,7 @@ TARGET_PARAMETERS = {
 """Task -> its parameters that not every task has."""
 BUILTIN_NETWORK_PARAMETERS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
+    *("block_scale", "parametrisation", "base_depth", "base_width"),
 )
 CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "layer_axes", "flat_inputs", "decayed")
 CUSTOM_DATA_PARAMETERS = ("dataset_hash", "stream", "measure_samples")
@@ -304,8 +315,11 @@ def weight_decays(trial: SupervisedParameters) -> dict[str, float]:
     """Return the weight decay of each group: `hidden`, `last`, and `embedding` and `biases` if they decay."""
     last = trial.weight_decay_last
     others = {"embedding": trial.weight_decay_embedding, "biases": trial.weight_decay_biases}
-    return {
+    decays = {
         "hidden": trial.weight_decay,
         "last": trial.weight_decay if last is None else last,
         **{group: decay for group, decay in others.items() if decay is not None},
     }
+    preset = parametrisation(trial)
+    factors = {} if preset is None else preset.decay_factors(trial.optimizer)
+    return {group: decay * factors.get(group, 1.0) for group, decay in decays.items()}

@@ -19,7 +19,7 @@ from depthrate.tasks.measures.labelled import (
     require_variation,
     sort_by_class,
 )
-from depthrate.tasks.measures.named_columns import parse_measure
+from depthrate.tasks.measures.named_columns import NAMES, parse_measure
 from depthrate.tasks.networks.module_axes import Axes, axes_of_batch, find_axes, pooled
 from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, seeded
 from depthrate.tasks.networks.network import Layer
@@ -72,7 +72,7 @@ def probe(
     patterns = [part.strip() for part in layers.split(",")] if isinstance(layers, str) else layers
     if maps not in ("mean", "flatten"):
         raise FeaturesError(f"maps is {maps!r}, expected mean or flatten")
-    metric_names = parse_measure(measure)
+    metric_names = parse_measure(measure, built_in=NAMES)
     features_by_name, labels_N, head = _collect(
         model, data, layer_names(model, patterns), maps, layer_axes, as_targets if regression else as_labels
     )

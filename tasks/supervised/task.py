@@ -17,8 +17,8 @@ from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.interface import CUSTOM, Engine, Params, TaskCode, TaskContext, TaskError, TrialResult
-from depthrate.tasks.measures.named_columns import split_measure
-from depthrate.tasks.networks.builtin import ARCHITECTURES
+from depthrate.tasks.measures.named_columns import ALIGNMENT_NAMES, HESSIAN_NAMES, split_measure
+from depthrate.tasks.networks.builtin import ARCHITECTURES, check_parametrisation
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised import theory
@@ -227,10 +227,24 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 "Set it to null, or set stream: true."
             )
         self.target.check(trial, custom_data)
+        if self.custom_network is None:
+            check_parametrisation(trial)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
         network = self.network(trial, data)
         self.target.check_network(trial, network, data)
+        names = {*split_measure(trial.measure)}
+        if not network.has_weight_pairs and (requested := sorted(names.intersection(ALIGNMENT_NAMES))):
+            raise ParameterError(
+                f"measure has {requested[0]!r}, but the layers of {trial.arch!r} are not between two matrices. Use arch mlp, "
+                "rn1 or rn2, or the task dufm."
+            )
+        if self.custom_network is not None and not names.isdisjoint(HESSIAN_NAMES):
+            import torch
+
+            from depthrate.tasks.training.weight_metrics import check_products
+
+            check_products(network, data, getattr(torch, trial.dtype))
         _ = network.unfused_reason  # tries a user's steps
         for metric in self.target.custom.values():
             metric.check([layer.width for layer in network.measured_layers()], data.num_classes, trial.dtype)

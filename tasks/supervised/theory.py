@@ -101,6 +101,16 @@ def _architecture(params: Mapping[str, Any]) -> Architecture | None:
     return ARCHITECTURES.get(str(params.get("arch")))
 
 
+def _block_scale(params: Mapping[str, Any]) -> float:
+    """Return the factor of the residual branches of a trial of a built-in architecture.
+
+    Blocks s relu(W x + b) with decay lambda are blocks relu(W' x + b') with decay lambda / s^2, where W' = s W and b' = s b.
+    """
+    from depthrate.tasks.networks.builtin import NetworkParameters, block_scale  # here: see _architecture
+
+    return 1.0 if _architecture(params) is None else block_scale(NetworkParameters.from_params(params))
+
+
 def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
     """Return the construction's cost at each trial's depth and decay for a total change of one, which is a common factor.
 
@@ -108,24 +118,29 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
     """
     architecture = _architecture(trials[0]) if len({params.get("arch") for params in trials}) == 1 else None
     matrices = None if architecture is None else architecture.construction_matrices
-    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
-    complete = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
+    shapes = [(params.get("depth"), params.get("weight_decay"), _block_scale(params)) for params in trials]
+    complete = [(L, decay, s) for L, decay, s in shapes if isinstance(L, int) and L > 1 and decay is not None]
     if matrices is None or len(complete) < len(shapes):
         return None
-    return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in complete]
+    return [construction_cost(L - 1, decay, matrices=matrices, total_change=1 / s) for L, decay, s in complete]
 
 
 def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the objective reaches that of `gufm_optimum` at infinite depth, along these trials' depths and decays.
 
     Blocks of two matrices reach it only if lambda(L) = o(1 / log L) (P1, Theorem 4.6). The test here is whether lambda log L is
-    smaller at the largest depth than at the smallest depth above 1.
+    smaller at the largest depth than at the smallest depth above 1. Branches with a factor s cost 1 / s as much, and 1 / s^2
+    with one matrix, where the test is then whether lambda / (s^2 L) is smaller.
     """
-    if not any((network := _architecture(params)) is not None and network.has_two_matrices for params in trials):
+    scales = [_block_scale(params) for params in trials]
+    has_two = any((network := _architecture(params)) is not None and network.has_two_matrices for params in trials)
+    if not has_two and set(scales) <= {1.0}:
         return True
-    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
+    shapes = [(params.get("depth"), params.get("weight_decay"), s) for params, s in zip(trials, scales, strict=True)]
     costs = sorted(
-        (L, decay * math.log(L)) for L, decay in shapes if isinstance(L, int) and L > 1 and decay is not None
+        (L, decay * math.log(L) / s if has_two else decay / s**2 / L)
+        for L, decay, s in shapes
+        if isinstance(L, int) and L > 1 and decay is not None
     )
     return len(costs) > 1 and costs[-1][1] < costs[0][1]
 
@@ -149,9 +164,12 @@ def theorem_bound(
 
 
 def may_idle(params: Mapping[str, Any]) -> bool:
-    """Return whether adding a block can leave a trial's network unchanged at no cost (False for custom networks)."""
+    """Return whether adding a block can leave a trial's network unchanged at no cost.
+
+    False for custom networks, and for scaled branches, whose factor may depend on the depth.
+    """
     architecture = _architecture(params)
-    return architecture is not None and architecture.may_idle
+    return architecture is not None and architecture.may_idle and _block_scale(params) == 1
 
 
 def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]:
@@ -200,12 +218,12 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
         return None
     if any(map(is_other_problem, trials)) or not has_equal_classes(trials):
         return None
-    depths = [params.get("depth") for params in trials]
+    shapes = [(params.get("depth"), _block_scale(params)) for params in trials]
     return [
-        theorem_bound(depth - 1, num_samples=1, width=1, weight_decay=1.0, closest=1.0)
+        theorem_bound(depth - 1, num_samples=1, width=1, weight_decay=1 / s**2, closest=1.0)
         if isinstance(depth, int)
         else None
-        for depth in depths
+        for depth, s in shapes
     ]
 
 

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.measures.named_columns import EIGENVALUE_NAMES, TRACE_NAMES, split_measure
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.training.training_plan import PolishPlan, evaluation_rows
+from depthrate.tasks.training.training_plan import EXACT_TRACE_PARAMETERS, TRACE_PROBES, PolishPlan, evaluation_rows
 
 PRODUCT_S = 1.4e-5
 """Minimum seconds per matrix product of an eager step."""
 POLISH_FACTOR = 2.5
 """Ratio of the time of a polish evaluation, in float64, to the time of a training step with the same number of rows."""
+HESSIAN_FACTOR = 3.5
+"""Ratio of the time of a Hessian product to the time of an evaluation of the objective and its gradient (measured)."""
+EIGENVALUE_PRODUCTS = 40
+"""Typical number of Hessian products for the largest eigenvalues (measured)."""
 STATIONARY_SHARE = 0.3
 """Share of its evaluations that a trial uses before it is stationary (measured, depth 2 to 34)."""
 
@@ -45,6 +50,16 @@ class PackShape:
     """Precision of matrix products, as in `TrainingPlan`."""
     label_smoothing: float = 0.0
     polish: PolishPlan | None = None
+    measure: str | None = None
+    """Requested metrics."""
+
+    @property
+    def hessian_products(self) -> int:
+        """Typical number of Hessian products for the requested metrics."""
+        names, num_parameters = split_measure(self.measure), self.network.num_parameters
+        of_trace = TRACE_PROBES if num_parameters > EXACT_TRACE_PARAMETERS else num_parameters
+        groups = ((EIGENVALUE_NAMES, EIGENVALUE_PRODUCTS), (TRACE_NAMES, of_trace))
+        return sum(count for group, count in groups if not {*group}.isdisjoint(names))
 
     @property
     def has_classes(self) -> bool:
@@ -81,6 +96,7 @@ def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
     geometry_s = sum(
         LAYER_S + LAYER_S_PER_NUMBER * shape.data.num_held * layer.width for layer in shape.network.layers()
     )
+    evaluations += round(HESSIAN_FACTOR * shape.hessian_products)
     batch = shape.batch_size or shape.data.num_samples
     read_s = 0.0 if shape.data.stream is None else batch * shape.data.stream.sample_s
     steps_s = shape.num_steps * (step_s(shape, batch, engine) + read_s)

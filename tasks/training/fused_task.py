@@ -140,6 +140,7 @@ class NetworkTask(FusedTask[Trial]):
             dtype=trial.dtype,
             matmul_precision=trial.matmul_precision,
             polish=polish_plan(trial),
+            measure=trial.measure,
         )
 
     def chain_parameter(self, params: Params) -> str | None:

@@ -4,9 +4,9 @@ Shapes: T trials, N samples sorted by class, I input dimensions, D feature dimen
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from depthrate.tasks.measures.neural_collapse import class_means
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.training.memory import feature_numbers_in_memory
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import trials_per_layer, trials_per_measurement
+from depthrate.tasks.training.training_plan import layers_per_reduction, trials_per_layer, trials_per_measurement
 
 Columns = Mapping[str, Tensor]
 """Metric -> value for T trials: a scalar [T], a vector [T, n] or a matrix [T, n, m]."""
@@ -56,9 +56,10 @@ def runs_of_trials(trainer: FusedTrainer, positions: Sequence[int]) -> list[tupl
 class LayerMeasurements:
     """Measures a pack's trials layer by layer, on the training set, with the task's metrics.
 
-    Features are reduced to small moments, layer by layer: of one trial at a time on a CPU, so that a layer stays in a core's
-    cache, and of several on a GPU. The moments of all layers, of trials limited by memory, are copied to the CPU at once, and
-    metrics are computed for all these trials together. The limit does not affect the numbers: nothing is reduced across trials.
+    Features are reduced to small moments: of one layer and trial at a time on a CPU, so that a layer stays in a core's cache,
+    and of several trials and layers on a GPU. The moments of all layers, of trials limited by memory, are copied to the CPU at
+    once, and metrics are computed for all these trials, and for layers of one width, together. The limit does not affect the
+    numbers: nothing is reduced across trials or layers.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class LayerMeasurements:
 
     def of_input(self, x_NI: Tensor) -> Columns:
         """Return the metrics [1] of the input as a layer."""
-        (moments,) = _to_cpu([self._reduce(x_NI.unsqueeze(0), None)])
+        (moments,) = to_cpu([self._reduce(x_NI.unsqueeze(0), None)])
         return self._finish(moments, None, x_NI.dtype)
 
     def rows(
@@ -144,25 +145,35 @@ class LayerMeasurements:
         end = 1 + max(index for index, layer in enumerate(layers) if not layer.is_output or not index)
         path = slice(path_start([layer.shape for layer in layers[:end]]), end)
         has_weight = [weight_TKD is not None and weight_TKD.shape[-1] == layer.width for layer in layers]
+        kinds = [(layer.width, has) for layer, has in zip(layers, has_weight, strict=True)]
         parts: list[list[Columns]] = [[] for _ in layers]
-        h_TND, first = torch.empty(0), 0
+        dtype, first = torch.float32, 0
         for of_trials in features:
-            for index, (of_layer, feature) in enumerate(zip(parts, of_trials(), strict=True)):
-                previous_TND, h_TND = h_TND, feature.flatten(2)
-                is_step, own = path.start < index < end, slice(first, first + len(h_TND))
-                step_T = step_length(previous_TND, h_TND) if is_step else h_TND.new_zeros(len(h_TND))
-                own_weight = weight_TKD[own] if weight_TKD is not None and has_weight[index] else None
-                of_layer.append({**self._reduce(h_TND, own_weight), _STEP: step_T})
-            first += len(h_TND)
+            num_trials, previous_TND = 0, torch.empty(0)
+            for stack in _stacks(zip(range(len(layers)), of_trials(), strict=True), kinds):
+                num_trials, dtype = len(stack[0][1]), stack[0][1].dtype
+                own_weight = None
+                if weight_TKD is not None and has_weight[stack[0][0]]:
+                    own_weight = weight_TKD[first : first + num_trials]
+                step_lengths = _step_lengths(stack, previous_TND, path)
+                previous_TND = stack[-1][1]
+                h_TND = stack[0][1] if len(stack) == 1 else torch.cat([h for _, h in stack])
+                columns = self._reduce(h_TND, _repeated(own_weight, len(stack)))
+                for (index, _), of_layer, step_T in zip(stack, _split(columns, len(stack)), step_lengths, strict=True):
+                    parts[index].append({**of_layer, _STEP: step_T})
+            first += num_trials
         joined = [{name: torch.cat([part[name] for part in of_layer]) for name in of_layer[0]} for of_layer in parts]
-        *moments, weights = _to_cpu([*joined, {} if weight_TKD is None else {"weight": weight_TKD}])
+        *moments, weights = to_cpu([*joined, {} if weight_TKD is None else {"weight": weight_TKD}])
         rows_of_layers = []
-        for index, layer in enumerate(layers):
-            weight_TKD = weights["weight"] if has_weight[index] else None
-            columns = {**self._finish(moments[index], weight_TKD, h_TND.dtype)}
-            if index == end - 1 and of_last is not None and weight_TKD is not None:
-                columns |= of_last(moments[index], weight_TKD)
-            rows_of_layers.append(_rows(step, layer, columns))
+        for kind, numbered in groupby(enumerate(moments), lambda entry: kinds[entry[0]]):
+            indices, of_layers = zip(*numbered, strict=True)
+            weight_TKD = weights["weight"] if kind[1] else None
+            stacked = {name: torch.cat([part[name] for part in of_layers]) for name in of_layers[0]}
+            finished = self._finish(stacked, _repeated(weight_TKD, len(indices)), dtype)
+            for index, columns in zip(indices, _split(finished, len(indices)), strict=True):
+                if index == end - 1 and of_last is not None and weight_TKD is not None:
+                    columns |= of_last(moments[index], weight_TKD)
+                rows_of_layers.append(_rows(step, layers[index], columns))
         rows_of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
         for trial, rows in enumerate(rows_of_trials):
             steps = [row.pop(_STEP) for row in rows]
@@ -202,9 +213,50 @@ class LayerMeasurements:
             self._of_path(rows[path], (first_1ND[0], last_1ND[0]), path_features)
 
 
-def _to_cpu(groups: Sequence[Columns]) -> list[Columns]:
+Stack = list[tuple[int, Tensor]]
+"""Numbers of consecutive layers of one kind, and their features [T, N, D]."""
+
+
+def _stacks(features: Iterable[tuple[int, Tensor]], kinds: Sequence[Hashable]) -> Iterator[Stack]:
+    """Group layers that are reduced by one call: on a GPU, whose launches cost more than small layers, as memory allows."""
+    stack: Stack = []
+    for index, feature in features:
+        h_TND = feature.flatten(2)
+        most = layers_per_reduction(h_TND.device.type, h_TND.numel())
+        if stack and (kinds[index] != kinds[stack[-1][0]] or len(stack) >= most):
+            yield stack
+            stack = []
+        stack.append((index, h_TND))
+    if stack:
+        yield stack
+
+
+def _step_lengths(stack: Stack, previous_TND: Tensor, path: slice) -> Sequence[Tensor]:
+    """Return the path length [T] to each layer of a stack from the layer before it. 0 outside the path."""
+    (index, h_TND), *others = stack
+    is_step = path.start < index < path.stop
+    first_T = step_length(previous_TND, h_TND) if is_step else h_TND.new_zeros(len(h_TND))
+    if not others:
+        return [first_T]
+    before_TND, after_TND = (torch.cat([h for _, h in part]) for part in (stack[:-1], others))
+    return [first_T.double(), *step_length(before_TND, after_TND).chunk(len(others))]
+
+
+def _repeated(weight_TKD: Tensor | None, count: int) -> Tensor | None:
+    return weight_TKD if weight_TKD is None or count == 1 else weight_TKD.repeat(count, 1, 1)
+
+
+def _split(columns: Columns, count: int) -> list[dict[str, Tensor]]:
+    """Split columns of stacked layers, [count T, ...]."""
+    chunks = {name: values.chunk(count) for name, values in columns.items()}
+    return [{name: parts[number] for name, parts in chunks.items()} for number in range(count)]
+
+
+def to_cpu(groups: Sequence[Columns]) -> list[Columns]:
     """Copy tensors to the CPU at once, in float64, because every copy waits for a GPU."""
     tensors = [values.double() for group in groups for values in group.values()]
+    if not tensors:
+        return [{} for _ in groups]
     flat = torch.cat([values.flatten() for values in tensors]).cpu()
     parts = iter(torch.split(flat, [values.numel() for values in tensors]))
     return [{name: next(parts).view(values.shape) for name, values in group.items()} for group in groups]

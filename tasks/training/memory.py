@@ -2,7 +2,13 @@
 
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import PackShape
-from depthrate.tasks.training.training_plan import order_bytes, trials_per_layer, trials_per_measurement
+from depthrate.tasks.training.training_plan import (
+    BASIS_NUMBERS,
+    LANCZOS_PRODUCTS,
+    order_bytes,
+    trials_per_layer,
+    trials_per_measurement,
+)
 
 WORKSPACE_BYTES = 170e6
 """Memory that a GPU reserves beyond tensors: workspaces of cuBLAS, one per thread and stream (measured on an H100)."""
@@ -115,7 +121,8 @@ def _steady_bytes(shape: PackShape, num_trials: int) -> float:
     tensors = 5 if shape.optimizer == "sgd" else 6
     state = sum(spec.size for spec in shape.network.state_specs())
     numbers = num_trials * (tensors * shape.network.num_parameters + state)
-    return _data_bytes(shape, num_trials) + _number_bytes(shape) * numbers + _polish_bytes(shape, num_trials)
+    more = _polish_bytes(shape, num_trials) + _hessian_bytes(shape, num_trials)
+    return _data_bytes(shape, num_trials) + _number_bytes(shape) * numbers + more
 
 
 def _polish_bytes(shape: PackShape, num_trials: int) -> int:
@@ -124,6 +131,16 @@ def _polish_bytes(shape: PackShape, num_trials: int) -> int:
         return 0
     vectors = 2 * shape.polish.memory + 5 + 6
     return 8 * (num_trials * vectors * shape.network.num_parameters + shape.data.num_samples * shape.data.num_inputs)
+
+
+def _hessian_bytes(shape: PackShape, num_trials: int) -> float:
+    """Return the bytes that Hessian products add: the basis of Lanczos' method, and the graph of a gradient."""
+    if not shape.hessian_products:
+        return 0
+    basis = LANCZOS_PRODUCTS * shape.network.num_parameters
+    together = min(num_trials, max(1, BASIS_NUMBERS // basis))
+    kept = shape.evaluated_rows * shape.network.step_cost().kept
+    return 8 * together * basis + 3 * _number_bytes(shape) * together * kept
 
 
 def _data_bytes(shape: PackShape, num_trials: int) -> float:

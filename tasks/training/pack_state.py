@@ -277,12 +277,29 @@ class PackState(ABC):
             fixed = [random_stream(h.fixed_seed, "init") for h in self.hyperparameters]
         theta_TP, state = start_trials(self.network, self.plan.init, streams, self.plan.dtype, fixed)
         self.theta_TP = theta_TP.to(self.device)
+        self.rate_factor_P: Tensor | None = None
+        """Factor on the learning rate of each parameter, or None for equal rates."""
+        self.eps: float | Tensor = self.plan.adam_eps
+        """Epsilon of Adam and RMSprop, or one per parameter [P]."""
+        if self.network.has_factors(self.plan.optimizer):
+            self.theta_TP *= self._parameter_factors("init")
+            self.rate_factor_P, self.eps = (
+                self._parameter_factors("rate"),
+                self.plan.adam_eps * self._parameter_factors("eps"),
+            )
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if self.plan.keeps_squares else None
         self._generators = [random_stream(h.seed, "data order") for h in self.hyperparameters]
         self._order_TN: Tensor | None = None
         self.position = 0
         return {name: tensor.to(self.device) for name, tensor in state.items()}
+
+    def _parameter_factors(self, kind: str) -> Tensor:
+        """Return one of the networks' factors for each parameter, [P]."""
+        factors = [(getattr(self.network.factors(s, self.plan.optimizer), kind), s.size) for s in self.specs]
+        return torch.cat([torch.full((size,), factor, dtype=self.plan.dtype) for factor, size in factors]).to(
+            self.device
+        )
 
     @property
     def num_trials(self) -> int:
@@ -431,9 +448,10 @@ class PackState(ABC):
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.plan.dtype).unsqueeze(1).to(self.device)
 
-    def expand(self, x_NI: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Expand samples shared by all trials to [T, N, ...]."""
-        return x_NI.expand(self.num_trials, *x_NI.shape), labels_N.expand(self.num_trials, *labels_N.shape)
+    def expand(self, x_NI: Tensor, labels_N: Tensor, num_trials: int | None = None) -> tuple[Tensor, Tensor]:
+        """Expand samples shared by trials to [T, N, ...]. Default: all trials."""
+        count = self.num_trials if num_trials is None else num_trials
+        return x_NI.expand(count, *x_NI.shape), labels_N.expand(count, *labels_N.shape)
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Return the next batch of every trial. A full batch is the training set itself, without a trial axis.

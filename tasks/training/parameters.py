@@ -165,6 +165,7 @@ class TrainingParameters(Parameters):
     record: str = "all"
     milestones: list[int] | None = None
     test: bool = False
+    measure: str | None = None
     depth: int
     polish: int = 0
     polish_tolerance: float
@@ -175,6 +176,7 @@ class TrainingParameters(Parameters):
     polish_solver: str = "lbfgs"
     polish_barrier: float
     continuation: Sequence[int] = ()
+    parametrisation: str = "sp"
 
     @property
     def default_steps(self) -> int:

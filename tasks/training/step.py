@@ -36,6 +36,10 @@ class StepNumbers(NamedTuple):
     """Learning rate, for Adam divided by the first bias correction."""
     correction: Tensor
     """Square root of Adam's second bias correction."""
+    eps: float | Tensor
+    """Epsilon of Adam and RMSprop, or one per parameter."""
+    rate_factor: Tensor | None = None
+    """Factor on the rate of each parameter, or None for equal rates."""
 
 
 def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -111,18 +115,23 @@ def optimise(
     """
     if plan.optimizer == "sgd":
         moments.first.mul_(numbers.momentum).add_(gradient)
-        theta -= torch.mul(moments.first, numbers.rate, out=scratch)
+        subtract(theta, torch.mul(moments.first, numbers.rate, out=scratch), numbers.rate_factor)
         return
     assert moments.second is not None
     if plan.optimizer == "rmsprop":
         moments.second.mul_(plan.rms_alpha).add_(torch.mul(gradient, gradient, out=scratch).mul_(1 - plan.rms_alpha))
-        gradient /= torch.sqrt(moments.second, out=scratch).add_(plan.adam_eps)
+        gradient /= torch.sqrt(moments.second, out=scratch).add_(numbers.eps)
         moments.first.mul_(numbers.momentum).add_(gradient)
-        theta -= torch.mul(moments.first, numbers.rate, out=scratch)
+        subtract(theta, torch.mul(moments.first, numbers.rate, out=scratch), numbers.rate_factor)
         return
     beta1, beta2 = plan.adam_betas
     moments.first.mul_(beta1).add_(torch.mul(gradient, 1 - beta1, out=scratch))
     gradient *= gradient
     moments.second.mul_(beta2).add_(gradient.mul_(1 - beta2))
-    root = torch.sqrt(moments.second, out=scratch).div_(numbers.correction).add_(plan.adam_eps)
-    theta -= torch.div(moments.first, root, out=scratch).mul_(numbers.rate)
+    root = torch.sqrt(moments.second, out=scratch).div_(numbers.correction).add_(numbers.eps)
+    subtract(theta, torch.div(moments.first, root, out=scratch).mul_(numbers.rate), numbers.rate_factor)
+
+
+def subtract(theta: Tensor, change: Tensor, rate_factor: Tensor | None) -> None:
+    """Subtract a change of the parameters, times the factor on their rates. The change is overwritten."""
+    theta -= change if rate_factor is None else change.mul_(rate_factor)

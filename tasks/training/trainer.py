@@ -18,7 +18,7 @@ from torch import Tensor
 
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of
+from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, products_of, split_parameters
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.training.engines.eager import EagerSteps
 from depthrate.tasks.training.engines.native import NativeEvaluation, NativeSteps
@@ -85,10 +85,27 @@ class FusedTrainer(PackState):
             correct_T += self.num_correct(logits_TBK.detach(), labels_TB)
         return loss_T, correct_T, gradient_TP
 
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def hessian_product(self, first: int, direction_TP: Tensor) -> Tensor:
+        """Multiply the Hessian of the objective of `evaluate` by a direction per trial, for consecutive trials, [T, P].
+
+        It is the Hessian with respect to the trained parameters: directions are 0 elsewhere. The second derivative of a ReLU
+        counts as 0.
+        """
+        trials = slice(first, first + len(direction_TP))
+        parameters, untrained = self._state_of_trials(trials)
+        leaves = leaves_of(parameters, self.network.fixed_parameters)
+        directions = split_parameters(direction_TP, self.specs)
+        product_TP = self.decay_TP[trials] * direction_TP
+        for x_TBI, labels_TB in self._chunks(len(direction_TP)):
+            loss_T = self._losses(self.network.logits(leaves, x_TBI, untrained), labels_TB)
+            pieces = products_of(loss_T.sum() * (x_TBI.shape[1] / len(self.x_NI)), leaves, directions)
+            product_TP += torch.cat([piece.flatten(1) for piece in pieces], dim=1)
+        return product_TP
+
+    def _chunks(self, num_trials: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         size = self.samples_per_evaluation()
         for x_NI, labels_N in zip(torch.split(self.x_NI, size), torch.split(self.labels_N, size), strict=True):
-            yield self.expand(x_NI, labels_N)
+            yield self.expand(x_NI, labels_N, num_trials)
 
     def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         return losses(self.plan.loss, logits_TBK, labels_TB, self.plan.label_smoothing)

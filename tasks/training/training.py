@@ -4,6 +4,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset, SampleStream
 from depthrate.tasks.interface import Engine, SharedLibraries
+from depthrate.tasks.measures.named_columns import HESSIAN_NAMES, split_measure
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import GENERATED, Network
@@ -26,6 +28,7 @@ from depthrate.tasks.training.polish.polish_parameters import polish_plan, train
 from depthrate.tasks.training.recording import recorded_steps
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, TrainingPlan
+from depthrate.tasks.training.weight_metrics import hessian_columns, with_alignment
 
 Row = Mapping[str, Any]
 ExtraCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
@@ -77,6 +80,8 @@ class Training(ABC):
     measure: Measure
     extra_curves: ExtraCurves = lambda index, row, earlier: {}
     matmul_precision: str = "full"
+    at_end: Callable[[Any], Sequence[Row]] | None = None
+    """Returns columns that the last layer's rows gain at the end of all trials, from the trainer. None: no columns."""
     polish: PolishPlan | None = None
     """Plan of polish after training, or None without polish. Its evaluations count as steps."""
 
@@ -248,6 +253,7 @@ def make_training(
     dataset: Dataset,
     weight_decays: Sequence[Mapping[str, float]],
     *,
+    measure: Measure,
     seeds: Sequence[int] | None = None,
     init: str | None = None,
     **others: Any,
@@ -259,6 +265,7 @@ def make_training(
         network: Network of all trials.
         dataset: Training set, with a test split or a stream if there is one.
         weight_decays: Weight decay of each trial, by decay group.
+        measure: Metrics of the layers. Requested metrics of the weights are added.
         seeds: Seed of each trial, by default its parameter `seed`.
         init: Initialisation, by default the parameter `init`.
         others: Further fields of `NetworkTraining`.
@@ -267,7 +274,7 @@ def make_training(
     steps, polish = training_steps(shared, num_samples), polish_plan(shared)
     recorded = recorded_steps(shared, dataset.shape)
     measured, in_curves = {*recorded.measured}, {*recorded.curves}
-    test = dataset.test
+    test, names = dataset.test, {*split_measure(shared.measure)}
     arranged = dataclasses.replace(
         dataset,
         x_NI=network.arranged(dataset.x_NI),
@@ -299,6 +306,8 @@ def make_training(
         curve_steps=[in_curves] * len(trials),
         matmul_precision=shared.matmul_precision,
         polish=polish,
+        measure=with_alignment(measure, names, dataset.shape.num_classes),
+        at_end=None if names.isdisjoint(HESSIAN_NAMES) else partial(hessian_columns, names=names),
         kept=[(trial.features, trial.feature_dtype) for trial in trials],
         **others,
     )

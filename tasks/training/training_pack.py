@@ -149,6 +149,10 @@ class TrainingPack:
             self._take_steps()
         if self.training.polish is not None and self.alive:
             self._polish()
+        if self.training.at_end is not None and self.alive:
+            for index, columns in zip(self.alive, self.training.at_end(self.trainer), strict=True):
+                is_end = (row for row in reversed(self.metrics[index]) if row["is_last"] and row["split"] == "train")
+                next(is_end).update(columns)
 
     def _take_steps(self) -> None:
         trainer = self.trainer

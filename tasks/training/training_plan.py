@@ -28,6 +28,16 @@ MOMENT_NUMBERS = 2**20
 """Maximum numbers in the class moments, over trials and layers, from which metrics are computed at a time."""
 GPU_FEATURE_NUMBERS = 2**26
 """Maximum feature values in memory in a measurement on a GPU, unless a single trial has more."""
+HESSIAN_EIGENVALUES = 3
+"""Number of the largest eigenvalues of a trial's Hessian."""
+LANCZOS_PRODUCTS = 100
+"""Maximum number of Hessian products per eigenvalue."""
+BASIS_NUMBERS = 2**25
+"""Maximum numbers in the bases of Lanczos' method, over trials, unless a single trial has more."""
+EXACT_TRACE_PARAMETERS = 200
+"""Maximum number of trained parameters for which the trace of the Hessian is exact."""
+TRACE_PROBES = 30
+"""Number of random directions for the trace of a larger Hessian."""
 
 
 def order_bytes(num_samples: int) -> int:
@@ -133,6 +143,11 @@ def trials_per_layer(device: str, num_samples: int, numbers_per_sample: int) -> 
         numbers_per_sample: Feature values per sample and trial that are in memory at a time.
     """
     return max(1, GPU_FEATURE_NUMBERS // (num_samples * numbers_per_sample)) if device == "cuda" else 1
+
+
+def layers_per_reduction(device: str, numbers: int) -> int:
+    """Return how many layers with so many feature values are reduced together: one on a CPU, as for `trials_per_layer`."""
+    return max(1, GPU_FEATURE_NUMBERS // numbers) if device == "cuda" else 1
 
 
 def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:

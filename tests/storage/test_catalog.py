@@ -398,9 +398,9 @@ def test_queries_of_unknown_sweeps_are_refused(store: Store, condition: str) -> 
 
 def test_tags_stand_beside_the_trials(store: Store) -> None:
     commit(store, A, ["t1", "t2"])
-    annotate(store, ["t1", "t2"], tag="odd")
-    annotate(store, ["t1"], tag="seen")
-    annotate(store, ["t2"], tag="odd", is_set=False)
+    annotate(store, ["t1", "t2"], add=["odd"])
+    annotate(store, ["t1"], add=["seen"])
+    annotate(store, ["t2"], remove=["odd"])
     assert counted(store, "select trial_id, tags from results order by 1") == [("t1", ["odd", "seen"]), ("t2", None)]
     assert counted(store, "select trial_id from trials where list_contains(tags, 'odd')") == [("t1",)]
 
@@ -409,17 +409,17 @@ def test_notes_and_tags_of_trials_and_sweeps(store: Store) -> None:
     annotate(store, ["t1", "t2"], note="first")
     annotate(store, ["t1"], note="second\nline \u202e <b>")
     annotate(store, ["t2"], note="")
-    annotate(store, "a", tag="paper")
+    annotate(store, "a", add=["paper"])
     annotate(store, "a", note="x" * MAX_NOTE)
-    annotate(store, "b", tag="odd")
-    annotate(store, "b", tag="odd", is_set=False)
+    annotate(store, "b", add=["odd"])
+    annotate(store, "b", remove=["odd"])
     found = read_annotations(store)
     assert found.trials == {"t1": Marks([], "second\nline \u202e <b>")}
     assert found.sweeps == {"a": Marks(["paper"], "x" * MAX_NOTE)}
     with pytest.raises(StoreError, match=f"a note has {MAX_NOTE + 1} characters, expected text of at most"):
         annotate(store, "a", note="x" * (MAX_NOTE + 1))
     with pytest.raises(StoreError, match="tag 'two words' is invalid"):
-        annotate(store, "a", tag="two words")
+        annotate(store, "a", add=["two words"])
     assert read_annotations(store) == found
 
 

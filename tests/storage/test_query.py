@@ -178,7 +178,7 @@ def test_parameters_join_layers(store: Store) -> None:
     with pytest.raises(QueryError, match=message):
         results_of(store).sql("select depth, avg(nc1) from metrics group by depth")
     page = (Path(__file__).parents[2] / "docs/how-to/analyse.md").read_text()
-    (documented,) = re.findall(r"```sql\n(select.*?)```", page, re.DOTALL)
+    documented, _ = re.findall(r"```sql\n(select.*?)```", page, re.DOTALL)
     rows = results_of(store).sql(documented).fetchall()
     assert rows and all(row[:2] == (2, "train") for row in rows)
 

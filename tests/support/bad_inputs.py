@@ -362,7 +362,7 @@ def _of_a_store() -> Iterator[Said]:
     yield ["fit", "nothing"], "does not exist"
     yield ["export", "quickstart", "nothing://x"], "has no search"
     for words, piece in (
-        (["--layer", "1.5"], "for '--layer'"),
+        (["--layer", "1.5"], "fit layer is 1.5, expected an int"),
         (["--layer", "last"], "for '--layer'"),
         (["--target", "low"], "for '--target'"),
         (["--target", "0"], "target is"),

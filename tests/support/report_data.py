@@ -1,7 +1,6 @@
 """A report's data made up: a sweep whose metrics fall as powers of depth, with noise."""
 
 import functools
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -78,15 +77,8 @@ def make_data(
         problems=[],
         measurements=MEASUREMENTS,
         lists=pd.DataFrame([_geometry(trial) for trial in trials]),
-        attempts=[_attempt([trial["trial_id"] for trial in trials])],
         cost=SweepCost(devices={"cpu": Hours(used=0.25, committed=0.2, idle=0.06)}),
     )
-
-
-def _attempt(trial_ids: list[str]) -> dict[str, Any]:
-    begun = datetime(2025, 11, 20, 23, 0, tzinfo=UTC).timestamp()
-    told = {"attempt_id": "20251120T230000_a", "state": "done", "host": "laptop", "device": "cpu", "error": None}
-    return told | {"trial_ids": trial_ids, "started_at": begun, "ended_at": begun + 60}
 
 
 def _geometry(trial: dict[str, Any]) -> dict[str, Any]:

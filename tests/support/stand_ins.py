@@ -170,7 +170,7 @@ def _make_place(work: Path) -> Place:
     store.write(launch_path("tiny", "l1"), json.dumps({"launch_id": "l1", "started_at": 1e9, "events": []}).encode())
     store.write(launch_log_path("tiny", "l1"), b"it began")
     store.write(library_path("rn1-0000.so"), b"kernels that a node built")
-    annotate(store, ids[:1], tag="odd")
+    annotate(store, ids[:1], add=["odd"])
     write_cancel_mark(store, "tiny")
     write_cleared(store, "tiny", node)
     store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")

@@ -119,3 +119,19 @@ def test_no_expression_keeps_the_machine_busy():
 def test_deep_nesting_is_no_crash():
     assert Expression("-" * 490 + "1").evaluate({}) == 1
     assert math.isclose(Expression("+1" * 249).evaluate({}), 249)
+
+
+def test_logarithms() -> None:
+    expression = Expression("2 * log(depth) ** 2 / depth")
+    assert expression.names == {"depth"}
+    assert expression.evaluate({"depth": 8}) == pytest.approx(2 * math.log(8) ** 2 / 8)
+    assert Expression("log(log)").evaluate({"log": 3}) == math.log(3)
+    for value in (0, -1):
+        with pytest.raises(ExpressionError, match="takes the logarithm of"):
+            expression.evaluate({"depth": value})
+    for text in ("log(a, b)", "log()", "log(x=1)", "log(*a)", "math.log(a)", "log"):
+        if text == "log":
+            assert Expression(text).names == {"log"}
+            continue
+        with pytest.raises(ExpressionError, match="is a call"):
+            Expression(text)

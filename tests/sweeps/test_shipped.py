@@ -98,6 +98,7 @@ def test_shipped_fits_average_no_parameter(name):
     for request in sweep.fit:
         groups = {}
         for params in passing(request.where, trials):
-            groups.setdefault(repr([params[by] for by in request.by]), []).append(params)
+            by = [*request.by, *(["depth"] if request.is_over_layers else [])]  # a law over layers is of one depth
+            groups.setdefault(repr([params[name] for name in by]), []).append(params)
         texts = {interval_text(request, group, ["data_seed"]) for group in groups.values()}
         assert all("used" not in text or "of data_seed used" in text for text in texts), (request, texts)

@@ -29,7 +29,10 @@ READABLE = {"digits", "gaussian", "markov", "mnist"} | ({"imdb"} if REVIEWS.exis
 HOW = {"engine": ("eager", "auto"), "num_trials": (1, 2), "stop_at": (None, 1, 5)}
 """Options of the launch: the engine, trials in a pack, the step at which a pack is stopped before it is resumed."""
 VALUES: dict[str, tuple[Any, ...]] = {
+    "base_depth": (2, 3),
+    "base_width": (64, 8, 2),
     "batch_size": (None, 1, 4),
+    "block_scale": (1.0, 0.5),
     "clip_norm": (None, 0.1),
     "concepts": (3, 2),
     "context_length": (None, 1, 8),
@@ -87,7 +90,12 @@ VALUES: dict[str, tuple[Any, ...]] = {
 """Parameter -> values to try, tiny ones and the edges; where there are choices, each of them is tried."""
 OF_TASK: dict[str, dict[str, tuple[Any, ...]]] = {
     "collapse": {"matmul_precision": ("full", "bf16")},
-    "regression": {"matmul_precision": ("full", "bf16"), "samples": (8, 4), "width": (8, 2)},
+    "regression": {
+        "matmul_precision": ("full", "bf16"),
+        "measure": (None, "effective_rank, hessian_max, hessian_trace", "product_alignment"),
+        "samples": (8, 4),
+        "width": (8, 2),
+    },
     "next_token": {
         "context_length": (None, 2, 8),
         "dataset": ("markov",),
@@ -97,7 +105,12 @@ OF_TASK: dict[str, dict[str, tuple[Any, ...]]] = {
         "width": (8, 2),
     },
     "words": {"data_seed": (None, 0), "vocabulary_size": (12, 6), "batch_size": (4, None, 1), "width": (6, 2, 3)},
-    "dufm": {"steps": (7, 1), "lr": (0.5, 1e30), "width": (8, 2)},
+    "dufm": {
+        "measure": (None, "hessian_max, hessian_trace, subspace_alignment"),
+        "steps": (7, 1),
+        "lr": (0.5, 1e30),
+        "width": (8, 2),
+    },
     "ufm": {"lr": (0.1, 1e30), "steps": (None, 7, 1), "weight_decay_features": (0.001, 1.0)},
     "mufm": {"lr": (0.1, 1e30), "steps": (None, 7, 1)},
 }
@@ -234,6 +247,7 @@ def crashes(task: Task, rows: list[Row]) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two minutes alone
 @pytest.mark.usefixtures("small_data")
 @pytest.mark.parametrize("name", TASKS)
 def test_pairs_run_or_are_refused(name):

@@ -1,43 +1,77 @@
-"""`depthrate fit`: fit, save and print a sweep's rates. With options, print an ad hoc fit."""
+"""`depthrate fit`: fit, save and print a sweep's rates. With options, print an ad hoc fit. Fits any table as well."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from depthrate.orchestrator.analysis.table_fit import fit_table, read_table
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
-from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument, wide_option
+from depthrate.orchestrator.cli.options import declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_warnings
+from depthrate.orchestrator.console.layer_table import print_layer_laws
+from depthrate.orchestrator.console.surface_table import print_surface, print_surfaces
+from depthrate.orchestrator.console.tables import (
+    counted,
+    make_console,
+    print_json,
+    print_warnings,
+)
 from depthrate.storage.files.store import existing_store
+from depthrate.tasks.fits import ALL_FORMS, FORMS
 
 
 @declared(__doc__)
-@sweep_argument("sweep")
+@click.argument("sweep", help="A sweep file, the name of a shipped or launched sweep, or a table with --y.")
 @store_option
+@click.option("--y", help="Column of the table (.csv, .parquet, .json) SWEEP to fit, instead of a sweep.")
+@click.option("--over", help="With --y: column of the independent units, such as a run. Default: each row.")
+@click.option(
+    "--huber", type=click.FloatRange(0, min_open=True), help="With --y: Huber's delta for residuals of log y."
+)
 @click.option("--metric", help="Metric to fit instead of the sweep's fits.")
-@click.option("--x", help="Parameter to fit over. Default: depth.")
+@click.option("--x", help="Parameter to fit over, two or three with commas between them, or layer. Default: depth.")
 @click.option("--by", multiple=True, help="Parameter with one curve per value. Repeatable.")
-@click.option("--layer", type=int, help="Layer to fit, -2 for the one before the last. Default: the last.")
+@click.option(
+    "--layer", type=float, help="Layer to fit, -2 for the one before the last, .5 for half. Default: the last."
+)
 @click.option("--where", help="SQL condition over results that selects trials.")
 @click.option("--x-min", type=float, help="Lower cut-off of x.")
 @click.option("--unconverged", help="Unconverged trials: keep or drop.")
+@click.option("--model", multiple=True, help=f"Form in several variables: {', '.join(ALL_FORMS)}. Repeatable.")
 @click.option("--target", type=float, help="Estimate the x at which the metric has this value.")
 @json_option
 @wide_option
-def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], **options: Any) -> None:
+def command(
+    sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], model: tuple[str, ...], **options: Any
+) -> None:
+    table = {name: options.pop(name) for name in ("y", "over", "huber")}
+    if table["y"] is not None:
+        _fit_table(Path(sweep), options["x"] or "depth", **table, forms=model or FORMS, json=json)
+        return
     opened = existing_store(store)
-    changes = {name: value for name, value in {"by": list(by) or None, **options}.items() if value is not None}
+    changes = {
+        name: value
+        for name, value in {"by": list(by) or None, "model": model or None, **options}.items()
+        if value is not None
+    }
+    if changes.get("layer", 0.5).is_integer():
+        changes["layer"] = int(changes["layer"])
+    if "," in changes.get("x", ""):
+        changes["x"] = [name.strip() for name in changes["x"].split(",")]
     checked, view = find_sweep(sweep, opened)
     if not changes and not checked.sweep.fit:
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
-    if changes and not any(curve.rows for curve in result.curves):
+    used = [*result.curves, *(fit.values for fit in result.others)]
+    if changes and not any(curve.rows for curve in used):
         given = ", ".join(f"{name} {value}" for name, value in changes.items())
         counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
-        left_out = "".join(f". Left out: {curve.excluded_text}" for curve in result.curves[:1])
+        left_out = "".join(f". Left out: {curve.excluded_text}" for curve in used[:1])
         raise UsageError(f"nothing to fit: none of {counts} is committed with a value for {given}{left_out}")
     console = make_console()
     print_warnings(result.warnings)
@@ -46,6 +80,19 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         return
     more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
     print_fits(console, result.curves, wide=wide, more=more)
+    print_surfaces(console, result.surfaces)
+    print_layer_laws(console, result.layer_laws)
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)
+
+
+def _fit_table(
+    path: Path, x: str, y: str, over: str | None, huber: float | None, forms: Sequence[str], *, json: bool
+) -> None:
+    """Fit the columns of a table, and print one row per form and variable."""
+    found = fit_table(read_table(path), y, [name.strip() for name in x.split(",")], over, huber=huber, forms=forms)
+    if json:
+        print_json(found.fields())
+        return
+    print_surface(make_console(), found)

@@ -35,9 +35,9 @@ from depthrate.orchestrator.report.drawing.style import PaperWidth, StyleName
 @click.option(
     "--width",
     type=click.Choice([*PaperWidth]),
-    help="Width with --style paper: column (3.25 in) or text (5.5 in). Default: column.",
+    help="Width with --style paper: column (3.25 in), text (5.5 in) or page (6.75 in). Default: column.",
 )
-@click.option("--latex", type=FILE, help="Folder for fits.tex, the fits as a LaTeX table.")
+@click.option("--latex", type=FILE, help="Folder for fits.tex and surfaces.tex, the fits as LaTeX tables.")
 def command(sweep: str, store: str | None, output: Path, **options: Any) -> None:
     written = report_sweep(sweep, store, output, ReportOptions(**options))
     print_warnings([*written.problems, *written.mixtures])

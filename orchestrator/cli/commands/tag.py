@@ -10,7 +10,7 @@ from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_line, print_table, printable
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
-from depthrate.storage.catalog.tags import Marks, annotate, read_annotations, require_note, require_tag
+from depthrate.storage.catalog.tags import Marks, annotate, read_annotations
 from depthrate.storage.files.store import Store, existing_store
 
 
@@ -20,7 +20,7 @@ from depthrate.storage.files.store import Store, existing_store
 @click.option("--where", help="SQL condition over results that selects trials.")
 @click.option("--add", multiple=True, help="Tag to add, of letters, digits and _.:+-.")
 @click.option("--remove", multiple=True, help="Tag to remove.")
-@click.option("--note", help="Note in place of an earlier one. An empty note removes it.")
+@click.option("--note", help="Note, which replaces an earlier one. An empty note removes it.")
 @json_option
 @store_option
 def command(
@@ -42,15 +42,8 @@ def command(
     ids = launched.trial_ids(opened) or []
     chosen = _chosen(opened, launched, ids, trials, where)
     if changes:
-        for tag in (*add, *remove):
-            require_tag(tag)
-        require_note(note or "")
         require_clock(opened)  # the later of two changes wins
-        target = sweep if chosen is None else chosen
-        for tag in (*add, *remove):
-            annotate(opened, target, tag=tag, is_set=tag in add)
-        if note is not None:
-            annotate(opened, target, note=note)
+        annotate(opened, sweep if chosen is None else chosen, add=add, remove=remove, note=note)
     found = read_annotations(opened)
     marks = {trial_id: found.trials[trial_id] for trial_id in chosen or ids if trial_id in found.trials}
     of_sweep = found.sweeps.get(sweep, Marks())

@@ -133,7 +133,7 @@ def tag_command(tag: str, trials: Sequence[str], where: str | None, store: str |
     require_tag(tag)
     chosen = chosen_trials(results_of(opened), trials, where)
     require_clock(opened)  # the later of two changes wins
-    annotate(opened, chosen, tag=tag, is_set=not off)
+    annotate(opened, chosen, add=[] if off else [tag], remove=[tag] if off else [])
     action = "removed from" if off else "set on"
     console.print(f"tag {tag} {action} {counted(len(chosen), 'trial')}")
     console.print(f"trials with it: depthrate query \"select * from results where list_contains(tags, '{tag}')\"")

@@ -1,44 +1,33 @@
-"""Define the styles of figures in files, for screens and for papers with one or two columns."""
+"""Define colours, and the sizes and fonts of figures on the page and in files."""
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
-_SHARED: dict[Any, Any] = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.formatter.use_mathtext": True,
-    "axes.formatter.useoffset": False,
-    "legend.frameon": False,
-    "svg.fonttype": "none",  # keeps text as text
-    "svg.hashsalt": "depthrate",  # makes the same figure give the same bytes
-    "pdf.fonttype": 42,  # embed whole TrueType fonts, as publishers require
-}
-_SCREEN: dict[Any, Any] = {"font.size": 9.0, "legend.fontsize": 8.0, "axes.grid": True, "grid.color": "#e8e8e8"}
-_DARK: dict[Any, Any] = {"savefig.transparent": True, "grid.color": "#333333"}
-_DARK |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#d6d6d6")
-_PAPER: dict[Any, Any] = {
-    # STIX comes with matplotlib and looks like Times. The other fonts are fallbacks for SVG viewers without STIX.
-    "font.family": "serif",
-    "font.serif": ["STIXGeneral", "STIX Two Text", "Times New Roman", "Times", "Liberation Serif"],
-    "mathtext.fontset": "stix",
-    "font.size": 8.0,
-    "axes.labelsize": 8.0,
-    "xtick.labelsize": 7.0,
-    "ytick.labelsize": 7.0,
-    "legend.fontsize": 7.0,
-    "legend.handlelength": 1.6,
-    "legend.borderaxespad": 0.2,
-    "legend.labelspacing": 0.3,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "figure.constrained_layout.h_pad": 0.02,
-    "figure.constrained_layout.w_pad": 0.02,
-}
+from depthrate.orchestrator.report.figure import NUM_KINDS, RAMP_STEPS
+
+_RAMPS = (
+    "#261470 #323282 #3d5186 #246e85 #0b8b85 #408e6e #759057 #988d32 #bb8a0e",
+    "#8a5cf0 #7a77e6 #6a92d8 #5cb2ca #4fd3bc #7fd8a2 #b0dc88 #d3da69 #f6d84a",
+)
+_KINDS = (
+    "#2f62b0 #c2551b #1f8a6d #a9508f #6f6f6f #8a7a12",
+    "#79a9ee #f0915c #55c3a2 #dd8fc7 #a9a9a9 #cfc05a",
+)
+_OTHERS = ("#1b1c1f #5f6368 #b9b9b4 #ffffff #b3402a", "#eceae4 #a2a5aa #5a5f66 #15171a #f08a6c")
+_NAMES = [
+    *(f"ramp-{index}" for index in range(RAMP_STEPS)),
+    *(f"kind-{index}" for index in range(NUM_KINDS)),
+    *("ink", "muted", "axis", "page", "alarm"),
+]
+LIGHT, DARK_COLOURS = (
+    dict(zip(_NAMES, " ".join(parts).split(), strict=True)) for parts in zip(_RAMPS, _KINDS, _OTHERS, strict=True)
+)
+"""Name of a colour -> hexadecimal colour on a light and on a dark background, as in the explorer."""
+DIVERGING = ("#2166ac", "#92c5de", "#f7f7f7", "#f4a582", "#b2182b")
+"""ColorBrewer's RdBu: blue below zero, red above."""
+SEQUENTIAL = tuple(LIGHT[f"ramp-{index}"] for index in range(0, RAMP_STEPS, 2))
+"""Colours of heat maps."""
 
 
 class StyleName(StrEnum):
@@ -53,33 +42,59 @@ class PaperWidth(StrEnum):
 
     column = "column"
     text = "text"
+    page = "page"
 
 
-WIDTHS_IN = {PaperWidth.column: 3.25, PaperWidth.text: 5.5}
-"""Widths in inches: one of ICML's two columns, and the text of NeurIPS and ICLR."""
+WIDTHS = {PaperWidth.column: (3.25, 1), PaperWidth.text: (5.5, 2), PaperWidth.page: (6.75, 3)}
+"""Widths in inches with the facets side by side: one of ICML's two columns, the text of NeurIPS and ICLR, and both columns."""
+POINTS_PER_INCH = 72
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureStyle:
-    """Common style of figures."""
+    """Common style of figures. Lengths are pixels of the page, which are points in files."""
 
-    size_in: tuple[float, float]
-    settings: dict[Any, Any] = field(hash=False)
-    """rcParams of matplotlib."""
-    points_per_pixel: float
-    """Scale factor of lines and markers, whose sizes the page gives in pixels."""
-    is_dark: bool = False
+    width: float = 360.0
+    """Width of a facet on the page."""
+    text: float = 11.0
+    """Size of text."""
+    scale: float = 1.0
+    """Factor of lines and dots."""
+    columns: int = 3
+    """Maximum number of facets side by side in a file."""
+    file_width: float | None = None
+    """Width of a file. Default: as its facets need."""
+    colours: dict[str, str] | None = None
+    """Name of a colour -> hexadecimal colour. None: the page's variables."""
     is_paper: bool = False
-    """Whether names are words and the legend is inside the axes if it fits."""
+    """Whether fonts have serifs, and names are words."""
+    is_transparent: bool = False
+
+    def colour(self, name: str) -> str:
+        """Return the value of a colour, which is a name or already hexadecimal."""
+        if name.startswith("#"):
+            return name
+        return f"var(--{name})" if self.colours is None else self.colours[name]
+
+    def label(self, text: str) -> str:
+        """Return a text as it is shown: in a paper, `weight_decay` is weight decay, and NC1 has a subscript."""
+        if not self.is_paper:
+            return text
+        text = re.sub(r"(?<=[^\W_])_(?=[^\W_])", " ", text)
+        return re.sub(r"\b([A-Z]{2,})(\d)(?=[A-Z]?\b)", lambda name: name[1] + chr(ord("₀") + int(name[2])), text)
+
+    def facet_height(self, width: float) -> float:
+        """Return the height of a facet of this width."""
+        return min(max(0.73 * width, 16 * self.text), 24 * self.text)
 
 
-SCREEN = FigureStyle(size_in=(4.6, 3.4), settings=_SHARED | _SCREEN, points_per_pixel=0.75)
-DARK = FigureStyle(size_in=(4.6, 3.4), settings=_SHARED | _SCREEN | _DARK, points_per_pixel=0.75, is_dark=True)
-"""Style for dark backgrounds. The lightness of the traces' colours is inverted too."""
+PAGE = FigureStyle()
+SCREEN = FigureStyle(colours=LIGHT)
+DARK = FigureStyle(colours=DARK_COLOURS, is_transparent=True)
+_PAPER = FigureStyle(text=7.5, scale=0.6, colours=LIGHT, is_paper=True)
 
 
 def paper_style(width: PaperWidth) -> FigureStyle:
-    """Return the style of figures that are printed at their actual size: 8 pt, serif, no grid."""
-    width_in = WIDTHS_IN[width]
-    height_in = width_in * (0.74 if width is PaperWidth.column else 0.58)
-    return FigureStyle(size_in=(width_in, height_in), settings=_SHARED | _PAPER, points_per_pixel=0.55, is_paper=True)
+    """Return the style of figures that are printed at their actual size, in a serif font."""
+    inches, columns = WIDTHS[width]
+    return replace(_PAPER, file_width=inches * POINTS_PER_INCH, columns=columns)

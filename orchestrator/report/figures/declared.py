@@ -1,41 +1,37 @@
 """Plot the panels that a task declares: features as points, vectors and layers with predictions, shares and verdicts."""
 
 import collections
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import (
-    colour_groups,
+    Group,
+    facet_groups,
+    facets_of,
     finite_arrays,
     group_trials,
-    mean_array,
     setting_text,
     spread,
     thin_indices,
-    unique,
 )
-from depthrate.orchestrator.report.html_table import Cell, table
-from depthrate.orchestrator.report.plot import (
-    MAX_GROUPS,
-    Axes,
-    Plot,
-    Trace,
-    band,
-    dots,
-    legend_entry,
-    make_layout,
-    make_trace,
+from depthrate.orchestrator.report.figure import (
+    Axis,
+    Facet,
+    Figure,
+    Key,
+    Mark,
+    Range,
+    colours_of,
     mean_line,
-    mean_map,
-    share_traces,
-    value_ticks,
-    viridis,
+    numbers,
+    trial_dots,
 )
+from depthrate.orchestrator.report.figures.kinds import map_figure, share_figure, vector_marks
+from depthrate.orchestrator.report.html_table import Cell, table
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
-from depthrate.orchestrator.report.text import escape, escape_for_plotly, is_finite, number_text
+from depthrate.orchestrator.report.text import escape, is_finite, number_text
 from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import (
@@ -52,33 +48,33 @@ MAX_SCATTERS = 6
 """Maximum number of settings with a figure of points."""
 MAX_MAPS = 4
 """Maximum number of settings with a heat map."""
-MAX_FRAMES = 12
+MAX_STEPS = 4
+"""Maximum number of steps with a facet of points."""
 MAX_DOTS = 3000
 """Maximum number of points of one step."""
-LABEL_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Colours of Okabe and Ito, distinct without red and green."""
+PREDICTED = Key("predicted", dash="dash")
 
 
-def declared_plots(data: ReportData) -> list[Plot]:
+def declared_plots(data: ReportData) -> list[Figure]:
     """Plot the task's panels, in order."""
-    plots: list[Plot | None] = []
+    figures: list[Figure | None] = []
     for panel in data.panels:
         if isinstance(panel, ScatterPanel):
-            plots += _scatter_plots(data, panel)
+            figures += _scatter_plots(data, panel)
         elif isinstance(panel, LayerMapPanel):
-            plots += _layer_maps(data, panel)
+            figures.append(_layer_maps(data, panel))
         elif isinstance(panel, ProfilePanel):
-            plots.append(_profile_plot(data, panel))
+            figures.append(_profile_plot(data, panel))
         elif isinstance(panel, SharePanel):
-            plots.append(_share_plot(data, panel))
+            figures.append(_share_plot(data, panel))
         elif isinstance(panel, PathPanel):
-            plots.append(_path_plot(data, panel))
+            figures.append(_path_plot(data, panel))
         elif isinstance(panel, TradeOffPanel):
-            plots.append(_trade_off_plot(data, panel))
-    return [plot for plot in plots if plot is not None]
+            figures.append(_trade_off_plot(data, panel))
+    return [figure for figure in figures if figure is not None]
 
 
-def _scatter_plots(data: ReportData, panel: ScatterPanel) -> list[Plot]:
+def _scatter_plots(data: ReportData, panel: ScatterPanel) -> list[Figure]:
     if data.points.empty:
         return []
     points = data.points[data.points["kind"] == panel.kind]
@@ -88,74 +84,49 @@ def _scatter_plots(data: ReportData, panel: ScatterPanel) -> list[Plot]:
     ]
 
 
-def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Plot:
-    """Plot the last step, with a slider for other stored steps."""
-    labels = sorted(points["label"].dropna().unique())
-    colours = LABEL_COLOURS if len(labels) <= len(LABEL_COLOURS) else viridis(len(labels))
-    steps = spread(sorted(points["step"].unique()), MAX_FRAMES)
-
-    def step_traces(step: Any) -> list[Trace]:
+def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Figure:
+    """Plot the points of some steps, with a facet per step."""
+    labels = [f"{panel.group} {label}" for label in sorted(points["label"].dropna().unique())]
+    points = points.assign(name=points["label"].map(lambda label: f"{panel.group} {label}"))
+    colours = dict(zip(labels, colours_of(labels), strict=True))
+    steps = spread(sorted(points["step"].unique()), MAX_STEPS)
+    x, y = (Axis(title=title) for title in panel.axes)
+    facets = []
+    for step in steps:
         at_step = points[points["step"] == step]
         at_step = at_step.iloc[thin_indices(len(at_step), MAX_DOTS)]
-        traces = []
-        for label, colour in zip(labels, colours, strict=False):
-            part = at_step[at_step["label"] == label]
-            name = escape_for_plotly(f"{panel.group} {label}")
-            trace = dots(part["x"], part["y"], name, colour, 0.6)
-            traces.append(trace | {"name": name, "showlegend": True, "hoverinfo": "x+y"})
-        return traces
-
-    layout = make_layout(Axes("x", "y", *panel.axes, x_log=False, y_log=False), [])
-    layout["yaxis"] |= {"scaleanchor": "x"}
-    layout["legend"]["itemsizing"] = "constant"  # larger dots than in the figure, so that colours are visible
+        marks: list[Mark] = []
+        for name, colour in colours.items():
+            part = at_step[at_step["name"] == name]
+            marks.append(trial_dots(part["x"], part["y"], name, colour, size=4, is_named=True))
+        facets.append(Facet(title=f"step {step}" if len(steps) > 1 else "", x=x, y=y, marks=marks, is_square=True))
     last = f"Step {steps[-1]} of one trial, {len(points[points['step'] == steps[-1]])} points."
-    notes = [panel.doc, last] if panel.doc else [last]
-    frames = []
-    if len(steps) > 1:
-        frames = [{"name": str(step), "data": step_traces(step)} for step in steps]
-        layout |= _slider([str(step) for step in steps])
-        notes.append("The slider shows earlier steps, in components per step.")
-    return Plot(panel.title + (f", {setting}" if setting else ""), step_traces(steps[-1]), layout, notes, frames)
+    notes = [*([panel.doc] if panel.doc else []), last]
+    notes += ["Components per step."] if len(steps) > 1 else []
+    return Figure(panel.title + (f", {setting}" if setting else ""), facets, notes, has_common_axes=False)
 
 
-def _slider(names: list[str]) -> dict[str, Any]:
-    transition = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
-    places = [{"label": name, "method": "animate", "args": [[name], transition]} for name in names]
-    label = {"prefix": "step ", "font": {"size": 12}, "xanchor": "right"}
-    at = {"x": 0, "y": 0, "len": 1, "pad": {"t": 44, "b": 4}, "ticklen": 3, "font": {"size": 10}}
-    return {"sliders": [at | {"active": len(names) - 1, "steps": places, "currentvalue": label}]}
-
-
-def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
-    """Plot one colour per setting: the mean as a strong line, trials as light lines and the prediction as a dashed line."""
+def _profile_plot(data: ReportData, panel: ProfilePanel) -> Figure | None:
+    """Plot one colour per setting: the mean, the range over trials and the prediction as a dashed line."""
     measured = dict(finite_arrays(data.trials, data.lists, panel.measurement))
     predicted = dict(finite_arrays(data.trials, data.lists, panel.predicted)) if panel.predicted else {}
-    if not measured:
+    if not any((vector > 0).any() for vector in measured.values()):
         return None
-    groups, omissions = colour_groups(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
     metric = data.measurement(panel.measurement)
-    traces: list[Trace] = []
-    for key, part, colour in groups:
-        ids = list(part["trial_id"])
-        name = escape_for_plotly(setting_text(data.settings, key) or "measured")
-        for trial_id in spread(ids, MAX_GROUPS) if len(ids) > 1 else []:
-            traces.append(_profile(measured[trial_id], name, line={"color": colour, "width": 1}, opacity=0.3))
-        mean = mean_array([measured[trial_id] for trial_id in ids])
-        traces.append(_profile(mean, name, label=name, line={"color": colour, "width": 2}, hoverinfo="x+y"))
+
+    def marks(group: Group[pd.DataFrame]) -> list[Mark]:
+        ids = list(group.content["trial_id"])
+        shown = vector_marks([measured[trial_id] for trial_id in ids], group.name, group.colour, is_log=True)
         theory = [predicted[trial_id] for trial_id in ids if trial_id in predicted]
-        if theory:
-            traces.append(_profile(mean_array(theory), name, line={"color": colour, "width": 2, "dash": "dash"}))
-    if predicted:
-        traces.append(legend_entry("predicted", "theory", dash="dash"))
-    values = [value for trace in traces for value in trace["y"] if value]
-    if not values:
-        return None
-    layout = make_layout(Axes("index", "value", metric.entry, metric.label, x_log=True, y_log=True), values)
+        return shown + (vector_marks(theory, group.name, group.colour, is_log=True, dash="dash") if theory else [])
+
+    groups, omissions = facet_groups(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
+    axes = Axis(title=metric.entry, is_log=True), Axis(title=metric.label, is_log=True)
     notes = [f"{metric.doc[:1].upper()}{metric.doc[1:]}. Last layer, last step.", *omissions]
-    return Plot(metric.label, traces, layout, notes)
+    return Figure(metric.label, facets_of(groups, *axes, marks), notes, [PREDICTED] if predicted else [])
 
 
-def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
+def _share_plot(data: ReportData, panel: SharePanel) -> Figure | None:
     """Plot one colour per setting: the share over all trials at each x with its interval, and light dots for trials."""
     if panel.measurement not in data.results or panel.x not in data.settings:
         return None
@@ -163,43 +134,19 @@ def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
     rows = (
         data.results[["trial_id", panel.measurement]].dropna().merge(data.trials[["trial_id", *dict.fromkeys(names)]])
     )
-    settings = [name for name in data.settings if name != panel.x]
-    groups, omissions = colour_groups(data.trials, rows, settings)
-    traces: list[Trace] = []
-    for key, part, colour in groups:
-        traces += _share_traces(panel, part, escape_for_plotly(setting_text(settings, key) or "measured"), colour)
-    if not traces:
+    if rows.empty:
         return None
+    rows = rows.assign(
+        x=rows[panel.x], share=rows[panel.measurement], weight=rows[list(panel.observations)].prod(axis=1)
+    )
     label = data.measurement(panel.measurement).label
-    log = bool(rows[panel.x].min() > 0)
-    layout = make_layout(Axes("x", "y", panel.x, label, x_log=log, y_log=False), [])
-    layout["xaxis"] |= value_ticks(rows[panel.x]) if log else {}
-    notes = [
-        "At the last step. Bars: 95 % Wilson intervals over the observations of all trials, too narrow if trials differ. "
-        "Dots: trials.",
-        *omissions,
-    ]
-    return Plot(f"{label} against {panel.x}", traces, layout, notes)
+    settings = [name for name in data.settings if name != panel.x]
+    figure = share_figure(data, rows, settings, f"{label} against {panel.x}", panel.x, label)
+    figure.notes.append("The intervals are too narrow if trials differ. Dots: trials.")
+    return figure
 
 
-def _share_traces(panel: SharePanel, part: pd.DataFrame, name: str, colour: str) -> list[Trace]:
-    traces = [dots(part[panel.x], part[panel.measurement], name, colour, 0.3)]
-    tally = []
-    for x, at_x in part.groupby(panel.x):
-        weights = at_x[list(panel.observations)].prod(axis=1)
-        total = float(weights.sum())
-        tally.append((x, min(total, float((at_x[panel.measurement] * weights).sum())), total))
-    return [*traces, *share_traces(tally, name, name, colour)]
-
-
-def _profile(values: np.ndarray, group: str, *, label: str | None = None, **style: Any) -> Trace:
-    """Return a line over the entries, counted from 1 and thinned evenly on the log axis, with gaps at values <= 0."""
-    places = unique(int(place) for place in np.geomspace(1, len(values), 120).round())
-    y = [float(values[place - 1]) if values[place - 1] > 0 else None for place in places]
-    return make_trace(places, y, group, name=label, **style)
-
-
-def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
+def _path_plot(data: ReportData, panel: PathPanel) -> Figure | None:
     """Plot one colour per setting: the mean over trials by layer, their range as a band, and a dashed mean prediction."""
     columns = [panel.x, panel.measurement, panel.predicted]
     if not {*columns, "step", "layer"} <= set(data.metrics):
@@ -212,29 +159,24 @@ def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
     is_log = metric.axis == "log" and bool((frame[columns[1:]] > 0).all().all())
     if frame.empty:
         return None
-    groups, omissions = colour_groups(data.trials, frame, data.settings)
-    traces: list[Trace] = []
-    for key, part, colour in groups:
-        setting = setting_text(data.settings, key)
-        traces += _path_traces(part, panel, escape_for_plotly(setting or "measured"), colour, is_log=is_log)
-    traces.append(legend_entry("predicted", "predicted", dash="dash"))
-    label = data.measurement(panel.x).label
-    layout = make_layout(Axes("x", "y", label, metric.label, x_log=False, y_log=is_log), frame[panel.measurement])
+
+    def marks(group: Group[pd.DataFrame]) -> list[Mark]:
+        by_layer = group.content.groupby("layer")
+        x = numbers(by_layer[panel.x].mean())
+        low, high = (numbers(ends) for ends in (by_layer[panel.measurement].min(), by_layer[panel.measurement].max()))
+        measured, predicted = (_means(group.content, column, is_log=is_log) for column in columns[1:])
+        return [
+            Range(x=x, low=low, high=high, colour=group.colour, name=group.name),
+            mean_line(x, measured, group.name, group.colour, size=4),
+            mean_line(x, predicted, group.name, group.colour, is_named=False, symbol="", dash="dash"),
+        ]
+
+    groups, omissions = facet_groups(data.trials, frame, data.settings)
+    axes = Axis(title=data.measurement(panel.x).label), Axis(title=metric.label, is_log=is_log)
     notes = [f"Last step, {counted(frame['trial_id'].nunique(), 'trial')}. Bands: range over trials."]
     notes += [_error_note(frame, panel, metric, is_log=is_log), *omissions]
-    return Plot(f"{metric.label} along the path of features", traces, layout, notes)
-
-
-def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *, is_log: bool) -> list[Trace]:
-    by_layer = part.groupby("layer")
-    x = by_layer[panel.x].mean().tolist()
-    low, high = by_layer[panel.measurement].min().tolist(), by_layer[panel.measurement].max().tolist()
-    predicted = _means(part, panel.predicted, is_log=is_log)
-    return [
-        band(x, low, high, name, colour, 0.2),
-        mean_line(x, _means(part, panel.measurement, is_log=is_log), name, name, colour, size=5),
-        make_trace(x, predicted, name, line={"color": colour, "width": 2, "dash": "dash"}),
-    ]
+    title = f"{metric.label} along the path of features"
+    return Figure(title, facets_of(groups, *axes, marks), notes, [PREDICTED])
 
 
 def _means(part: pd.DataFrame, column: str, *, is_log: bool) -> list[float]:
@@ -257,45 +199,38 @@ def _error_note(frame: pd.DataFrame, panel: PathPanel, metric: Metric, *, is_log
     return f"Between the ends the prediction of {metric.label} is off by {off:.3g} on average."
 
 
-def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
+def _layer_maps(data: ReportData, panel: LayerMapPanel) -> Figure | None:
     """Plot a metric over steps and layers, one map per setting."""
     if panel.measurement not in data.layered or data.layered[panel.measurement].dropna().empty:
-        return []
+        return None
     metric = data.measurement(panel.measurement)
     groups = group_trials(data.trials, data.layered.dropna(subset=[panel.measurement]), data.settings)
-    return [_layer_map(data, metric, key, part) for key, part in spread(groups, MAX_MAPS)]
+    parts = [(setting_text(data.settings, key), part) for key, part in spread(groups, MAX_MAPS)]
+    title, columns = f"{metric.label} over steps and layers", ("step", "layer", metric.name)
+    return map_figure(title, parts, columns, ("Step", "Layer"), metric.label, is_log=metric.axis == "log")
 
 
-def _layer_map(data: ReportData, metric: Metric, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
-    columns = ("step", "layer", metric.name)
-    trace, layout = mean_map(part, columns, ("Step", "Layer"), metric.label, is_log=metric.axis == "log")
-    setting = setting_text(data.settings, key)
-    title = f"{metric.label} over steps and layers{', ' if setting else ''}{setting}"
-    return Plot(title, [trace], layout, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."])
-
-
-def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
+def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Figure | None:
     """Plot one colour per setting: means over trials, joined along the parameter, and light dots for trials."""
     if panel.along not in data.settings or not {panel.x, panel.y} <= set(data.results):
         return None
     rows = data.results[["trial_id", panel.x, panel.y]].dropna()
     rows = rows.merge(data.trials[["trial_id", panel.along]])
-    others = [name for name in data.settings if name not in (panel.along, "data_seed")]
-    traces: list[Trace] = []
-    for key, part, colour in colour_groups(data.trials, rows, others)[0]:
-        name = escape_for_plotly(setting_text(others, key) or "measured")
-        traces.append(dots(part[panel.x], part[panel.y], name, colour, 0.3))
-        means = part.groupby(panel.along)[[panel.x, panel.y]].mean().sort_index()
-        text = [escape_for_plotly(f"{panel.along} = {value:g}") for value in means.index]
-        trace = mean_line(means[panel.x], means[panel.y], name, name, colour)
-        traces.append(trace | {"hovertext": text, "hoverinfo": "x+y+text"})
     if rows.empty:
         return None
+
+    def marks(group: Group[pd.DataFrame]) -> list[Mark]:
+        name, colour, part = group.name, group.colour, group.content
+        means = part.groupby(panel.along)[[panel.x, panel.y]].mean().sort_index()
+        trials = trial_dots(part[panel.x], part[panel.y], name, colour)
+        return [trials, mean_line(means[panel.x], means[panel.y], name, colour)]
+
+    others = [name for name in data.settings if name not in (panel.along, "data_seed")]
+    groups, omissions = facet_groups(data.trials, rows, others)
     x, y = data.measurement(panel.x), data.measurement(panel.y)
-    is_log = y.axis == "log" and bool((rows[panel.y] > 0).all())
-    layout = make_layout(Axes("x", "y", x.label, y.label, x_log=False, y_log=is_log), rows[panel.y])
-    notes = [f"Last layer, last step. Lines: along {panel.along}. Dots: trials."]
-    return Plot(f"{y.label} against {x.label}", traces, layout, notes)
+    axes = Axis(title=x.label), Axis(title=y.label, is_log=y.axis == "log" and bool((rows[panel.y] > 0).all()))
+    notes = [f"Last layer, last step. Lines: along {panel.along}. Dots: trials.", *omissions]
+    return Figure(f"{y.label} against {x.label}", facets_of(groups, *axes, marks), notes)
 
 
 def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
@@ -315,7 +250,7 @@ def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
             panel.words.get(code, str(code)) + (f" ({count} of {len(part)})" if count < len(part) else "")
             for code, count in sorted(codes.items())
         ]
-        cells = [*(Cell(escape(value), value) for value in key), Cell(str(len(part)), is_number=True)]
+        cells = [*(Cell(escape(value)) for value in key), Cell(str(len(part)), is_number=True)]
         cells.append(Cell(escape("; ".join(verdicts))))
         rows.append([*cells, *(_mean_cell(part, name, predicted) for name, predicted in columns)])
     labels = [data.measurement(name).label for name, _ in columns]
@@ -335,9 +270,7 @@ def _tables(data: ReportData) -> str:
 
 
 def _lead(data: ReportData) -> str:
-    return escape(
-        "Solid: measured, with light lines for trials or bands for their range. Dashed: prediction for a trial's parameters."
-    )
+    return escape("Solid: measured, with bands for the range over trials. Dashed: prediction for a trial's parameters.")
 
 
 SECTION = ReportSection(40, "Collapse and theory", declared_plots, _lead, tables=_tables)

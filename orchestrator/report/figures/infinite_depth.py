@@ -5,37 +5,34 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.curve_groups import group_trials, spread
-from depthrate.orchestrator.report.plot import (
-    GREY,
-    MAX_GROUPS,
-    Axes,
-    Plot,
-    Trace,
-    dots,
-    legend_entry,
-    log_range,
-    make_layout,
-    make_trace,
-    omission_notes,
-    value_ticks,
-    viridis,
+from depthrate.orchestrator.report.curve_groups import Group, facet_groups, facets_of
+from depthrate.orchestrator.report.figure import (
+    MUTED,
+    Axis,
+    Figure,
+    Key,
+    Mark,
+    Series,
+    mean_line,
+    numbers,
+    trial_dots,
+    value_axis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
-from depthrate.orchestrator.report.text import escape, escape_for_plotly, number_text
+from depthrate.orchestrator.report.text import escape, number_text
 from depthrate.tasks.metric import Metric
 
 FARTHEST_BOUND = 10.0
 """Multiple of the largest value above which a bound does not extend the axis."""
 
 
-def limit_plots(data: ReportData) -> list[Plot]:
+def limit_plots(data: ReportData) -> list[Figure]:
     """Plot each metric with a known limit at the last step against depth."""
-    plots = [_limit_plot(data, measurement) for measurement in data.measurements.values() if measurement.gap]
-    return [plot for plot in plots if plot is not None]
+    figures = [_limit_plot(data, measurement) for measurement in data.measurements.values() if measurement.gap]
+    return [figure for figure in figures if figure is not None]
 
 
-def _limit_plot(data: ReportData, metric: Metric) -> Plot | None:
+def _limit_plot(data: ReportData, metric: Metric) -> Figure | None:
     """Plot the values, their limit, and theory's line above it, scaled to the deepest mean."""
     frame = data.results
     if data.x_name != "depth" or not {metric.name, metric.gap, "depth"} <= set(frame):
@@ -47,54 +44,44 @@ def _limit_plot(data: ReportData, metric: Metric) -> Plot | None:
     if frame["depth"].nunique() < 2 or (frame["value"] <= 0).any():
         return None
     by = [name for name in data.group_names if name in data.trials]
-    groups = group_trials(data.trials, frame, by)
-    shown = spread(groups, MAX_GROUPS)
-    traces: list[Trace] = []
-    for index, ((key, part), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
-        name = ", ".join(key) or metric.label.lower()
-        traces += _group_traces(data, metric, part, f"o{index}", escape_for_plotly(name), colour)
+    groups, notes = facet_groups(data.trials, frame, by, "groups")
+    bounds = (frame["limit"] + frame["bound"]).dropna()
+    highest = FARTHEST_BOUND * float(frame["value"].max())
+    if (bounds > highest).any():  # extending the axis would flatten the values
+        share = "" if (bounds > highest).all() else " partly"
+        low, high = number_text(float(bounds.min())), number_text(float(bounds.max()))
+        extent = high if low == high else f"{low} to {high}"
+        notes = [*notes, f"The theorem's bound is{share} above the figure: {extent}."]
+    axes = value_axis("depth", frame["depth"], is_log=True), Axis(title=metric.label, is_log=True)
+    facets = facets_of(groups, *axes, lambda group: _group_marks(data, metric, group, highest))
     # for some networks the limit is only a lower bound
     is_limit = metric.reaches_limit is None or metric.reaches_limit(data.params_of(frame["trial_id"]))
-    traces += _keys(traces, is_limit=is_limit)
-    measured = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
-    bounds = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] == "bound"]
-    outside = [y for y in bounds if y > FARTHEST_BOUND * max(measured)]
-    drawn = measured + [y for y in bounds if y not in outside]
-    layout = make_layout(Axes("x", "y", "depth", metric.label, x_log=True, y_log=True), drawn, legend=by)
-    layout["legend"]["traceorder"] = "grouped"  # the groups' short names are in one row, with theory below
-    notes = omission_notes(len(shown), len(groups))
-    if outside:  # extending the axis would flatten the values
-        layout["yaxis"] |= {"range": log_range(drawn, 0.07)}
-        share = "" if len(outside) == len(bounds) else " partly"
-        low, high = number_text(min(bounds)), number_text(max(bounds))
-        extent = high if low == high else f"{low} to {high}"
-        notes += [f"The theorem's bound is{share} above the figure: {extent}."]
-    depths = frame["depth"].astype(float)
-    layout["xaxis"] |= value_ticks(depths) | {"range": log_range(depths, 0.05)}
-    return Plot(f"{metric.label} against depth, and its limit", traces, layout, notes)
+    names = {
+        "limit": ("limit for infinite depth" if is_limit else "lower bound", "dash"),
+        "construction": ("construction's cost, scaled to the deepest", "dot"),
+        "bound": ("the theorem's own bound", "dashdot"),
+    }
+    drawn = {mark.name for facet in facets for mark in facet.marks if isinstance(mark, Series)}
+    keys = [Key(text, dash=dash) for name, (text, dash) in names.items() if name in drawn]
+    return Figure(f"{metric.label} against depth, and its limit", facets, notes, keys)
 
 
-def _group_traces(
-    data: ReportData, metric: Metric, part: pd.DataFrame, group: str, name: str, colour: str
-) -> list[Trace]:
+def _group_marks(data: ReportData, metric: Metric, group: Group[pd.DataFrame], highest: float) -> list[Mark]:
+    part, name, colour = group.content, group.name, group.colour
     means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
-    line = {"color": colour, "width": 2}
-    dashed = {"color": GREY, "width": 1.2, "dash": "dash"}
-    traces = [
-        dots(part["depth"], part["value"], group, colour, 0.5),
-        make_trace(means["depth"], means["value"], group, name=name, line=line),
-        make_trace(means["depth"], means["limit"], "limit", line=dashed),
+    x = numbers(means["depth"])
+    marks: list[Mark] = [
+        trial_dots(part["depth"], part["value"], name, colour),
+        mean_line(x, means["value"], name, colour, symbol=""),
+        Series(x=x, y=numbers(means["limit"]), colour=MUTED, name="limit", width=1.2, dash="dash"),
     ]
     reference = _construction(data, metric, part, means)
     if reference is not None:
-        dotted = {"color": colour, "width": 1.5, "dash": "dot"}
-        traces.append(make_trace(means["depth"], reference, "construction", line=dotted))
+        marks.append(Series(x=x, y=numbers(reference), colour=colour, name="construction", width=1.4, dash="dot"))
     bound = means["limit"] + means["bound"]
-    if bound.notna().any():
-        has_bound = bound.notna()
-        dashed = {"color": colour, "width": 1.5, "dash": "longdashdot"}
-        traces.append(make_trace(means["depth"][has_bound], bound[has_bound], "bound", line=dashed))
-    return traces
+    if (visible := bound.where(bound <= highest)).notna().any():
+        marks.append(Series(x=x, y=numbers(visible), colour=colour, name="bound", width=1.4, dash="dashdot"))
+    return marks
 
 
 def _bound(data: ReportData, metric: Metric) -> tuple[pd.Series[float], str]:
@@ -130,17 +117,6 @@ def _construction(data: ReportData, metric: Metric, part: pd.DataFrame, means: p
     return list(np.asarray(means["limit"]) + factor * np.asarray(excess["min"]))
 
 
-def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:
-    """Return legend entries for the theory's lines."""
-    names = {
-        "limit": ("limit for infinite depth" if is_limit else "lower bound", "dash"),
-        "construction": ("construction's cost, scaled to the deepest", "dot"),
-        "bound": ("the theorem's own bound", "longdashdot"),
-    }
-    drawn = {trace["legendgroup"] for trace in traces}
-    return [legend_entry(name, group, width=1.2, dash=dash) for group, (name, dash) in names.items() if group in drawn]
-
-
 def _lead(data: ReportData) -> str:
     return " ".join(
         f"{escape(metric.label)}: dashed the limit (a lower bound if the theorem assumes more than these trials), dotted the "
@@ -157,4 +133,4 @@ def _bound_text(data: ReportData, metric: Metric) -> str:
     return "." if bound.isna().all() else ", dash-dotted the limit plus the theorem's bound, without a factor."
 
 
-SECTION = ReportSection(20, "Rates", limit_plots, _lead)
+SECTION = ReportSection(20, "Limits at infinite depth", limit_plots, _lead)

@@ -1,12 +1,12 @@
 """Plot metrics by layer, from the first to the last."""
 
 from depthrate.orchestrator.report.curve_groups import splits
+from depthrate.orchestrator.report.figure import Axis, Figure
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
-from depthrate.orchestrator.report.plot import Axes, Plot
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 
 
-def layer_plots(data: ReportData) -> list[Plot]:
+def layer_plots(data: ReportData) -> list[Figure]:
     """Plot each metric against layer / depth, at each trial's last step."""
     frame = data.metrics
     if frame.empty or "layer" not in frame:
@@ -22,14 +22,17 @@ def layer_plots(data: ReportData) -> list[Plot]:
             # a metric of the last weight matrix is equal at every layer and has no profile
             of_trials = part.groupby("trial_id", observed=True)[metric.name]
             if (of_trials.max() > of_trials.min()).any():
-                y_log = metric.axis == "log"
-                axes = Axes("relative_layer", metric.name, "Layer / depth", f"{metric.label}{suffix}", False, y_log)
-                plots.append(lines_plot(data, part, axes, by))
+                y = Axis(title=f"{metric.label}{suffix}", is_log=metric.axis == "log")
+                plots.append(
+                    lines_plot(data, part, ("relative_layer", metric.name), (Axis(title="Layer / depth"), y), by)
+                )
     return [plot for plot in plots if plot is not None]
 
 
 def _lead(data: ReportData) -> str:
-    return "At each trial's last step, from the first measured layer (left) to the last (right). Lines as above."
+    return (
+        "At each trial's last step, from the first measured layer (left) to the last (right). Bands: range over trials."
+    )
 
 
 SECTION = ReportSection(60, "Layers", layer_plots, _lead, "No metrics of several layers yet.")

@@ -1,272 +1,219 @@
-"""Plot the fitted rates: each metric against x with its power laws, and the residuals."""
+"""Plot the fitted rates: each metric against x with its power laws, the exponents against the groups, and the residuals."""
 
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
-from depthrate.orchestrator.report.curve_groups import sort_key, spread, thin_indices
-from depthrate.orchestrator.report.plot import (
-    GREY,
-    LEGEND_LETTERS,
-    MAX_GROUPS,
+from depthrate.orchestrator.report.curve_groups import (
+    Group,
+    facets_of,
+    setting_text,
+    sort_key,
+    split_facets,
+    thin_indices,
+    varying_places,
+)
+from depthrate.orchestrator.report.figure import (
+    ALARM,
+    MAX_LINES,
     MAX_POINTS,
-    Axes,
-    Plot,
-    Trace,
-    band,
-    dots,
-    legend_entry,
-    log_range,
-    make_layout,
-    make_trace,
+    MUTED,
+    Axis,
+    EndLabel,
+    Facet,
+    Figure,
+    Key,
+    Mark,
+    Range,
+    colours_of,
+    mean_line,
     omission_notes,
-    value_ticks,
-    viridis,
+    trial_dots,
+    value_axis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import (
     curve_label,
-    escape_for_plotly,
-    group_values,
     interval_of,
+    is_finite,
     is_number,
     minus_signs,
     shorten,
     signed_text,
-    x_text,
+    value_text,
 )
-from depthrate.tasks.fits.models import MODELS, POWER
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
 
-SLOPES = {"−½": 0.5, "−1": 1.0}
-"""Exponents of the reference lines."""
-NAMED_RIVALS = 4
-"""Maximum number of groups whose rival models are named in the legend."""
-LEAST_DECAY = 0.2
-"""Minimum exponent of the fastest curve for the reference lines."""
+HALF = 0.5
+"""Exponent of the reference line."""
+NEAR_HALF = 0.15
+"""Distance of the exponents from a half up to which the reference line is shown."""
+DODGE = 0.02
+"""Distance of lines at the same value in the figure of exponents, as a share of the axis."""
 
 
-def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
-    """Plot one log-log figure per metric and x, one colour per group, and the residuals."""
-    figures: dict[tuple[str, str], list[FittedCurve]] = {}
+def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
+    """Plot each metric against x on log axes, one line per group, and the exponents of the groups."""
+    requests: dict[tuple[str, str, tuple[str, ...]], list[FittedCurve]] = {}
     for curve in curves:
-        figures.setdefault((curve_label(curve), curve.x), []).append(curve)
-    plots = []
-    for (label, x), group in figures.items():
-        plots += [_fit_plot(label, x, group), _residual_plot(label, x, group)]
-    return [plot for plot in plots if plot is not None]
+        requests.setdefault((curve_label(curve), curve.x, tuple(curve.by)), []).append(curve)
+    figures: list[Figure | None] = []
+    for (label, x, _), part in requests.items():
+        ordered = sorted(part, key=lambda curve: sort_key(tuple(curve.by.values())))
+        figures += [plot(label, minus_signs(shorten(x)), ordered) for plot in (_fit_plot, _exponent_plot)]
+    return [figure for figure in figures if figure is not None]
 
 
-def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
-    drawable = {id(curve): points for curve in curves if not (points := _positive_points(curve)).empty}
-    selected = _select([curve for curve in curves if id(curve) in drawable])
-    shown = [(curve, drawable[id(curve)]) for curve in selected]
-    if not shown:
+def _fit_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
+    drawable = [(curve, points) for curve in curves if not (points := _positive_points(curve)).empty]
+    if not drawable:
         return None
-    slopes = SLOPES if _decays(shown) else {}
-    traces: list[Trace] = []
-    for index, ((curve, points), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
-        traces += _point_traces(curve, points, colour, f"g{index}", MAX_POINTS // len(shown))
-        traces += _fit_traces(curve, points, colour, f"g{index}", names_rival=len(shown) <= NAMED_RIVALS)
-    if len(shown) > NAMED_RIVALS and any(trace.get("meta") == "rival" for trace in traces):
-        traces.append(legend_entry("another model, preferred by AICc", "rivals", dash="dot", width=2))
-    x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
-    means, x_max = _mean_table(shown[0][1]), float(x_values.max())
-    y_range = _extend_range(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max, slopes)
-    traces += _slope_traces(means, x_max, y_range, slopes) + _left_out_traces([curve for curve, _ in shown], y_range)
-    axes = Axes("x", "y", minus_signs(shorten(x)), label, x_log=True, y_log=True)
-    layout = make_layout(axes, 10 ** np.array(y_range), legend=list(shown[0][0].by))
-    layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
-    layout["yaxis"] |= {"range": y_range}
-    layout["margin"]["r"] = 40  # leaves space for the names of the reference slopes
-    notes = omission_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
-    return Plot(f"{label} against {minus_signs(shorten(x))}", traces, layout, notes)
+    named = [(_texts(curve), (curve, points)) for curve, points in drawable]
+    groups, omissions = split_facets(list(curves[0].by), named, "groups")
+    x_axis = value_axis(x, pd.concat([points["x"] for _, points in drawable]), is_log=True)
+    budget = MAX_POINTS // len(drawable)
+    facets = facets_of(groups, x_axis, Axis(title=label, is_log=True), lambda group: _fit_marks(group, budget))
+    # no band hides a line
+    facets = [replace(facet, marks=sorted(facet.marks, key=lambda m: not isinstance(m, Range))) for facet in facets]
+    notes = ["Dots: geometric means. Bands: range over trials. Lines: power laws, with exponent and 95 % interval."]
+    notes += [] if all(adequate_power(curve) for curve, _ in drawable) else ["Hollow: no power law fits."]
+    notes += ["Triangles: excluded trials."] if any(_excluded_x(curve) for curve, _ in drawable) else []
+    num_dropped = sum(len(curve.points) - len(points) for curve, points in drawable)
+    notes += [*omissions, *omission_notes(0, 0, num_dropped, log=True)]
+    keys = {group.name: Key(group.name, group.colour, "dot") for _, part in groups for group in part if group.name}
+    return Figure(f"{label} against {x}", facets, notes, list(keys.values()))
 
 
-def _select(curves: list[FittedCurve]) -> list[FittedCurve]:
-    """Return at most MAX_GROUPS curves in the order of their groups."""
-    return spread(sorted(curves, key=lambda curve: sort_key(tuple(curve.by.values()))), MAX_GROUPS)
-
-
-def _decays(shown: Sequence[tuple[FittedCurve, pd.DataFrame]]) -> bool:
-    """Return whether a curve falls fast enough for the reference slopes."""
-    rates = []
-    for curve, points in shown:
-        power, means = curve.power, _mean_table(points)
-        span = math.log(means["x"].iloc[-1] / means["x"].iloc[0])
-        if power is not None:
-            rates.append(power.exponent)
-        elif span:
-            rates.append(math.log(means["mean"].iloc[0] / means["mean"].iloc[-1]) / span)
-    return max(rates, default=0.0) >= LEAST_DECAY
+def _texts(curve: FittedCurve) -> tuple[str, ...]:
+    return tuple(map(value_text, curve.by.values()))
 
 
 def _positive_points(curve: FittedCurve) -> pd.DataFrame:
     """Return the points that log axes can show."""
     points = curve.points[["x", "y"]].astype(float)
     drawable = ((points > 0) & (points < np.inf)).all(axis=1)
-    return curve.points.loc[drawable]
+    return curve.points.loc[drawable].astype({"x": float, "y": float})
 
 
-def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str, budget: int) -> list[Trace]:
-    """Return one group's band, points and mean."""
-    means = _mean_table(points)
-    line = {"color": colour, "width": 1}
-    ring = {"size": 8, "line": {"color": "#ffffff", "width": 1}}
-    unconverged = points[points["trial_id"].isin(list(curve.unconverged))]
-    open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
-    traces = [
-        _trial_dots(points, "y", colour, group, budget),
-        make_trace(means["x"], means["mean"], group, mode="lines+markers", line=line, marker=ring, hoverinfo="x+y"),
-    ]
-    if len(unconverged):
-        traces.append(make_trace(unconverged["x"], unconverged["y"], group, mode="markers", marker=open_dots))
+def _fit_marks(group: Group[tuple[FittedCurve, pd.DataFrame]], budget: int) -> list[Mark]:
+    """Return a group's band, trials, means, line and label."""
+    (curve, points), name, colour = group.content, group.name, group.colour
+    means, power = _mean_table(points), adequate_power(curve)
+    x, y = means["x"].tolist(), means["mean"].tolist()
+    marks: list[Mark] = []
     if (means["count"] > 1).any():
-        x, low, high = (means[name].tolist() for name in ("x", "low", "high"))
-        traces.insert(0, band(x, low, high, group, colour, 0.15))
-    return traces
+        marks.append(Range(x=x, low=means["low"].tolist(), high=means["high"].tolist(), colour=colour, name=name))
+        thin = points.sort_values(["x", "y"]).iloc[thin_indices(len(points), budget)]
+        marks.append(trial_dots(thin["x"], thin["y"], name, colour, size=2.5))
+    symbol, text, detail = "dot" if power else "ring", *_label(curve)
+    model = power or next(iter(preferred_models(curve).models), None)
+    if model is not None and len(x) > 1:
+        fine = np.geomspace(x[0], x[-1], 30)
+        dash = "" if power else "dot"
+        marks.append(mean_line(fine, predict(model, fine), name, colour, is_named=False, symbol="", dash=dash))
+    join = {"width": 0.0} if model else {"width": 1.0, "dash": "join"}
+    marks.append(mean_line(x, y, name, colour, is_named=False, size=6, **(join | {"symbol": symbol})))
+    if excluded := _excluded_x(curve):
+        lowest = [float(points["y"].min())] * len(excluded)
+        marks.append(trial_dots(excluded, lowest, "excluded", ALARM, size=7, symbol="up"))
+    return [*marks, EndLabel(x=x[-1], y=y[-1], text=text, detail=detail, colour=colour, symbol=symbol)]
 
 
-def _trial_dots(points: pd.DataFrame, y: str, colour: str, group: str, budget: int) -> Trace:
-    """Return one dot per trial, with a name that is shown on hovering."""
-    thin = points.sort_values(["x", y]).iloc[thin_indices(len(points), budget)]
-    pairs = zip(thin["seed"], thin["trial_id"], strict=True)
-    hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
-    trace = dots(thin["x"], thin[y], group, colour, 0.5)
-    return trace | {"text": hover, "hoverinfo": "x+y+text"}
+def _label(curve: FittedCurve) -> tuple[str, str]:
+    """Return the exponent and its interval, or the reason for a missing power law."""
+    power = adequate_power(curve)
+    if power is not None:
+        interval = interval_of(power)
+        ends = f"[{', '.join(signed_text(end, '.2f') for end in interval)}]" if interval else "no interval"
+        return signed_text(power.exponent, ".2f"), ends
+    if curve.power is None:
+        return "no fit", ""
+    models = preferred_models(curve).models
+    detail = f"R² {curve.power.r2:.2f}" if is_finite(curve.power.r2) else ""
+    return "no power law", MODELS[models[0].model].words if models else detail
 
 
-def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str, *, names_rival: bool) -> list[Trace]:
-    """Return the lines of the power law, if it is adequate, and of the best other model that is not ruled out."""
-    power, line = adequate_power(curve), {"color": colour, "width": 2.5}
-    x = np.geomspace(points["x"].min(), points["x"].max(), 50)
-    if power is None:
-        missing = "no power law fits" if curve.power else "no fit"
-        traces = [legend_entry(_legend_name(curve, missing), group, **line)]
-    else:
-        rate = f"{escape_for_plotly(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
-        if interval := interval_of(power):
-            rate += f" [{', '.join(signed_text(end, '.2f') for end in interval)}]"
-        name = _legend_name(curve, rate if curve.by else f"fit {rate}")
-        traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
-    preference = preferred_models(curve)
-    rival = next((fit for fit in preference.models if fit.model != POWER.name), None)
-    if rival is not None:
-        text = f"{MODELS[rival.model].words}, {'preferred' if preference.is_decided else 'not ruled out'}"
-        name = _legend_name(curve, text) if names_rival else ""
-        dotted = line | {"dash": "dot", "width": 2}
-        traces.append(make_trace(x, predict(rival, x), group, name=name or None, line=dotted, meta="rival"))
-    return traces
-
-
-def _legend_name(curve: FittedCurve, text: str) -> str:
-    """Return the group's values and the note, on two lines if a single line would not fit on a narrow screen."""
-    by = escape_for_plotly(group_values(curve.by))
-    length = len(by) + len(": ") + len(re.sub("<.*?>", "", text))
-    return f"{by}:{'<br>' if length > LEGEND_LETTERS else ' '}{text}" if by else text
-
-
-def _extend_range(y_range: list[float], means: pd.DataFrame, x_max: float, slopes: Mapping[str, float]) -> list[float]:
-    """Extend the range to the end of a reference slope, if this costs the points little height."""
-    (x0, y0), (low, high) = _first_mean(means), y_range
-    ends = [math.log10(y0) - slope * math.log10(x_max / x0) - 0.06 * (high - low) for slope in slopes.values()]
-    return [min([low, *(end for end in ends if low - end < 0.35 * (high - low))]), high]
-
-
-def _first_mean(means: pd.DataFrame) -> tuple[float, float]:
-    return float(means["x"].iloc[0]), float(means["mean"].iloc[0])
-
-
-def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float], slopes: Mapping[str, float]) -> list[Trace]:
-    """Return the lines x^-1/2 and x^-1 through the first mean, named at their ends."""
-    if not slopes:
-        return []
-    x0, y0 = _first_mean(means)
-    y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # leaves space for the name above the axis
-    line = {"color": GREY, "width": 1.2, "dash": "dash"}
-    traces = [legend_entry("slopes −½ and −1", "slopes", **line)]
-    for name, slope in slopes.items():
-        x1 = min(x_max, x0 * (y0 / y_bottom) ** (1 / slope))
-        if x1 > x0:
-            ends = make_trace([x0, x1], [y0, y0 * (x1 / x0) ** -slope], "slopes", mode="lines+text", line=line)
-            font = {"color": "#555555", "size": 12}
-            names = {"text": ["", f" {name}"], "textposition": "middle right", "textfont": font, "cliponaxis": False}
-            traces.append(ends | names)
-    return traces
-
-
-def _left_out_traces(curves: Sequence[FittedCurve], y_range: list[float]) -> list[Trace]:
-    """Return triangles on the bottom edge at the x of excluded trials: diverged, zero, negative."""
-    excluded = [
-        point
-        for curve in curves
-        for point in curve.left_out
-        if point["reason"] != "below the cut-off" and is_number(point["x"]) and point["x"] > 0
-    ]
-    if not excluded:
-        return []
-    bottom = 10 ** (y_range[0] + 0.015 * (y_range[1] - y_range[0]))
-    hover = [escape_for_plotly(f"{point['reason']}, trial {point['trial_id']}") for point in excluded[:MAX_POINTS]]
-    marker = {"color": "#b35900", "size": 8, "symbol": "triangle-up"}
-    style = {"mode": "markers", "marker": marker, "text": hover, "hoverinfo": "text", "cliponaxis": False}
-    x = [point["x"] for point in excluded[:MAX_POINTS]]
-    return [make_trace(x, [bottom] * len(x), "lost", name="excluded", **style)]
+def _excluded_x(curve: FittedCurve) -> list[float]:
+    """Return the x of excluded trials: diverged, zero, negative."""
+    points = [point for point in curve.left_out if point["reason"] != "below the cut-off"]
+    return [float(point["x"]) for point in points if is_number(point["x"]) and point["x"] > 0]
 
 
 def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Return, per x, the geometric mean, and this mean multiplied and divided by e^(standard deviation of log y)."""
-    log_y = pd.Series(np.log(points["y"].astype(float)))
-    logs = log_y.groupby(points["x"].astype(float)).agg(["mean", "std", "count"])
-    deviation = logs["std"].fillna(0.0)
-    table = {"mean": np.exp(logs["mean"]), "low": np.exp(logs["mean"] - deviation)}
-    return pd.DataFrame(table | {"high": np.exp(logs["mean"] + deviation), "count": logs["count"]}).reset_index()
+    """Return, per x, the geometric mean, the range and the number of values."""
+    logs = np.log(points["y"]).groupby(points["x"]).agg(["mean", "min", "max", "count"])
+    table = {"mean": np.exp(logs["mean"]), "low": np.exp(logs["min"]), "high": np.exp(logs["max"])}
+    return pd.DataFrame(table | {"count": logs["count"]}).reset_index()
 
 
-def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Plot | None:
-    """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any curve has a fit."""
-    shown = _select([curve for curve in curves if curve.power])
-    if not shown:
+def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
+    """Plot the exponents against the grouping parameter with the most values, one line per value of the others."""
+    fitted = [(curve, power) for curve in curves if (power := curve.power) is not None]
+    keys = [_texts(curve) for curve, _ in fitted]
+    names, varying = list(curves[0].by), varying_places(keys)
+    if not varying:
         return None
-    traces: list[Trace] = []
-    for index, (curve, colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
-        traces += _residual_traces(curve, colour, f"g{index}", MAX_POINTS // len(shown))
-    x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
-    ends = [float(x_values.min()), float(x_values.max())]
-    traces.append(make_trace(ends, [0, 0], "zero", line={"color": GREY, "width": 1.2, "dash": "dash"}))
-    axes = Axes("x", "y", minus_signs(shorten(x)), f"ln {label} − fit", x_log=True, y_log=False)
-    layout = make_layout(axes, [], legend=list(shown[0].by))
-    layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
-    return Plot(f"Residuals of {label} from the power law", traces, layout, [])
-
-
-def _residual_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> list[Trace]:
-    assert curve.power is not None
-    points = curve.points.astype({"x": float, "y": float})
-    points = points[(points["x"] > 0) & (points["y"] > 0)]
-    points = points.assign(residual=np.log(points["y"]) - np.log(predict(curve.power, points["x"].to_numpy())))
-    points = points[np.isfinite(points["residual"])]
-    means = points.groupby("x")["residual"].mean()
-    line = {"color": colour, "width": 1}
-    name = escape_for_plotly(group_values(curve.by)) or None
-    ring = {"size": 8, "color": colour, "line": {"color": "#ffffff", "width": 1}}
-    return [
-        _trial_dots(points, "residual", colour, group, budget),
-        make_trace(means.index, means, group, name=name, mode="lines+markers", line=line, marker=ring),
+    along = max(varying, key=lambda place: (len({key[place] for key in keys}), place))
+    values = list(dict.fromkeys(key[along] for key in keys))
+    is_numeric = all(is_number(curve.by[names[along]]) for curve, _ in fitted)
+    places = [float(value) if is_numeric else index for index, value in enumerate(values)]
+    place_of, colour_of = dict(zip(values, places, strict=True)), dict(zip(values, colours_of(values), strict=True))
+    is_log = is_numeric and min(places) > 0
+    lines: dict[str, list[tuple[FittedCurve, RateFit]]] = {}
+    for (curve, power), key in zip(fitted, keys, strict=True):
+        others = [place for place in varying if place != along]
+        lines.setdefault(setting_text([names[i] for i in others], [key[i] for i in others]), []).append((curve, power))
+    marks: list[Mark] = []
+    for number, (name, line) in enumerate(list(lines.items())[:MAX_LINES]):
+        points = []
+        for curve, power in line:
+            value, shift = _texts(curve)[along], DODGE * (number - (min(len(lines), MAX_LINES) - 1) / 2)
+            place = _shifted(place_of[value], shift, places, is_log=is_log)
+            points.append((place, power, adequate_power(curve) is not None, colour_of[value]))
+        marks += _exponent_marks(points, name)
+    exponents = [power.exponent for _, power in fitted]
+    if min(exponents) - NEAR_HALF <= HALF <= max(exponents) + NEAR_HALF:
+        ends = [min(places), max(places)]
+        half = mean_line(ends, [HALF, HALF], "½", MUTED, is_named=False, width=1, dash="dot", symbol="")
+        marks = [half, *marks, EndLabel(x=max(places), y=HALF, text="½", colour=MUTED, symbol="")]
+    ticks: dict[str, Any] = {} if is_numeric else {"ticks": tuple(places), "names": tuple(map(shorten, values))}
+    x_axis = replace(value_axis(names[along], places, is_log=is_log), **ticks)
+    facet = Facet(x=x_axis, y=Axis(title="exponent"), marks=marks)
+    notes = [
+        "Bars: 95 % intervals. Hollow: no power law fits.",
+        *omission_notes(min(len(lines), MAX_LINES), len(lines)),
     ]
+    return Figure(f"Exponent of {label} over {x}, against {shorten(names[along])}", [facet], notes)
+
+
+def _shifted(place: float, shift: float, places: Sequence[float], *, is_log: bool) -> float:
+    """Move a place by a share of the axis, so that intervals at the same value do not overlap."""
+    low, high = min(places), max(places)
+    return place * (high / low) ** shift if is_log else place + shift * (high - low)
+
+
+def _exponent_marks(points: Sequence[tuple[float, RateFit, bool, str]], name: str) -> list[Mark]:
+    """Return one line of (place, power law, whether it is adequate, colour)."""
+    x, y = [place for place, *_ in points], [power.exponent for _, power, *_ in points]
+    marks: list[Mark] = [mean_line(x, y, name, MUTED, is_named=False, width=1, dash="join", symbol="")]
+    for place, power, is_adequate, colour in points:
+        if is_adequate and (interval := interval_of(power)):
+            low, high = interval
+            marks.append(Range(x=[place], low=[low], high=[high], colour=colour, name=name, is_bars=True))
+        symbol = "dot" if is_adequate else "ring"
+        marks.append(trial_dots([place], [power.exponent], name, colour, size=6, opacity=1, symbol=symbol))
+    return [*marks, EndLabel(x=x[-1], y=y[-1], text=name, colour=MUTED, symbol="")] if name else marks
 
 
 def _lead(data: ReportData) -> str:
-    return (
-        "At the last step. Small dots: trials (ringed: unconverged). Triangles: excluded trials. Large dots and band: mean "
-        "and one standard deviation of log values. Thick line: adequate power law, with the 95 % interval of its exponent a "
-        "in the legend. Grey dashes: slopes −½ and −1 through the first mean. "
-        "Residuals of ln y: 0.1 is about 10 %. A bend common to all seeds suggests another law, or too small x."
-    )
+    return "At the last step. Small dots: trials. Dotted: another model, if no power law fits."
 
 
 SECTION = ReportSection(10, "Rates", lambda data: rate_plots(data.fits), _lead, "No fits yet.")

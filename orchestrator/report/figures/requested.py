@@ -1,61 +1,56 @@
-"""Plot the figures that a sweep requests under `figures:`: points, lines, maps, spectra and matrices."""
+"""Plot the figures that a sweep requests under `figures:`: points, lines, maps, spectra, matrices and collapses."""
 
 import itertools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import colour_groups, mean_array
-from depthrate.orchestrator.report.plot import (
-    DASHES,
-    GREY,
-    Axes,
-    Plot,
-    Trace,
-    dots,
-    heat_map,
-    legend_entry,
-    make_layout,
-    make_trace,
-    map_layout,
-    mean_line,
-    mean_map,
-    omission_notes,
-    share_traces,
-    value_ticks,
-    viridis,
+from depthrate.orchestrator.report.curve_groups import (
+    Group,
+    facet_groups,
+    facets_of,
+    group_trials,
+    split_facets,
+    spread,
 )
+from depthrate.orchestrator.report.figure import (
+    DASHES,
+    MUTED,
+    Axis,
+    Facet,
+    Figure,
+    Key,
+    Mark,
+    colours_of,
+    is_log,
+    mean_line,
+    numbers,
+    omission_notes,
+    trial_dots,
+    value_axis,
+)
+from depthrate.orchestrator.report.figures.collapse import collapse_plot
+from depthrate.orchestrator.report.figures.kinds import map_figure, share_figure, vector_marks
+from depthrate.orchestrator.report.figures.last_layer import matrix_facet
 from depthrate.orchestrator.report.report_data import FigureContent, ReportData, ReportSection
-from depthrate.orchestrator.report.text import escape_for_plotly
+from depthrate.orchestrator.report.text import shorten
 
-LOG_FACTOR = 8
-"""Minimum range of positive values for a log axis by default, as a factor."""
 JITTER = 0.15
 """Horizontal offset of a distribution's points, to either side."""
+MAX_COLUMNS = 12
+"""Maximum number of groups of a distribution."""
 
 
-def requested_plots(data: ReportData) -> list[Plot]:
+def requested_plots(data: ReportData) -> list[Figure]:
     """Plot each requested figure that has values."""
     plot_functions = {"curve": _curve_plot, "share": _share_plot, "distribution": _distribution_plot}
-    plot_functions |= {"map": _map_plot, "spectrum": _spectrum_plot}
-    plots: list[Plot | None] = []
-    for content in data.figures:
-        if content.problem or content.rows.empty:
-            continue
-        make_plot = plot_functions.get(content.request.kind)
-        plots += _matrix_plots(data, content) if make_plot is None else [make_plot(data, content)]
-    return [plot for plot in plots if plot is not None]
-
-
-def _is_log(requested: str, values: Iterable[float]) -> bool:
-    """Return whether an axis is logarithmic, as requested or, without a request, according to its values."""
-    array = np.asarray(list(values), dtype=np.float64)
-    if requested:
-        return requested == "log" and bool((array > 0).all())
-    return array.size > 0 and bool(array.min() > 0) and bool(array.max() >= LOG_FACTOR * array.min())
+    plot_functions |= {"collapse": collapse_plot, "map": _map_plot, "spectrum": _spectrum_plot, "matrix": _matrix_plot}
+    contents = [content for content in data.figures if not content.problem and not content.rows.empty]
+    figures = [plot_functions[content.request.kind](data, content) for content in contents]
+    return [figure for figure in figures if figure is not None]
 
 
 def _metric_label_for(data: ReportData, name: str) -> str:
@@ -76,96 +71,93 @@ def _with_positions(data: ReportData, content: FigureContent, names: Sequence[st
     return rows.dropna(subset=["value", *(f"at_{name}" for name in names)])
 
 
-def _curve_plot(data: ReportData, content: FigureContent) -> Plot | None:
+def _curve_plot(data: ReportData, content: FigureContent) -> Figure | None:
     """Plot a metric over a parameter: light points for trials, a line for their mean, dashed reference lines."""
     request = content.request
     rows = _with_positions(data, content, [request.x])
     if rows.empty:
         return None
     at = f"at_{request.x}"
-    values = [*rows["value"], *_line_values(rows, request.lines)]
-    y_log = _is_log(request.y_axis, values)
-    axes = Axes(
-        request.x, "value", request.x, _metric_label_for(data, request.metric), _is_log(request.x_axis, rows[at]), y_log
-    )
+    y_log = is_log(request.y_axis, [*rows["value"], *_line_values(rows, request.lines)])
     drawable = rows[rows["value"] > 0] if y_log else rows
-    groups, omissions = colour_groups(data.trials, drawable, list(request.by), "groups")
-    traces: list[Trace] = []
-    for index, (key, part, colour) in enumerate(groups):
-        group, name = f"g{index}", ", ".join(key) or "mean"
-        mean = part.groupby(at)["value"].mean()
-        traces.append(dots(part[at], part["value"], group, colour, 0.35, size=6))
-        line = {"color": colour, "width": 2}
-        traces.append(make_trace(mean.index, mean, group, name=escape_for_plotly(name), line=line, hoverinfo="x+y"))
-        for number, dash in zip(range(len(request.lines)), DASHES[1:] * len(request.lines), strict=False):
-            reference = part.groupby(at)[f"line_{number}"].mean()
-            traces.append(
-                make_trace(reference.index, reference, group, line={"color": colour, "dash": dash, "width": 1.5})
-            )
+    dashes = dict(zip(request.lines, itertools.cycle(DASHES), strict=False))
     with_values = [name for number, name in enumerate(request.lines) if drawable[f"line_{number}"].notna().any()]
-    traces += _line_names(request.lines, with_values)
-    layout = make_layout(axes, drawable["value"], legend=request.by)
-    _set_ticks(layout, axes, rows[at])
+
+    def marks(group: Group[pd.DataFrame]) -> list[Mark]:
+        part, name, colour = group.content, group.name, group.colour
+        means = part.groupby(at).mean(numeric_only=True)
+        dots = trial_dots(part[at], part["value"], name, colour, size=4)
+        lines: list[Mark] = [
+            mean_line(
+                means.index, means[f"line_{number}"], line, colour, is_named=False, symbol="", dash=dash, width=1.4
+            )
+            for number, (line, dash) in enumerate(dashes.items())
+        ]
+        return [dots, mean_line(means.index, means["value"], name, colour, symbol=""), *lines]
+
+    groups, omissions = facet_groups(data.trials, drawable, list(request.by), "groups")
+    label = _metric_label_for(data, request.metric)
+    x = value_axis(request.x, rows[at], is_log=is_log(request.x_axis, rows[at]))
+    facets = facets_of(groups, x, Axis(title=shorten(label), is_log=y_log), marks)
     missing = [f"No values of {name}." for name in request.lines if name not in with_values]
     notes = [_trials_note(drawable), *missing, *omissions, *omission_notes(0, 0, len(rows) - len(drawable), log=y_log)]
-    return Plot(request.title or f"{axes.y_title} over {request.x}", traces, layout, notes)
+    keys = [Key(shorten(name), dash=dashes[name]) for name in with_values]
+    return Figure(request.title or f"{label} over {request.x}", facets, notes, keys)
 
 
-def _share_plot(data: ReportData, content: FigureContent) -> Plot | None:
+def _share_plot(data: ReportData, content: FigureContent) -> Figure | None:
     """Plot the share of trials with a condition over a parameter, with Wilson's 95 % intervals."""
     request = content.request
     rows = _with_positions(data, content, [request.x])
     if rows.empty:
         return None
-    at = f"at_{request.x}"
+    rows = rows.assign(x=rows[f"at_{request.x}"], share=(rows["value"] != 0).astype(float), weight=1)
     title = request.title or f"Share of trials with {request.condition}"
-    axes = Axes(request.x, "share", request.x, "Share of trials", _is_log(request.x_axis, rows[at]), False)
-    traces: list[Trace] = []
-    counts = []
-    for index, (key, part, colour) in enumerate(colour_groups(data.trials, rows, list(request.by))[0]):
-        tally = [(x, int((at_x["value"] != 0).sum()), len(at_x)) for x, at_x in part.groupby(at)]
-        counts += [f"{(key and ', '.join(key) + ': ') or ''}{k} of {n} at {x:g}" for x, k, n in tally]
-        name = escape_for_plotly(", ".join(key) or "share, 95 % interval")
-        traces += share_traces(tally, f"g{index}", name, colour)
-    layout = make_layout(axes, [0, 1], legend=request.by)
-    _set_ticks(layout, axes, rows[at])
-    layout["yaxis"]["range"] = [-0.03, 1.03]
-    notes = [f"Condition: {request.condition}. {'; '.join(counts[:24])}."]
-    return Plot(title, traces, layout, notes)
+    figure = share_figure(data, rows, request.by, title, request.x, "Share of trials", request.x_axis)
+    counts = [
+        f"{(key and ', '.join(key) + ': ') or ''}{int(at_x['share'].sum())} of {len(at_x)} at {x:g}"
+        for key, part in group_trials(data.trials, rows, list(request.by))
+        for x, at_x in part.groupby("x")
+    ]
+    figure.notes.append(f"Condition: {request.condition}. {'; '.join(counts[:24])}.")
+    return figure
 
 
-def _distribution_plot(data: ReportData, content: FigureContent) -> Plot | None:
+def _distribution_plot(data: ReportData, content: FigureContent) -> Figure | None:
     """Plot the values of a metric, one point per trial, with reference lines."""
     request = content.request
     rows = _with_positions(data, content, [])
     if rows.empty:
         return None
-    groups, _ = colour_groups(data.trials, rows, list(request.by))
-    y_log = _is_log(request.y_axis, [*rows["value"], *_line_values(rows, request.lines)])
-    axes = Axes("x", "value", ", ".join(request.by), _metric_label_for(data, request.metric), False, y_log)
-    traces: list[Trace] = []
-    notes = []
-    dashes = (DASHES[1:] * (1 + len(request.lines)))[: len(request.lines)]
-    for index, (key, part, colour) in enumerate(groups):
-        ordered = part.sort_values("value")
+    groups = spread(group_trials(data.trials, rows, list(request.by)), MAX_COLUMNS)
+    names = [", ".join(key) if key else "all trials" for key, _ in groups]
+    dashes = dict(zip(request.lines, itertools.cycle(DASHES), strict=False))
+    marks: list[Mark] = []
+    notes = [_trials_note(rows)]
+    for index, ((_, part), name, colour) in enumerate(zip(groups, names, colours_of(names), strict=True)):
+        ordered = numbers(part["value"].sort_values())
         # points of similar height go to different sides, reproducibly
-        offsets = JITTER * np.array([(-1) ** i * ((i % 5) / 4) for i in range(len(ordered))])
-        traces.append(dots(index + offsets, ordered["value"], f"g{index}", colour, 0.8, size=6) | {"hoverinfo": "y"})
-        for number, (name, dash) in enumerate(zip(request.lines, dashes, strict=True)):
-            height = pd.to_numeric(part[f"line_{number}"], errors="coerce").mean()
+        offsets = [index + JITTER * (-1) ** i * ((i % 5) / 4) for i in range(len(ordered))]
+        marks.append(trial_dots(offsets, ordered, name, colour, size=5))
+        for number, line in enumerate(request.lines):
+            height = float(pd.to_numeric(part[f"line_{number}"], errors="coerce").mean())
             if np.isfinite(height):
-                line = {"color": GREY, "dash": dash, "width": 1.5}
-                traces.append(make_trace([index - 0.4, index + 0.4], [height] * 2, f"g{index}", line=line))
+                ends, looks = [index - 0.4, index + 0.4], {"symbol": "", "dash": dashes[line], "width": 1.4}
+                marks.append(mean_line(ends, [height] * 2, line, MUTED, is_named=False, **looks))
                 below = int((part["value"] < height * (1 - 1e-9)).sum())
-                notes.append(
-                    f"{', '.join(key) + ': ' if key else ''}{below} of {len(part)} below {name} ({height:.6g})."
-                )
-    traces += _line_names(request.lines)
-    layout = make_layout(axes, rows["value"])
-    names = [escape_for_plotly(", ".join(key) if key else "all trials") for key, _, _ in groups]
-    layout["xaxis"] |= {"tickvals": list(range(len(groups))), "ticktext": names, "range": [-0.5, len(groups) - 0.5]}
-    title = request.title or f"{axes.y_title} of each trial"
-    return Plot(title, traces, layout, [_trials_note(rows), *notes])
+                group = f"{name}: " if len(names) > 1 else ""
+                notes.append(f"{group}{below} of {len(part)} below {line} ({height:.6g}).")
+    y_log = is_log(request.y_axis, [*rows["value"], *_line_values(rows, request.lines)])
+    label = _metric_label_for(data, request.metric)
+    x = Axis(
+        title=", ".join(request.by),
+        ticks=tuple(range(len(names))),
+        names=tuple(map(shorten, names)),
+        ends=(-0.5, len(names) - 0.5),
+    )
+    facet = Facet(x=x, y=Axis(title=shorten(label), is_log=y_log), marks=marks)
+    keys = [Key(shorten(name), dash=dash) for name, dash in dashes.items()]
+    return Figure(request.title or f"{label} of each trial", [facet], notes, keys)
 
 
 def _line_values(rows: pd.DataFrame, lines: Iterable[str]) -> list[float]:
@@ -174,64 +166,44 @@ def _line_values(rows: pd.DataFrame, lines: Iterable[str]) -> list[float]:
     return [float(value) for column in values for value in column]
 
 
-def _line_names(lines: Iterable[str], shown: Container[str] | None = None) -> list[Trace]:
-    """Return legend entries for the reference lines, by default for all of them."""
-    return [
-        legend_entry(escape_for_plotly(name), f"line{name}", dash=dash)
-        for name, dash in zip(lines, itertools.cycle(DASHES[1:]), strict=False)
-        if shown is None or name in shown
-    ]
-
-
-def _set_ticks(layout: dict[str, Any], axes: Axes, values: pd.Series) -> None:
-    """Set ticks at the parameter's values."""
-    if (axes.x_log or values.nunique() <= 10) and values.min() > 0:
-        layout["xaxis"] |= value_ticks(values)
-
-
 def _trials_note(rows: pd.DataFrame) -> str:
     return f"{counted(rows['trial_id'].nunique(), 'trial')}."
 
 
-def _map_plot(data: ReportData, content: FigureContent) -> Plot | None:
+def _map_plot(data: ReportData, content: FigureContent) -> Figure | None:
     """Plot a metric over two parameters, averaged over the trials of a cell."""
     request = content.request
     rows = _with_positions(data, content, [request.x, request.y])
     if rows.empty:
         return None
-    counts = rows.groupby([f"at_{request.y}", f"at_{request.x}"]).size()
     label = _metric_label_for(data, request.metric)
     columns = (f"at_{request.x}", f"at_{request.y}", "value")
-    trace, layout = mean_map(rows, columns, (request.x, request.y), label)
-    few, many = int(counts.min()), int(counts.max())
-    notes = [f"Mean of {few if few == many else f'{few} to {many}'} {'trial' if many == 1 else 'trials'} per cell."]
-    return Plot(request.title or f"{label} over {request.x} and {request.y}", [trace], layout, notes)
+    title = request.title or f"{label} over {request.x} and {request.y}"
+    return map_figure(title, [("", rows)], columns, (request.x, request.y), label)
 
 
-def _spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
+def _spectrum_plot(data: ReportData, content: FigureContent) -> Figure | None:
     """Plot a vector by entry, one line per layer, averaged over trials."""
     request = content.request
-    columns = (content.rows[name].tolist() for name in ("layer", "value"))
-    vectors = [
-        (int(layer), np.asarray(vector, dtype=np.float64))
-        for layer, vector in zip(*columns, strict=True)
-        if _is_list(vector)
-    ]
-    layers = sorted({layer for layer, _ in vectors})
+    layers: dict[int, list[np.ndarray]] = {}
+    for layer, vector in zip(content.rows["layer"].tolist(), content.rows["value"].tolist(), strict=True):
+        if _is_list(vector):
+            layers.setdefault(int(layer), []).append(np.asarray(vector, dtype=np.float64))
     if not layers:
         return None
-    by_layer = [mean_array([vector for index, vector in vectors if index == layer]) for layer in layers]
-    positive = [value for values in by_layer for value in values if value > 0]
-    y_log = _is_log(request.y_axis, positive)
+    vectors = [vector for part in layers.values() for vector in part]
+    positive = np.concatenate(vectors)[np.concatenate(vectors) > 0]
+    y_log = is_log(request.y_axis, positive)
+    groups, omissions = split_facets(["layer"], [((str(layer),), layers[layer]) for layer in sorted(layers)], "layers")
     label = _metric_label_for(data, request.metric)
-    axes = Axes("index", "value", "Index", label, False, y_log)
-    traces = []
-    for layer, values, colour in zip(layers, by_layer, viridis(len(layers)), strict=True):
-        drawn = [value if value > 0 or not y_log else None for value in values]
-        traces.append(mean_line(range(1, len(values) + 1), drawn, f"l{layer}", str(layer), colour, size=5))
-    layout = make_layout(axes, positive, legend=["layer"])
-    notes = [f"Mean of {counted(content.rows['trial_id'].nunique(), 'trial')}."]
-    return Plot(request.title or f"{label}, layer by layer", traces, layout, notes)
+    facets = facets_of(
+        groups,
+        Axis(title="Index"),
+        Axis(title=shorten(label), is_log=y_log),
+        lambda group: vector_marks(group.content, group.name, group.colour, is_log=y_log),
+    )
+    notes = [f"Mean of {counted(content.rows['trial_id'].nunique(), 'trial')}, with the range over trials.", *omissions]
+    return Figure(request.title or f"{label}, layer by layer", facets, notes)
 
 
 def _is_list(value: Any) -> bool:
@@ -239,38 +211,33 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | np.ndarray)
 
 
-def _matrix_plots(data: ReportData, content: FigureContent) -> list[Plot]:
+def _matrix_plot(data: ReportData, content: FigureContent) -> Figure | None:
     """Plot one trial's square matrix divided by the mean of its diagonal, and once more in the requested order."""
     request = content.request
     rows = content.rows[content.rows["value"].map(_is_list)]
     if rows.empty:
-        return []
+        return None
     heights = pd.to_numeric(rows["height"], errors="coerce").fillna(np.inf)
     row = rows.iloc[int(np.argmin(heights.to_numpy()))]
     flat = np.asarray(row["value"], dtype=np.float64)
     size = round(len(flat) ** 0.5)
     if size**2 != len(flat):
-        return []
-    matrix, label = flat.reshape(size, size), _metric_label_for(data, request.metric)
+        return None
+    matrix, order = flat.reshape(size, size), row.get("places")
     scale = float(np.mean(np.diag(matrix)))
     matrix = matrix / scale if scale > 0 else matrix
-    title = request.title or label
-    source = f"Trial {row['trial_id']}" + (f" with the lowest {request.lowest}" if request.lowest else "")
-    order = row.get("places")
-    plots = [_matrix_plot(matrix, title, list(range(size)), f"{source}, divided by the mean of the diagonal.")]
+    lowest = f" with the lowest {request.lowest}" if request.lowest else ""
+    notes = [f"Trial {row['trial_id']}{lowest}, divided by the mean of the diagonal."]
+    facets = [matrix_facet(matrix, "", "Class", is_diverging=False)]
     if request.order and _is_list(order):
         places = [int(place) for place in np.asarray(order)]
-        note = f"Same matrix in the order {request.order}."
-        plots.append(_matrix_plot(matrix[np.ix_(places, places)], f"{title}, in another order", places, note))
+        names, title = [str(place) for place in places], f"in the order {request.order}"
+        facets.append(
+            matrix_facet(matrix[np.ix_(places, places)], shorten(title), "Class", names=names, is_diverging=False)
+        )
     elif request.order:
-        plots[0].notes.append(f"No {request.order} for this trial.")
-    return plots
-
-
-def _matrix_plot(matrix: np.ndarray, title: str, names: list[int], note: str) -> Plot:
-    texts = [str(name) for name in names]
-    layout = map_layout("Class", "Class", texts, texts, is_square=True)
-    return Plot(title, [heat_map(matrix, "", low=min(0.0, float(matrix.min())))], layout, [note])
+        notes.append(f"No {request.order} for this trial.")
+    return Figure(request.title or _metric_label_for(data, request.metric), facets, notes, has_common_axes=False)
 
 
 def _lead(data: ReportData) -> str:

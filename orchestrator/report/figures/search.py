@@ -2,55 +2,40 @@
 
 from collections.abc import Sequence
 
-from depthrate.orchestrator.report.plot import (
-    Axes,
-    Plot,
-    Trace,
-    dots,
-    log_range,
-    make_layout,
-    make_trace,
-    omission_notes,
-    viridis,
-)
-from depthrate.orchestrator.report.text import escape_for_plotly, shorten
+from depthrate.orchestrator.report.curve_groups import split_facets
+from depthrate.orchestrator.report.figure import Axis, Facet, Figure, Mark, trial_dots
+from depthrate.orchestrator.report.text import shorten
 from depthrate.orchestrator.search.search_view import ProposalState, SearchView, StudyState
 
-MAX_STUDIES = 12
-"""Maximum number of studies in one figure."""
 
-
-def search_plots(view: SearchView) -> list[Plot]:
+def search_plots(view: SearchView) -> list[Figure]:
     """Plot the objective against each searched number."""
-    numbers = [dimension for dimension in view.states[0].study.dimensions if dimension.values is None]
-    plots = [_plot(view.states, dimension.name, dimension.is_log) for dimension in numbers]
-    return [plot for plot in plots if plot is not None]
+    searched = [dimension for dimension in view.states[0].study.dimensions if dimension.values is None]
+    figures = [_plot(view.states, dimension.name, is_log=dimension.is_log) for dimension in searched]
+    return [figure for figure in figures if figure is not None]
 
 
-def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:
+def _plot(states: Sequence[StudyState], name: str, *, is_log: bool) -> Figure | None:
     """Plot one colour per study, with one dot per proposal and a ring around the best proposal."""
     objective = states[0].study.search.objective[0]
-    drawn = [(state, points) for state in states if (points := _points(state, name))]
+    drawn = [((state.study.label(),), (state, points)) for state in states if (points := _points(state, name))]
     if not drawn:
         return None
-    drawn = drawn[:MAX_STUDIES]
-    y_values = [y for _, points in drawn for _, y, _ in points]
+    y_values = [y for _, (_, points) in drawn for _, y, _ in points]
     y_log = min(y_values) > 0 and max(y_values) > 3 * min(y_values)
-    traces: list[Trace] = []
-    for (state, points), colour in zip(drawn, viridis(len(drawn)), strict=True):
-        group, label = state.study.study_id, escape_for_plotly(state.study.label() or "proposals")
-        ordered = sorted(points)
-        trace = dots([x for x, _, _ in ordered], [y for _, y, _ in ordered], group, colour, 0.7, size=6)
-        traces.append(trace | {"name": label, "showlegend": True, "hoverinfo": "x+y"})
+    ((title, studies),), omissions = split_facets(["study"], drawn, "studies")
+    marks: list[Mark] = []
+    for study in studies:
+        state, points = study.content
+        label, colour = study.key[0] or "proposals", study.colour
         best = [(x, y) for x, y, number in points if number in state.best()]
-        ring = {"color": colour, "size": 14, "symbol": "circle-open", "line": {"width": 2.5}}
-        traces.append(make_trace([x for x, _ in best], [y for _, y in best], group, mode="markers", marker=ring))
-    layout = make_layout(Axes(name, objective, shorten(name), shorten(objective), x_log, y_log), y_values)
-    if x_log:
-        layout["xaxis"] |= {"range": log_range([x for _, points in drawn for x, _, _ in points], 0.05)}
-    notes = ["Dots: proposals. Rings: best of each study."]
-    notes += omission_notes(len(drawn), len(states), noun="studies")
-    return Plot(f"{shorten(objective)} against {shorten(name)}", traces, layout, notes)
+        marks.append(trial_dots([x for x, _ in best], [y for _, y in best], label, colour, size=11, symbol="ring"))
+        x, y, _ = zip(*sorted(points), strict=True)
+        marks.append(trial_dots(x, y, label, colour, size=5, is_named=len(studies) > 1))
+    axes = Axis(title=shorten(name), is_log=is_log), Axis(title=shorten(objective), is_log=y_log)
+    notes = ["Dots: proposals. Rings: best of each study.", *omissions]
+    facet = Facet(title=title, x=axes[0], y=axes[1], marks=marks)
+    return Figure(f"{shorten(objective)} against {shorten(name)}", [facet], notes)
 
 
 def _points(state: StudyState, name: str) -> list[tuple[float, float, int]]:

@@ -44,17 +44,20 @@ class DufmDescent(HandGradientTrainer):
 
     def drift(self, position: int) -> float:
         """Return one trial's distance from rest: 0 at a stationary point, about 1 if nothing balances the weight decay.
+        Without any weight decay it is infinite.
 
         This is the norm of the mean gradient over the next steps, taken on a copy, over the norm of lambda times the matrices.
         """
         alone, hyperparameters = slice(position, position + 1), self.hyperparameters[position]
+        pull_P = self.decay_TP[alone] * self.theta_TP[alone]
+        if not pull_P.any():
+            return math.inf
         ahead = DufmDescent(
             self.network, self.plan, [hyperparameters], self.x_NI, self.labels_N, start_TP=self.theta_TP[alone].clone()
         )
         for _ in range(DRIFT_STEPS):
             ahead.step()
         moved_P = (self.theta_TP[alone] - ahead.theta_TP) / (DRIFT_STEPS * hyperparameters.lr)
-        pull_P = self.decay_TP[alone] * self.theta_TP[alone]
         return float(moved_P.double().norm() / pull_P.double().norm())
 
     def _lay_out(self, parameters: dict[str, Tensor]) -> None:
@@ -62,7 +65,7 @@ class DufmDescent(HandGradientTrainer):
         self._h0_TND, self._weights = parameters[FEATURES], [parameters[name] for name in names]
         self._h = [torch.empty_like(self._h0_TND) for _ in names[1:]]
         self._deltas = [torch.empty_like(self._h0_TND) for _ in range(2)]
-        self._error_TNK = self._h0_TND.new_empty(*self._h0_TND.shape[:2], self.network.num_classes)
+        self._output_TNK = self._h0_TND.new_empty(*self._h0_TND.shape[:2], self.network.num_classes)
         decays = [[h.weight_decays[name] for h in self.hyperparameters] for name in (FEATURES, *names)]
         self._decays_MT = torch.tensor(decays, dtype=torch.float64)
 
@@ -73,19 +76,25 @@ class DufmDescent(HandGradientTrainer):
         return [column_T.view(-1, 1, 1).to(self.theta_TP) for column_T in columns]
 
     def descend(self, *factors: Tensor) -> Tensor:
-        error_TNK = self._forward()
-        loss_T = error_TNK.square().sum(-1).mean(1) / 2
+        logits_TNK = self._forward()
+        if self.plan.loss == "ce":
+            log_p_TNK = logits_TNK.log_softmax(-1)
+            loss_T = -(log_p_TNK * self._targets_NK).sum(-1).mean(1)
+            error_TNK = log_p_TNK.exp_().sub_(self._targets_NK)
+        else:
+            error_TNK = logits_TNK.sub_(self._targets_NK)
+            loss_T = error_TNK.square().sum(-1).mean(1) / 2
         self._backward(error_TNK, *factors)
         return loss_T
 
     def _forward(self) -> Tensor:
-        """Return output minus targets, [T, N, K]."""
+        """Return the output, [T, N, K]."""
         h_TND = self._h0_TND
         for weight_TDD, out_TND in zip(self._weights[:-1], self._h, strict=True):
             h_TND = torch.bmm(h_TND, weight_TDD.mT, out=out_TND)
             if self.network.relu:
                 h_TND.relu_()
-        return torch.bmm(h_TND, self._weights[-1].mT, out=self._error_TNK).sub_(self._targets_NK)
+        return torch.bmm(h_TND, self._weights[-1].mT, out=self._output_TNK)
 
     def _backward(self, error_TNK: Tensor, rate_T11: Tensor, shrink_features: Tensor, *shrinks: Tensor) -> None:
         """Update every matrix. The error includes the learning rate, so that products are steps."""
@@ -109,7 +118,7 @@ def training(trials: Sequence[DufmParameters], network: UnconstrainedFeatures) -
     def ratios(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
         """Return the objective of a curve row over the closed forms, or None where they are undefined."""
         problem = problems[index]
-        if not has_closed_forms(problem):
+        if not has_closed_forms(trials[index]):
             return {"loss_over_dnc": None, "loss_over_srg": None, "best_known": None}
         graph = srg_loss(problem) if relu else None
         return {
@@ -144,7 +153,7 @@ class _LayerMeasurements:
         self._counts_K = torch.from_numpy(numbered_samples(network.num_classes, network.num_samples).class_counts_K)
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
-        """Return one row per layer for each trial. The last row holds the kind of solution.
+        """Return one row per layer for each trial. With squared loss, the last row holds the kind of solution.
 
         Computed in float64 on the CPU: the matrices are small, and ranks use tolerances down to 1e-6.
         """
@@ -163,6 +172,9 @@ class _LayerMeasurements:
             if before_TND is not None:
                 row |= {f"{name}_pre": value for name, value in self._of_values(before_TND).items()}
             rows.append({name: _as_row(value) if isinstance(value, Tensor) else value for name, value in row.items()})
+        rows[-1]["is_last"] = True
+        if trainer.plan.loss != "mse":
+            return rows
         assert isinstance(trainer, DufmDescent)
         network, (of_features, *of_weights) = self._network, trainer.hyperparameters[position].weight_decays.values()
         per_class = network.num_samples // network.num_classes
@@ -170,7 +182,7 @@ class _LayerMeasurements:
         weights = [parameters[name][0].numpy() for name in network.weight_names()]
         solution, drift = Solution(parameters[FEATURES][0].numpy(), weights), trainer.drift(position)
         kind = classify(problem, solution, drift=drift, relu=network.relu, rank_tol=self._rank_tol)
-        rows[-1] |= {"is_last": True, "solution": str(kind)}
+        rows[-1]["solution"] = str(kind)
         return rows
 
     def _of_layer(self, h_TND: Tensor, weight_TMD: Tensor) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ P2 is Neural Collapse versus Low-Rank Bias, P3 is Progressive Feedforward Collap
 
 import dataclasses
 
+from depthrate.tasks.measures.named_columns import WEIGHT_MEASURES
 from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL
 from depthrate.tasks.metric import Metric, by_name, fitted, fitted_step, linear, step_metric
 from depthrate.tasks.panel import Panel, TradeOffPanel
@@ -92,6 +93,7 @@ DUFM_METRICS = (
         kind="matrix",
         entry="Class",
     ),
+    *WEIGHT_MEASURES,
     step_metric("objective", "Objective", "loss and regularisation together: what training minimises (P2, (1))"),
     step_metric(
         "loss_over_dnc",

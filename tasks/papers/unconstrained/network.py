@@ -6,8 +6,9 @@ Sources: P3 Progressive Feedforward Collapse of ResNet Training, (12), and P2 Ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.networks.network import (
@@ -87,6 +88,8 @@ class UnconstrainedFeatures(Network):
     num_samples: int
     num_classes: int
     relu: bool
+    loss: str = "mse"
+    has_weight_pairs = True
 
     def weight_names(self) -> list[str]:
         """Return W_1 to W_L."""
@@ -108,10 +111,17 @@ class UnconstrainedFeatures(Network):
         multiply_adds = (self.depth - 1) * self.width**2 + self.width * self.num_classes
         return StepCost(self.depth, multiply_adds, kept=self.width * (self.depth + 2))
 
-    def kernels(self) -> Kernels:
-        """Return the kernels of `tasks/native/products.cpp`."""
+    def kernels(self) -> Kernels | None:
+        """Return the kernels of `tasks/native/products.cpp`, or None with cross-entropy, which they do not compute."""
+        if self.loss != "mse":
+            return None
         constants = {"WIDTH": self.width, "CLASSES": self.num_classes, "RELU": int(self.relu)}
         return Kernels("products", constants, {"depth": self.depth}, (FEATURES, *self.weight_names()))
+
+    def weight_pairs(self, parameters: Tensors) -> Mapping[int, tuple[Tensor, Tensor]]:
+        """Return W_{l-1}, or the features H_1^T as columns, and W_l for layer l."""
+        weights = [parameters[FEATURES].mT, *(parameters[name] for name in self.weight_names())]
+        return dict(enumerate(pairwise(weights), start=1))
 
     def stages(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
         """Yield for layer 1 to depth the values before the ReLU (None for layer 1) and after it, [T, N, D]."""

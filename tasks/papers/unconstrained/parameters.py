@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.measures.named_columns import WEIGHT_DOC
 from depthrate.tasks.papers.unconstrained.network import FEATURES
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem
 from depthrate.tasks.parameters import later_parameter, parameter
@@ -103,7 +104,11 @@ class DufmParameters(training.TrainingParameters):
         None, minimum=0, fusible=True, null="weight_decay", doc="lambda_H of H_1. null: weight_decay"
     )
     weight_decays: list[float] | None = parameter(
-        None, minimum=0, fusible=True, doc="lambda_1 to lambda_L, one per weight matrix. null: weight_decay for all"
+        None,
+        minimum=0,
+        fusible=True,
+        doc="lambda_1 to lambda_L, one per weight matrix, 0 for none. null: weight_decay for all. If one of them or "
+        "lambda_H is 0, closed forms are null",
     )
     lr: float = parameter(0.5, above=0, fusible=True, doc="learning rate of gradient descent")
     schedule: training.Schedule = parameter("constant")
@@ -125,7 +130,11 @@ class DufmParameters(training.TrainingParameters):
     feature_dtype: training.FeatureDtype
     measure_steps: training.MeasureSteps
     rank_tol: training.RankTol
-    loss = "mse"
+    measure: str | None = later_parameter(None, doc=f"additional metrics, separated by commas: {WEIGHT_DOC}")
+    loss: training.Loss = later_parameter(
+        "mse",
+        doc="(1/2N)||f - Y||^2 or cross-entropy, which trains eagerly. Closed forms and `solution` are of mse only",
+    )
 
     @property
     def relu(self) -> bool:
@@ -146,6 +155,9 @@ def problem_of(trial: DufmParameters) -> DufmProblem:
     return DufmProblem(trial.num_classes, trial.samples_per_class, tuple(weights), features)
 
 
-def has_closed_forms(problem: DufmProblem) -> bool:
-    """Return whether all weight decays are above zero: without regularisation the infimum 0 is reached at no finite scale."""
-    return min(problem.weight_decay_features, *problem.weight_decays) > 0
+def has_closed_forms(trial: DufmParameters) -> bool:
+    """Return whether the closed forms hold: squared loss, and all weight decays above zero.
+
+    If one matrix has no weight decay, the infimum 0 is reached at no finite scale: this matrix grows, and the others shrink.
+    """
+    return trial.loss == "mse" and min(weight_decays(trial).values()) > 0

@@ -11,6 +11,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.interface import Engine, Params, TaskContext, TrialResult
+from depthrate.tasks.measures.named_columns import WEIGHT_NAMES, parse_measure
 from depthrate.tasks.papers.unconstrained.metrics import DUFM_METRICS, UFM_METRICS, UFM_PANELS
 from depthrate.tasks.papers.unconstrained.network import UnconstrainedFeatures, UnconstrainedLayers
 from depthrate.tasks.papers.unconstrained.parameters import (
@@ -122,19 +123,27 @@ class Dufm(_FreeFeatures[DufmParameters]):
             num_samples=data.num_samples,
             num_classes=data.num_classes,
             relu=trial.relu,
+            loss=trial.loss,
         )
+
+    def eager_reason(self, params: Params, device: str) -> str | None:
+        reason = super().eager_reason(params, device)
+        is_other_loss = reason is not None and self.read(params).loss != "mse"
+        return "the kernels of dufm compute the squared loss, and loss is 'ce'" if is_other_loss else reason
 
     def check(self, trial: DufmParameters) -> None:
         decays, depth, classes, init = trial.weight_decays, trial.depth, trial.num_classes, trial.init
         if decays is not None and len(decays) != depth:
             raise ParameterError(f"weight_decays has {len(decays)} numbers, depth is {depth}. Give one per matrix.")
         check_training(trial, classes * trial.samples_per_class)
+        parse_measure(trial.measure, built_in=WEIGHT_NAMES)
         if init in _WIDE and trial.width < classes:
             raise ParameterError(
                 f"init is {init!r} and width is {trial.width}, expected a width of at least {classes} for {classes} classes."
             )
-        if init in ("dnc", "srg", "bipartite") and not has_closed_forms(problem_of(trial)):
-            raise ParameterError(f"init is {init!r} and a weight decay is 0, expected weight decays above 0.")
+        if init in ("dnc", "srg", "bipartite") and not has_closed_forms(trial):
+            conflict = "a weight decay is 0" if trial.loss == "mse" else f"loss is {trial.loss!r}"
+            raise ParameterError(f"init is {init!r} and {conflict}, expected loss mse and weight decays above 0.")
         if init == "srg" and triangular_root(classes) is None:
             raise ParameterError(
                 f"init is 'srg' and num_classes is {classes}. The strongly regular graph exists for r(r-1)/2 classes from 6 "
@@ -161,7 +170,7 @@ class Dufm(_FreeFeatures[DufmParameters]):
         for trial_id, params in zip(context.trial_ids, trials, strict=True):
             trial = self.read(params)
             problem = problem_of(trial)
-            if has_closed_forms(problem) and best_known(problem, relu=trial.relu) >= ZERO_LOSS * (1 - 1e-9):
+            if has_closed_forms(trial) and best_known(problem, relu=trial.relu) >= ZERO_LOSS * (1 - 1e-9):
                 logging.getLogger(__name__).warning(
                     "trial %s: with weight decays %s of W_1 to W_L and %g of H_1, and %d samples per class, the zero "
                     "solution (objective %g) is the best closed form. Set smaller weight decays for another solution.",

@@ -34,6 +34,7 @@ from depthrate.tasks.training.layers import (
     OfMoments,
     null_if_not_finite,
     runs_of_trials,
+    to_cpu,
 )
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import EVALUATION_ROWS
@@ -144,15 +145,20 @@ class _WithWeights:
         rows_of_trials = self._layers(trainer, positions, step)
         weights = trainer.parameters()
         squares = square_norms(weights, {spec.name: spec.decay for spec in trainer.specs})
-        sizes_of_trials = torch.stack([*squares.values()], dim=1).tolist() if squares else [[]] * trainer.num_trials
+        columns = {f"square_{name}": squares_T for name, squares_T in squares.items()}
         last = trainer.network.last_weight
-        norms = None if last is None else row_norms(weights[last]).tolist()
+        if last is not None:
+            columns["norms"] = row_norms(weights[last])
         variances = [None if self._lists_deviations else trainer.smallest_variance(position) for position in positions]
         others = [position for position, variance in zip(positions, variances, strict=True) if variance is None]
         parts = [_deviations(trainer, first, count) for first, count in runs_of_trials(trainer, others)]
-        computed = iter(torch.cat(parts).tolist() if parts else [])
+        if parts:
+            columns["deviations"] = torch.cat(parts)
+        (read,) = to_cpu([columns])
+        numbers = {name: values.tolist() for name, values in read.items()}
+        computed, norms = iter(numbers.get("deviations", ())), numbers.get("norms")
         for position, variance, rows in zip(positions, variances, rows_of_trials, strict=True):
-            sizes = dict(zip(squares, sizes_of_trials[position], strict=True))
+            sizes = {name: numbers[f"square_{name}"][position] for name in squares}
             decays = trainer.hyperparameters[position].weight_decays
             costs = {f"regularisation_{name}": decays[name] / 2 * size for name, size in sizes.items()}
             hidden = sizes.get("hidden", 0.0)
@@ -179,4 +185,4 @@ def _deviations(trainer: FusedTrainer, first: int, num_trials: int) -> Tensor:
             for part_NI in torch.split(trainer.x_NI, max(1, EVALUATION_ROWS // network.rows_per_sample))
         ]
     smallest = [torch.stack(of_one_norm).amin(0) for of_one_norm in zip(*parts, strict=True)]
-    return torch.stack(smallest, dim=1) if smallest else torch.zeros(num_trials, 0)
+    return torch.stack(smallest, dim=1) if smallest else torch.zeros(num_trials, 0, device=trainer.device)

@@ -12,7 +12,7 @@ from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.measures.path_columns import PATH_PANELS
 from depthrate.tasks.networks.batch_normed import stages_of
-from depthrate.tasks.networks.builtin import ARCHITECTURES, has_last_bias
+from depthrate.tasks.networks.builtin import ARCHITECTURES, block_scale, has_last_bias
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.parameters import SupervisedParameters, weight_decays
@@ -101,13 +101,14 @@ def objective_bound(trial: SupervisedParameters, num_samples: int, closest: floa
     is_known = ARCHITECTURES[trial.arch].construction_matrices == 1 and trial.norm == "post"
     if not is_known or is_other_problem(vars(trial)):
         return None
+    shrinking = block_scale(trial) ** -2  # of decays, see theory._block_scale
     return theorem_bound(
         trial.depth - 1,
         num_samples=num_samples,
         width=trial.width,
-        weight_decay=trial.weight_decay,
+        weight_decay=trial.weight_decay * shrinking,
         closest=closest,
-        weight_decay_biases=trial.weight_decay_biases or 0.0,
+        weight_decay_biases=(trial.weight_decay_biases or 0.0) * shrinking,
     )
 
 

@@ -72,6 +72,8 @@ def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
         return f"matmul_precision is {shape.matmul_precision}, and kernels compute products in full precision"
     if shape.optimizer not in ENGINE_OPTIMIZERS:
         return f"optimizer is {shape.optimizer}, and kernels support only {' and '.join(ENGINE_OPTIMIZERS)}"
+    if network.has_factors(shape.optimizer):
+        return "parametrisation gives parameters different learning rates, and kernels support only equal ones"
     if shape.data.stream is not None:
         return "samples are streamed, and kernels read samples in memory"
     if network.kernels() is not None and shape.has_classes and device == "cpu":

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.training.pack_state import Divergence, Steps
-from depthrate.tasks.training.step import Moments, StepNumbers, clip_factor, gradients, optimise
+from depthrate.tasks.training.step import Moments, StepNumbers, clip_factor, gradients, optimise, subtract
 
 log = logging.getLogger(__name__)
 
@@ -150,8 +150,8 @@ class EagerSteps(TorchSteps):
                 gradient_TP *= clip_factor(plan.clip_norm, squares_T1)
             if not plan.decays_by_gradient:
                 shrunk_TP = torch.mul(trainer.decay_TP, trainer.theta_TP, out=scratch_TP)
-                trainer.theta_TP -= shrunk_TP.mul_(learning_rate_T1)
+                subtract(trainer.theta_TP, shrunk_TP.mul_(learning_rate_T1), trainer.rate_factor_P)
             moments = Moments(trainer.moment_TP, trainer.square_TP)
-            numbers = StepNumbers(trainer.momentum_T1, rate_T1, correction)
+            numbers = StepNumbers(trainer.momentum_T1, rate_T1, correction, trainer.eps, trainer.rate_factor_P)
             optimise(plan, trainer.theta_TP, moments, gradient_TP, numbers, scratch_TP)
         return loss_T

@@ -93,7 +93,7 @@ def _source(
 
 
 def _parts(network: Network, data: DataShape, *options: object) -> list[str]:
-    """Return what a source is generated from, beside a network's parameters and state."""
+    """Return what a source is generated from, in addition to a network's parameters and state."""
     read = (data.num_inputs, data.vocabulary_size, data.has_targets)
     return [*map(repr, (*options, *read, torch.__version__)), *network.step_texts(), *_code()]
 

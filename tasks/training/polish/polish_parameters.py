@@ -105,6 +105,11 @@ def check_polish(trial: TrainingParameters, *, is_deepenable: bool) -> None:
         raise ParameterError(
             f"continuation is {depths}, but arch {trial.arch!r} has no neutral block to insert. Use []."
         )
+    if trial.parametrisation != "sp":
+        raise ParameterError(
+            f"continuation is {depths} and parametrisation is {trial.parametrisation!r}, whose branches depend on depth. Use "
+            "[], or 'sp'."
+        )
     if any(low >= high for low, high in itertools.pairwise(depths)) or trial.depth not in depths:
         raise ParameterError(
             f"continuation is {depths} and depth is {trial.depth}, expected increasing depths that include depth"

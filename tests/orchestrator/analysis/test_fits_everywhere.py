@@ -1,6 +1,8 @@
 """A sweep's fits are identical on the command line, in a notebook and next to another sweep."""
 
+import gc
 import json
+import weakref
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,18 @@ def test_only_queries_of_judgements_judge(checked: CheckedSweep, folder: Store) 
     results.sql("select trial_id, depth, nc1, status from results order by nc1").fetchall()
     assert not asked
     assert results.sql("select * from results").df()["judgement"].isna().all() and asked == [9]
+
+
+def test_judged_results_are_freed_without_a_collection(checked: CheckedSweep, folder: Store) -> None:
+    """A server reads a running sweep again and again, and commands collect rarely."""
+    results = results_of(folder, checked.task)
+    members = results.only(checked.trials.ids, checked.sweep.name).in_memory(checked.trials.ids)
+    assert members.sql("select judgement from results").fetchall()
+    references = [weakref.ref(results), weakref.ref(members)]
+    gc.collect()
+    gc.disable()
+    try:
+        del results, members
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()

@@ -93,6 +93,23 @@ def test_report_is_written(done: tuple[Path, str], tmp_path: Path) -> None:
     assert code == 0 and (tmp_path / "new" / "report.html").is_file()
 
 
+@pytest.mark.slow
+def test_run_writes_the_report(done: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that cannot be written does not fail the run."""
+    monkeypatch.chdir(tmp_path)
+    words = ("run", str(done[0]), "--store", done[1], "--report")
+    code, output = invoke(*words)
+    assert code == 0 and "wrote report.html (" in output and "<title>tiny" in Path("report.html").read_text()
+    Path("report.html").unlink()
+    Path("report.html").mkdir()
+    code, output = invoke(*words)
+    assert (
+        code == 0 and "no report: cannot write report.html: Is a directory. Try again: depthrate report tiny" in output
+    )
+    assert "--pilot runs only a part" in invoke(*words, "--pilot")[1]
+    assert "--report needs the launch" in invoke(*words, "--detach")[1]
+
+
 def test_tasks_lists_parameters() -> None:
     code, output = invoke("tasks", "collapse")
     assert code == 0 and "weight_decay_last" in output and "required" in output
@@ -119,7 +136,7 @@ def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: P
     assert answer("status", "tiny", "--store", store)[0]["ok"] == 4, "running again redoes them"
 
 
-SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "scipy", "pandas"}
+SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "matplotlib", "optuna", "scipy", "pandas"}
 
 
 @pytest.mark.parametrize(

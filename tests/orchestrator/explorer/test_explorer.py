@@ -1,19 +1,25 @@
 """The explorer: its data are those of the store, its fits those of `depthrate fit`; a browser filters and restores it."""
 
 import gzip
+import io
 import json
 import math
 import struct
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
@@ -22,7 +28,10 @@ from depthrate.orchestrator.explorer.data import SweepData
 from depthrate.orchestrator.explorer.page import SCRIPT, explorer_page
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.orchestrator.report.surface_section import surface_panel
+from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.schema import FITS
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial, Trials
 from tests.support.browser import Browser, browser
@@ -41,7 +50,13 @@ SWEEP: dict[str, Any] = {
 }
 
 
-def commit(store: Store, checked: CheckedSweep, trials: list[Trial], values: dict[str, Any] | None = None) -> None:
+def commit(
+    store: Store,
+    checked: CheckedSweep,
+    trials: list[Trial],
+    values: dict[str, Any] | None = None,
+    attempt_id: str = "a",
+) -> None:
     """Commit trials whose NC1 falls like a power of depth, with a curve and all layers."""
     store.write_format()
     store.write("attempts/sweep=s/a.json", b"{}")
@@ -56,14 +71,14 @@ def commit(store: Store, checked: CheckedSweep, trials: list[Trial], values: dic
         contents[trial.trial_id] = {"metrics": [*layers, {"step": 100, "layer": depth, "nc1": nc1}], "curves": curves}
         row = {"task": trial.task, "task_version": trial.task_version, "params": json.dumps(dict(trial.params))}
         fields[trial.trial_id] = {**row, "steps": 100, "wall_s": 2.0}
-    commit_rows(store, "a", contents, fields=fields.__getitem__)
+    commit_rows(store, attempt_id, contents, fields=fields.__getitem__)
 
 
 def read(store: Store, checked: CheckedSweep) -> SweepData:
     results = results_of(store, checked.task)
     state = sweep_status("s", checked.trials.ids, results.snapshot, store)
     fits = fit_curves(results, checked.sweep.fit, list(checked.trials), checked.task)
-    return SweepData(checked.sweep, checked.trials, checked.task, state, fits, results)
+    return SweepData(checked.sweep, checked.trials, checked.task, state, fits, results, results)
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -165,6 +180,15 @@ def test_fits_are_those_of_depthrate_fit(checked: CheckedSweep, folder: Store) -
             fit.ci_high,
         )
         assert row["why"] == "" and row["is_plain"]
+    adequate = results_of(folder).sql("select is_adequate from fits where model = 'power'").fetchall()
+    assert adequate == [(not row["why"],) for row in header["fits"]], "the home page counts groups by this column"
+
+
+def test_fits_of_earlier_versions_are_read(folder: Store) -> None:
+    sink = io.BytesIO()
+    former = pa.schema([field for field in FITS if field.name != "is_adequate"])
+    pq.write_table(pa.Table.from_pylist([{"sweep": "s", "model": "power"}], schema=former), sink)
+    assert parse_fits(sink.getvalue()).to_pylist()[0]["is_adequate"] is None
 
 
 def test_a_thousand_trials_fit_into_five_megabytes(folder: Store) -> None:
@@ -273,6 +297,121 @@ def test_a_brush_reaches_every_panel_and_the_address(window: Browser, page: Path
     assert window.messages() == []
 
 
+ZOOMED = (
+    "return [...explorer.panels.find((panel) => panel.host.closest('#NAME')).areas[0]].map(({ lo, hi }) => [lo, hi])"
+)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["rates", "curves", "layers", "scatter"])
+def test_a_figure_is_zoomed(window: Browser, page: Path, name: str) -> None:
+    def ranges() -> list[list[float]]:
+        window.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return window.run(ZOOMED.replace("NAME", name))
+
+    show(window, page)
+    window.messages()
+    window.run(f"document.querySelector('#{name}').scrollIntoView()")
+    window.wait(f"explorer.panels.find((panel) => panel.host.closest('#{name}')).areas.length")
+    whole = ranges()
+    figure = f"const figure = document.querySelector('#{name} .figure'), b = figure.getBoundingClientRect();"
+    left, top = window.run(figure + "return [b.left, b.top]")
+    window.hold("\ue008")  # Shift
+    window.drag((left + 60, top + 60), (left + 120, top + 150))
+    window.release("\ue008")
+    window.wait(f"location.hash.includes('{name}Zoom=')")
+    zoomed, address = ranges(), window.run("return location.hash")
+    assert all(low <= a < b <= high for (a, b), (low, high) in zip(zoomed, whole, strict=True)) and zoomed != whole
+    assert window.run("return explorer.count") == 24, "a zoom is no filter"
+    window.run("explorer.filterBy('depth', { lo: 3, hi: 9 })")
+    assert ranges() == zoomed, "a filter keeps it"
+    window.run("explorer.filterBy('depth', null)")
+    show(window, page, hash_text=address[1:])
+    window.run(f"document.querySelector('#{name}').scrollIntoView()")
+    window.wait(f"explorer.panels.find((panel) => panel.host.closest('#{name}')).areas.length")
+    assert ranges() == zoomed, "the address keeps it"
+    window.run(f"{figure} figure.focus()")
+    window.press("0")
+    window.wait("!location.hash.includes('Zoom')")
+    assert ranges() == whole
+    window.press("++")
+    assert ranges() != whole
+    window.run(f"{figure} figure.dispatchEvent(new MouseEvent('dblclick', {{ bubbles: true }}))")
+    assert ranges() == whole
+    assert name == "rates" or window.run(f"{figure} {DRAWN}"), "the canvas is seen"
+    assert window.messages() == []
+
+
+DRAWN = """
+const canvas = figure.querySelector('canvas.ground'), { width, height } = canvas;
+return canvas.checkVisibility() && canvas.getContext('2d').getImageData(0, 0, width, height).data.some((value) => value > 0);
+"""
+
+
+@pytest.mark.browser
+def test_wrong_zooms_in_an_address_are_ignored(window: Browser, page: Path) -> None:
+    for text in ("1..", "0..5,0..1", "5..2,1..2", "-1..2,NaN..3", "1..Infinity,1..2", "x"):
+        show(window, page, hash_text=f"ratesZoom={text}&scatterZoom={text}")
+        assert window.run(ZOOMED.replace("NAME", "rates"))[0] == [2, 9], text
+
+
+@pytest.mark.browser
+def test_a_notebook_shows_the_explorer(window: Browser, checked: CheckedSweep, folder: Store, tmp_path: Path) -> None:
+    pytest.importorskip("anywidget", reason="needs pip install 'depthrate[notebook]'")
+    widget = depthrate.Sweep(**SWEEP).explore(folder.url, "#depth=5,9")
+    data = widget.data
+    commit(folder, checked, [checked.trials[-1]], attempt_id="b")
+    widget.refresh()
+    assert widget.data != data, "the last trial is there"
+    parts = {"esm": widget._esm, "first": list(data), "next": list(widget.data), "view": widget.view}
+    path = tmp_path / "cell.html"
+    path.write_text(
+        f"<!doctype html><meta charset=utf-8><title>cell</title><p>outside</p><div id=cell></div><script type=module>"
+        f"const parts = {json.dumps(parts).replace('</', '<' + chr(92) + '/')};{CELL}</script>"
+    )
+    window.messages()
+    window.open(path, 1280)
+    window.wait(f"{ROOT}?.querySelector('#rates .label')")
+    assert window.run(f"return {ROOT}.querySelector('#count').textContent") == "12 of 24 trials"
+    window.run(f"{ROOT}.querySelector('#theme').focus()")
+    window.press("/depth=9")
+    window.wait("window.model.values.view.includes('expression')")
+    window.run("window.model.send(window.parts.next)")
+    window.wait(f"{ROOT}.querySelector('#progress').textContent === '24 of 24 done'")
+    assert window.run(f"return {ROOT}.querySelector('#count').textContent") == "6 of 24 trials", "the filter stays"
+    assert window.run("return location.hash") == "", "the page's address is not the view's"
+    outside = window.run("const p = getComputedStyle(document.querySelector('p')); return [p.fontSize, p.margin]")
+    assert outside == ["16px", "16px 0px"], "no style reaches the notebook"
+    assert window.messages() == []
+
+
+CELL = """
+window.parts = parts;
+const handlers = {}, bytes = (list) => new DataView(Uint8Array.from(list).buffer);
+window.model = {
+  values: { data: bytes(parts.first), view: parts.view },
+  get(name) { return this.values[name]; },
+  set(name, value) { this.values[name] = value; handlers[`change:${name}`]?.(); },
+  save_changes() {},
+  on(name, act) { handlers[name] = act; },
+  send(list) { this.set('data', bytes(list)); },
+};
+const url = URL.createObjectURL(new Blob([parts.esm], { type: 'text/javascript' }));
+const { default: widget } = await import(url);
+await widget.render({ model, el: document.querySelector('#cell') });
+"""
+ROOT = "document.querySelector('#cell').firstElementChild?.shadowRoot"
+
+
+def test_a_notebook_without_anywidget_says_what_it_needs(
+    checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "depthrate.orchestrator.notebook.explorer", raising=False)
+    with pytest.raises(ValueError, match=r"pip install 'depthrate\[notebook\]'"):
+        depthrate.Sweep(**SWEEP).explore(folder.url)
+
+
 @pytest.mark.browser
 def test_the_page_shows_the_fits_of_the_command(
     window: Browser, page: Path, checked: CheckedSweep, folder: Store
@@ -329,6 +468,36 @@ def test_hostile_texts_stay_texts(window: Browser, folder: Store, tmp_path: Path
     text = window.run("return document.body.textContent")
     assert MARKUP in text and "\u202e" not in text and "abc\\u202edef" in text and "x" * 100 not in text
     window.run("document.documentElement.style.zoom = 1")
+    window.wait("document.documentElement.scrollWidth <= innerWidth")
+    assert window.messages() == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_fits_in_several_variables_are_shown(
+    window: Browser, folder: Store, checked: CheckedSweep, tmp_path: Path, width: int
+) -> None:
+    data, request = read(folder, checked), FitRequest("nc1", ("depth", "width"))
+    (surface,) = fit_surface_requests(data.results, [request], list(checked.trials), checked.task)
+    panel = surface_panel(surface)
+    assert (
+        panel["title"] == "nc1 over depth, width" and [row[0] for row in panel["rows"]] == ["product"] * 2 + ["sum"] * 2
+    )
+    hostile = {"title": MARKUP, "header": [MARKUP], "rows": [[MARKUP]], "notes": [MARKUP, TURNED], "pictures": []}
+    path = tmp_path / "page.html"
+    path.write_text(explorer_page("s", replace(data, sections=[panel, hostile]).packed()), encoding="utf-8")
+    window.messages()
+    show(window, path, width)
+    window.wait("document.querySelector('#several img').naturalWidth > 0")
+    assert window.run("return document.querySelectorAll('#several details[open] tbody tr').length") == 4
+    assert window.run("return document.querySelectorAll('img, main script').length") == 1, "markup stays text"
+    light = window.run("return document.querySelector('#several img').src")
+    window.run("document.querySelectorAll('#several summary')[1].click()")
+    window.press("t")
+    dark = window.run("return document.querySelector('#several img').src")
+    assert dark != light and window.run("return document.querySelectorAll('#several details[open]').length") == 2
+    text = window.run("return document.querySelector('#several').textContent")
+    assert MARKUP in text and "\u202e" not in text
     window.wait("document.documentElement.scrollWidth <= innerWidth")
     assert window.messages() == []
 

@@ -1,6 +1,5 @@
 """Panels that a task declares: drawn from a store, whatever the task, and nothing where there is nothing."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -8,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from depthrate.orchestrator.report.drawing.render_files import draw
-from depthrate.orchestrator.report.figure_files import plot_csv
-from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots, verdict_table
+from depthrate.orchestrator.report.drawing.render import draw
+from depthrate.orchestrator.report.figure import Range
+from depthrate.orchestrator.report.figure_files import figure_csv
+from depthrate.orchestrator.report.figures.declared import declared_plots, verdict_table
 from depthrate.orchestrator.report.page import render_report
 from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.metric import Metric, by_name
@@ -56,33 +56,29 @@ def make_data(steps=STEPS):
     return bare_data(**frames, points=pd.concat(points), measurements=MEASUREMENTS, panels=panels)
 
 
-def test_points_are_coloured_with_a_slider():
+def test_points_have_a_colour_per_label_and_a_facet_per_step():
     first, second, _ = declared_plots(make_data())
-    assert (first.title, second.title) == ("Things, rate = 0.1", "Things, rate = 0.2")
-    assert [trace["name"] for trace in first.traces] == ["sort 0", "sort 1", "sort 2"]
-    assert len({trace["marker"]["color"] for trace in first.traces}) == 3
-    assert sum(len(trace["x"]) for trace in first.traces) == 30 and first.notes[0] == "A point a thing."
-    names = [frame["name"] for frame in first.frames]
-    assert len(names) == MAX_FRAMES and names[0] == "0" and names[-1] == str(STEPS[-1])
-    assert first.frames[-1]["data"] == first.traces != first.frames[0]["data"]
-    places = first.layout["sliders"][0]["steps"]
-    assert [place["args"][0] for place in places] == [[name] for name in names]
+    assert (first.title, second.title) == ("Things, rate 0.1", "Things, rate 0.2")
+    assert [facet.title for facet in first.facets] == ["step 0", "step 16", "step 1024", "step 32768"]
+    for facet in first.facets:
+        assert [mark.name for mark in facet.marks] == ["sort 0", "sort 1", "sort 2"] and facet.is_square
+        assert len({mark.colour for mark in facet.marks}) == 3 and sum(len(mark.x) for mark in facet.marks) == 30
+    assert first.facets[0].marks[0].x != first.facets[-1].marks[0].x and first.notes[0] == "A point a thing."
 
 
-def test_one_step_has_no_slider():
+def test_one_step_has_one_facet():
     first, *_ = declared_plots(make_data(steps=[7]))
-    assert not first.frames and "sliders" not in first.layout and "Step 7 of one trial, 30 points." in first.notes
+    assert len(first.facets) == 1 and "Step 7 of one trial, 30 points." in first.notes
 
 
 def test_a_profile_stands_beside_its_prediction():
     *_, profile = declared_plots(make_data())
-    assert profile.layout["xaxis"]["type"] == profile.layout["yaxis"]["type"] == "log"
-    assert profile.layout["xaxis"]["title"]["text"] == "Place" and profile.title == "Size by place"
-    strong = [trace for trace in profile.traces if trace["line"].get("width") == 2]
-    measured, predicted = strong[0], strong[1]
-    assert measured["name"] == "rate = 0.1" and predicted["line"]["dash"] == "dash"
-    assert measured["y"] == pytest.approx([2 * y for y in predicted["y"]], rel=1e-5)
-    assert measured["x"][0] == 1 and measured["x"][-1] == 400
+    (facet,) = profile.facets
+    assert facet.x.is_log and facet.y.is_log and facet.x.title == "Place" and profile.title == "Size by place"
+    measured, predicted = (mark for mark in facet.marks[:3] if not isinstance(mark, Range))
+    assert measured.name == "rate 0.1" and predicted.dash == "dash"
+    assert measured.y == pytest.approx([2 * y for y in predicted.y])
+    assert measured.x[0] == 1 and measured.x[-1] == 400
 
 
 def test_verdict_has_numbers():
@@ -98,11 +94,10 @@ def test_verdict_has_numbers():
 def test_the_page_and_the_files_hold_them():
     data = make_data()
     page = render_report(data)
-    figures = [json.loads(text) for text in re.findall(r'class="plot-data">(.*?)</script>', page)]
-    assert [len(figure.get("frames", [])) for figure in figures] == [MAX_FRAMES, MAX_FRAMES, 0]
-    assert "no &lt;order&gt;" in page
-    for plot in declared_plots(data):
-        assert draw(plot)["svg"].startswith(b"<?xml") and plot_csv(plot).count("\n") > 20
+    figures = re.findall("<figure.*?</figure>", page)
+    assert [figure.count('role="img"') for figure in figures] == [4, 4, 1] and "no &lt;order&gt;" in page
+    for figure in declared_plots(data):
+        assert draw(figure)["svg"].startswith(b"<?xml") and figure_csv(figure).count("\n") > 20
 
 
 def test_undeclared_figures_are_absent():
@@ -116,7 +111,7 @@ def test_a_share_against_a_parameter_has_wilson_intervals():
     data = make_data()
     panel = SharePanel(measurement="loss", x="rate", observations=("same",))
     (plot,) = declared_plots(replace(data, panels=(panel,)))
-    assert plot.title == "Loss against rate" and plot.traces[-1]["y"] == [0.5, 0.5]
-    bars = [trace for trace in plot.traces if trace["mode"] == "lines"]
-    assert bars[0]["y"][:2] == pytest.approx(wilson_interval(3, 6), rel=1e-5), "two trials of three observations"
+    trials, bars, shares = plot.facets[0].marks
+    assert plot.title == "Loss against rate" and shares.y == [0.5, 0.5] and len(trials.x) == 4
+    assert (bars.low[0], bars.high[0]) == pytest.approx(wilson_interval(3, 6)), "two trials of three observations"
     assert declared_plots(replace(data, panels=(replace(panel, x="same"),))) == []

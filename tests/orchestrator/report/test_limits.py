@@ -1,6 +1,7 @@
 """The objective's figure shows its limit and the construction's line at the theory's values."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from depthrate.orchestrator.analysis.columns import known_measurements
+from depthrate.orchestrator.report.figure import Figure, Series
 from depthrate.orchestrator.report.figures.infinite_depth import SECTION, limit_plots
 from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.report_data import ReportData
@@ -36,17 +38,20 @@ def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = No
 def test_distant_bound_keeps_the_scale() -> None:
     equal = dict.fromkeys(DEPTHS, 0.005)
     (plot,) = limit_plots(data_of(1, equal, objective_bound=[2.2, 2.1, 2.0, 1.9], stationary=[1.0] * 4))
-    low, high = plot.layout["yaxis"]["range"]
-    values = [y for trace in plot.traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
-    assert 10**low < min(values) and max(values) < 10**high < 2 * max(values)
+    assert "bound" not in lines_of(plot)
     assert plot.notes == ["The theorem's bound is above the figure: 1.92 to 2.22."]
     (near,) = limit_plots(data_of(1, equal, objective_bound=[0.1, 0.05, 0.04, 0.03], stationary=[1.0] * 4))
-    assert not near.notes and "range" not in near.layout["yaxis"]
+    assert not near.notes and "bound" in lines_of(near)
 
 
-def lines(data: ReportData) -> dict[str, list[float]]:
-    (plot,) = limit_plots(data)
-    return {trace["legendgroup"]: trace["y"] for trace in plot.traces if trace["mode"] == "lines" and trace["x"][0]}
+def lines_of(figure: Figure) -> dict[str, Sequence[float]]:
+    marks = [mark for facet in figure.facets for mark in facet.marks if isinstance(mark, Series) and mark.width]
+    return {mark.name: [y for y in mark.y if not math.isnan(y)] for mark in marks}
+
+
+def lines(data: ReportData) -> dict[str, Sequence[float]]:
+    (figure,) = limit_plots(data)
+    return lines_of(figure)
 
 
 @pytest.mark.parametrize(
@@ -60,18 +65,18 @@ def lines(data: ReportData) -> dict[str, list[float]]:
 def test_construction_line_only_where_it_holds(matrices: int, weight_decay: dict[int, float]) -> None:
     drawn = lines(data_of(matrices, weight_decay))
     assert drawn["limit"] == pytest.approx([LIMIT] * 4)
-    assert drawn["construction"] == pytest.approx(drawn["o0"], rel=1e-4)
+    assert drawn["construction"] == pytest.approx(drawn[""], rel=1e-4)
 
 
 def test_unknown_construction_shows_the_limit() -> None:
     drawn = lines(data_of(1, dict.fromkeys(DEPTHS, 0.005), arch="t11"))
-    assert set(drawn) == {"o0", "limit"}
+    assert set(drawn) == {"", "limit"}
     assert limit_plots(data_of(1, dict.fromkeys(DEPTHS, 0.005), objective_gap=float("nan"))) == []
 
 
 def named(data: ReportData) -> set[str]:
-    (plot,) = limit_plots(data)
-    return {trace["name"] for trace in plot.traces if trace["name"]}
+    (figure,) = limit_plots(data)
+    return {key.name for key in figure.keys}
 
 
 def test_two_matrices_have_no_limit() -> None:
@@ -82,18 +87,18 @@ def test_two_matrices_have_no_limit() -> None:
 
 
 def test_theorem_bound_without_construction() -> None:
-    bound, constant = [float("nan"), 0.9, 0.7, 0.5], dict.fromkeys(DEPTHS, 0.005)
+    bound, constant = [float("nan"), 0.09, 0.07, 0.05], dict.fromkeys(DEPTHS, 0.005)
     unsaid = data_of(1, constant, objective_bound=bound)
     assert "bound" not in lines(unsaid) and "not shown: it holds for optima" in SECTION.lead(unsaid)
     said = data_of(1, constant, objective_bound=bound, stationary=[1.0, 1.0, 0.0, 1.0])
-    assert lines(said)["bound"] == pytest.approx([LIMIT + 0.9, LIMIT + 0.5])
+    assert lines(said)["bound"] == pytest.approx([LIMIT + 0.09, LIMIT + 0.05])
     assert "without a factor" in SECTION.lead(said)
 
 
 def test_trivial_bound_is_not_drawn() -> None:
     constant, ends = dict.fromkeys(DEPTHS, 0.005), [1.0] * 4
-    partly = data_of(1, constant, objective_bound=[float("nan"), 900.0, math.log(10), 0.5], stationary=ends)
-    assert lines(partly)["bound"] == pytest.approx([LIMIT + 0.5])
+    partly = data_of(1, constant, objective_bound=[float("nan"), 900.0, math.log(10), 0.05], stationary=ends)
+    assert lines(partly)["bound"] == pytest.approx([LIMIT + 0.05])
     none = data_of(1, constant, objective_bound=[float("nan"), 900.0, 700.0, 500.0], stationary=ends)
     assert "bound" not in lines(none) and "zero weights are not above it" in SECTION.lead(none)
 
@@ -104,5 +109,7 @@ def test_cosines_compare_with_a_simplex_for_equal_classes(samples_per_class: int
     gram = np.array([[2.0, -1.0, -1.0], [-1.0, 2.0, -1.0], [-1.0, -1.0, 2.0]]).flatten()
     lists = pd.DataFrame({"trial_id": data.trials["trial_id"], "class_gram": [gram] * len(DEPTHS)})
     data = replace(data, trials=data.trials.assign(samples_per_class=samples_per_class), lists=lists)
-    notes = [note for plot in matrix_plots(data) for note in plot.notes if "Off-diagonal" in note]
-    assert notes == ["Off-diagonal mean −0.500 ± 0.000." + " A simplex has −0.500." * has_simplex] * len(DEPTHS)
+    notes = [note for plot in matrix_plots(data) for note in plot.notes if "off-diagonal" in note]
+    simplex = " (a simplex has −0.500)" * has_simplex
+    expected = f"mean of 1 trial, off-diagonal mean −0.500 ± 0.000{simplex}."
+    assert notes == [f"Depth {depth}: {expected}" for depth in DEPTHS]

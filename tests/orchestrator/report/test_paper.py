@@ -1,96 +1,101 @@
 """Figures at a paper's size, and the fits as a LaTeX table."""
 
+import html
+import itertools
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pytest
 
 from depthrate.orchestrator.api.report import ReportOptions
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex import export_latex, fits_table, latex
-from depthrate.orchestrator.report.drawing.render_files import draw, label
-from depthrate.orchestrator.report.drawing.style import SCREEN, PaperWidth, StyleName, paper_style
-from depthrate.orchestrator.report.drawing.ticks import set_ticks
-from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace
+from depthrate.orchestrator.report.drawing.render import draw
+from depthrate.orchestrator.report.drawing.scale import ticks
+from depthrate.orchestrator.report.drawing.style import DARK, LIGHT, PaperWidth, StyleName, paper_style
+from depthrate.orchestrator.report.drawing.svg import DASHES
+from depthrate.orchestrator.report.figure import Axis, EndLabel, Facet, Figure, mean_line
+from depthrate.orchestrator.report.page import STYLE
 from tests.support.report_data import make_data
 
 COLUMN = paper_style(PaperWidth.column)
 NASTY = r"50% of a_b & {c} #1 $x^2$ \def ~ < >"
 
 
-def small_plot(**style: Any) -> Plot:
-    trace = make_trace(
-        [2, 4, 8], [0.2, 0.05, 0.02], "g", name="weight_decay: depth<sup>−0.41</sup> [−0.5, −0.3]", **style
-    )
-    layout = make_layout(Axes("x", "y", "depth", "NC1", x_log=True, y_log=True), [0.2, 0.02])
-    return Plot("NC1 against depth", [trace], layout, [])
+def small_figure(names: Sequence[str] = ("weight_decay 0.1",), **style: Any) -> Figure:
+    marks = [mean_line([2, 4, 8], [0.2, 0.05, 0.02 * i], name, "ramp-0", **style) for i, name in enumerate(names, 1)]
+    axes = Axis(title="depth", is_log=True, ticks=(2, 4, 8)), Axis(title="NC1", is_log=True)
+    return Figure("NC1 against depth", [Facet(x=axes[0], y=axes[1], marks=marks)])
 
 
 def words_of(svg: str) -> list[str]:
-    texts = re.findall(r"<text[^>]*>(.*?)</text>", svg, re.DOTALL)
-    return [re.sub("<[^>]*>", "", text).strip() for text in texts]
-
-
-def test_exponents_are_typeset_and_dollars_escaped() -> None:
-    assert label("depth<sup>−0.41</sup>", SCREEN) == "depth$^{-0.41}$"
-    assert label("(depth − 1)<sup>0.5</sup>", SCREEN) == "(depth − 1)$^{0.5}$"
-    assert label("cost_in_$ &lt;b&gt;", SCREEN) == r"cost_in_\$ <b>"
-    assert label("weight_decay = 0.1", COLUMN) == "weight decay = 0.1"
-    assert label("x<sup>$a$</sup>", SCREEN) == r"x^\$a\$"
+    return [html.unescape(text) for text in re.findall("<text[^>]*>(.*?)</text>", svg)]
 
 
 @pytest.mark.slow
 def test_paper_figure_has_width_and_text() -> None:
-    files = draw(small_plot(), COLUMN)
+    files = draw(small_figure(), COLUMN)
     svg = files["svg"].decode()
     assert re.search(r'<svg [^>]*width="234pt"', svg), "3.25 inches"
     words = words_of(svg)
-    assert "weight decay: depth−0.41 [−0.5, −0.3]" in words and "depth" in words
-    raised = re.search(r'<tspan dy="-[\d.]+" style="font-size: 4.9px[^"]*"[^>]*>−0.41</tspan>', svg)
-    assert raised and "^" not in "".join(words)
+    assert "weight decay 0.1" in words and "depth" in words
     assert {"0.02", "0.05", "0.1", "0.2"} <= set(words), "ticks are plain numbers"
     assert "Times New Roman" in svg, "Times is the fallback for STIX"
     pdf = files["pdf"]
     assert re.search(rb"/MediaBox \[ 0 0 234 ", pdf) and b"/FontFile2" in pdf and b"/ToUnicode" in pdf
     assert b"/Type3" not in pdf
-    assert draw(small_plot(), COLUMN) == files, "the same figure gives the same bytes"
-    wide = draw(small_plot(), paper_style(PaperWidth.text))["svg"].decode()
-    assert re.search(r'<svg [^>]*width="396pt"', wide), "5.5 inches"
+    assert draw(small_figure(), COLUMN) == files, "the same figure gives the same bytes"
+    for width, points in ((PaperWidth.text, 396), (PaperWidth.page, 486)):
+        wide = draw(small_figure(), paper_style(width), ["svg"])["svg"].decode()
+        assert f'width="{points}pt"' in wide, "5.5 and 6.75 inches"
 
 
 def test_the_text_of_a_pdf_is_found(tmp_path: Path) -> None:
     if (pdftotext := shutil.which("pdftotext")) is None:
         pytest.skip("no pdftotext executable found on PATH")
     path = tmp_path / "figure.pdf"
-    path.write_bytes(draw(small_plot(), COLUMN)["pdf"])
+    path.write_bytes(draw(small_figure([NASTY]), COLUMN, ["pdf"])["pdf"])
     text = subprocess.run([pdftotext, str(path), "-"], capture_output=True, text=True, check=True).stdout
-    assert "depth" in text and "NC1" in text and "−0.41" in text
+    assert "depth" in text and "NC₁" in text and "$x^2$ \\def" in text, "a user's dollar is no mathematics"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dash", ["solid", "dash", "dot", "dashdot", "longdashdot"])
-def test_dashes_match_the_page(dash: str) -> None:
-    assert draw(small_plot(line={"color": "#000000", "dash": dash}))["svg"].startswith(b"<?xml")
+@pytest.mark.parametrize("dash", DASHES)
+def test_dashes_are_in_all_formats(dash: str) -> None:
+    files = draw(small_figure(dash=dash), formats=["svg", "pdf", "png"])
+    assert (b"dasharray" in files["svg"]) == bool(dash) and files["png"].startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
-def test_legend_inside_or_below() -> None:
-    def lowest_name(plot: Plot) -> float:
-        svg = draw(plot, COLUMN)["svg"].decode()
-        height = float(re.search(r'<svg [^>]*height="([\d.]+)pt"', svg)[1])  # type: ignore[index]
-        axis = [float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>depth<', svg)]
-        names = [float(y) for y in re.findall(r"translate\([\d.]+ ([\d.]+)\)[^>]*>\s*<text><tspan", svg)]
-        assert names, svg
-        return (max(names) - axis[0]) / height
+def test_short_names_are_at_the_lines_and_long_ones_above_the_axes() -> None:
+    def place_of(names: list[str]) -> int:
+        svg = draw(small_figure(names), formats=["svg"])["svg"].decode()
+        groups = re.findall(r"<g transform.*?</g>", svg, re.DOTALL)
+        return next(place for place, content in enumerate(groups) if names[1] in words_of(content))
 
-    few = small_plot()
-    many = replace(few, traces=[t | {"name": f"{i}: depth<sup>−{i}</sup>"} for i in range(9) for t in few.traces])
-    assert lowest_name(few) < 0 < lowest_name(many)
+    assert place_of(["depth 2", "depth 3"]) == 1, "in the facet"
+    assert place_of([f"{depth} and many other words" for depth in (2, 3)]) == 0, "in the legend"
+
+
+def test_labels_at_the_end_do_not_touch() -> None:
+    labels = [EndLabel(x=8, y=0.1 + i / 1e4, text=f"0.{i}1", detail="[0.1, 0.2]", colour="ramp-0") for i in range(6)]
+    figure = small_figure()
+    (facet,) = figure.facets
+    svg = draw(replace(figure, facets=[replace(facet, marks=[*facet.marks, *labels])]), formats=["svg"])["svg"].decode()
+    places = re.findall(r'<text x="\S+" y="(\S+?)"[^>]*>0\.\d1<', svg)
+    heights = sorted(map(float, places))
+    assert len(heights) == 6 and min(b - a for a, b in itertools.pairwise(heights)) > 22
+
+
+def test_the_page_has_the_colours_of_files() -> None:
+    light, dark = STYLE.split("/* Figures")[1].split("@media")
+    for colours, css in ((LIGHT, light), (DARK.colours, dark)):
+        declared = dict(re.findall("--((?:ramp|kind)-[0-9]): (#[0-9a-f]{6});", css))
+        assert declared and declared.items() <= (colours or {}).items()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_legend_inside_or_below() -> None:
 def test_options_that_do_not_belong_together_are_refused(options: ReportOptions, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         options.figure_style()
-    assert ReportOptions(figures=Path("f"), style=StyleName.paper).figure_style().size_in[0] == 3.25
+    assert ReportOptions(figures=Path("f"), style=StyleName.paper).figure_style().file_width == 3.25 * 72
 
 
 # LaTeX
@@ -155,29 +160,19 @@ def test_latex_compiles_whatever_things_are_called(tmp_path: Path) -> None:
     assert "Missing character" not in (tmp_path / "paper.log").read_text(errors="replace")
 
 
-def test_narrow_log_axis_has_ticks() -> None:
-    """Round numbers around it may start at 0, which has no logarithm."""
-    figure, axes = plt.subplots()
-    axes.set_yscale("log")
-    axes.set_ylim(1e-8, 4.5e-8)
-    set_ticks(axes.yaxis, {}, is_log=True)
-    figure.draw_without_rendering()
-    assert [text.get_text() for text in axes.get_yticklabels() if text.get_text()]
-    plt.close(figure)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "written"),
-    [((0.0899, 0.0912), ["0.0900", "0.0905", "0.0910"]), ((0.02, 0.5), ["0.02", "0.05", "0.1", "0.2", "0.5"])],
+    [
+        ((0.0899, 0.0912), ["0.0900", "0.0905", "0.0910"]),
+        ((0.02, 0.5), ["0.02", "0.05", "0.1", "0.2", "0.5"]),
+        ((1e-8, 4.5e-8), ["10⁻⁸", "1.5·10⁻⁸", "2·10⁻⁸", "3·10⁻⁸"]),
+        ((1e-9, 1), ["10⁻⁸", "10⁻⁶", "10⁻⁴", "0.01", "1"]),
+    ],
 )
-def test_evenly_spaced_ticks_have_the_same_decimals(ends: tuple[float, float], written: list[str]) -> None:
-    figure, axes = plt.subplots()
-    axes.set_yscale("log")
-    axes.set_ylim(*ends)
-    set_ticks(axes.yaxis, {}, is_log=True)
-    figure.draw_without_rendering()
-    low, high = axes.get_ylim()
-    places = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
-    assert [text.get_text() for place, text in places if low * 0.999 <= place <= high * 1.001] == written
-    plt.close(figure)
+def test_ticks_of_log_axes(ends: tuple[float, float], written: list[str]) -> None:
+    assert [text for _, text in ticks(Axis(title="", is_log=True), *ends)] == written
+
+
+def test_evenly_spaced_ticks_have_the_same_decimals() -> None:
+    assert [text for _, text in ticks(Axis(title=""), 0, 2.5e6)] == ["0", "1·10⁶", "2·10⁶"]
+    assert [text for _, text in ticks(Axis(title=""), -0.6, 1.1)] == ["−0.5", "0", "0.5", "1.0"]

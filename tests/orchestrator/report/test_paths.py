@@ -41,31 +41,34 @@ def make_data(panels=(PATH, MAP, TRADE)):
 
 
 def test_path_has_mean_range_and_prediction():
-    (plot,) = declared_plots(make_data((PATH,)))
-    band, mean, told = plot.traces[:3]
-    assert mean["x"] == told["x"] == [0, 0.5, 1] and mean["name"] == "rate = 0.1"
+    (figure,) = declared_plots(make_data((PATH,)))
+    (facet,) = figure.facets
+    band, mean, told = facet.marks[:3]
+    assert mean.x == told.x == [0, 0.5, 1] and mean.name == "rate 0.1" and facet.y.is_log
     single = np.array([9 * 0.1 / layer for layer in (2, 3, 4)])
-    np.testing.assert_allclose(mean["y"], single * 2**0.5, rtol=1e-5)  # geometric on a log axis
-    np.testing.assert_allclose(told["y"], 3 * single * 2**0.5, rtol=1e-5)
-    np.testing.assert_allclose(band["y"], [*(2 * single), *single[::-1]], rtol=1e-5)
-    assert told["line"]["dash"] == "dash" and len({trace["line"].get("color") for trace in plot.traces[1::3]}) == 2
-    assert any("off by a factor of 3 on average" in note for note in plot.notes)
+    np.testing.assert_allclose(mean.y, single * 2**0.5)  # geometric on a log axis
+    np.testing.assert_allclose(told.y, 3 * single * 2**0.5)
+    np.testing.assert_allclose([band.low, band.high], [single, 2 * single])
+    assert told.dash == "dash" and len({mark.colour for mark in facet.marks}) == 2
+    assert any("off by a factor of 3 on average" in note for note in figure.notes)
 
 
-def test_map_has_one_figure_per_group():
-    first, second = declared_plots(make_data((MAP,)))
-    assert first.title == "Size over steps and layers, rate = 0.1" and "rate = 0.2" in second.title
-    (heat,) = first.traces
+def test_map_has_one_facet_per_group():
+    (figure,) = declared_plots(make_data((MAP,)))
+    first, second = figure.facets
+    assert (first.title, second.title) == ("rate 0.1", "rate 0.2")
+    (heat,), (other,) = first.marks, second.marks
     expected = [[np.log10(1.5 * (1 + step) * 0.1 / layer) for step in (0, 8)] for layer in (4, 3, 2)]
-    np.testing.assert_allclose(heat["z"], expected, rtol=1e-4)
-    assert first.layout["yaxis"]["ticktext"] == ["4", "3", "2"] and first.layout["xaxis"]["ticktext"] == ["0", "8"]
+    np.testing.assert_allclose(heat.values, expected)
+    assert first.y.names == ("4", "3", "2") and first.x.names == ("0", "8")
+    assert (heat.low, heat.high) == (other.low, other.high), "one colour means one value"
 
 
 def test_a_trade_off_goes_along_its_parameter():
-    (plot,) = declared_plots(make_data((TRADE,)))
-    dots, line = plot.traces
-    assert len(dots["x"]) == 4 and line["hovertext"] == ["rate = 0.1", "rate = 0.2"]
-    np.testing.assert_allclose(line["y"], [1.5 * 9 * rate / 4 for rate in (0.1, 0.2)], rtol=1e-5)
+    (figure,) = declared_plots(make_data((TRADE,)))
+    dots, line = figure.facets[0].marks
+    assert len(dots.x) == 4 and not dots.width and line.width
+    np.testing.assert_allclose(line.y, [1.5 * 9 * rate / 4 for rate in (0.1, 0.2)])
 
 
 @pytest.mark.parametrize("gone", ["told", "place", "size"])
@@ -82,4 +85,4 @@ def test_nothing_is_drawn_of_what_is_not_measured(gone):
 
 def test_they_stand_on_the_page():
     page = render_report(make_data())
-    assert "Size along the path of features" in page and "Size over steps and layers, rate = 0.1" in page
+    assert "Size along the path of features" in page and "Size over steps and layers" in page

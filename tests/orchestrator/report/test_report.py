@@ -3,7 +3,6 @@
 import functools
 import html
 import io
-import json
 import re
 import shutil
 import subprocess
@@ -15,24 +14,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
-from plotly.offline import get_plotlyjs_version
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE, Drift
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report import figures as report_figures
-from depthrate.orchestrator.report.drawing.render_files import draw
+from depthrate.orchestrator.report.drawing.render import draw, figure_html
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
-from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
+from depthrate.orchestrator.report.figure import EndLabel, Figure, HeatMap, Range, Series
+from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.page import all_plots, library, render_report
-from depthrate.orchestrator.report.plot import Axes, make_layout
+from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import number_text, three_decimals
 from depthrate.orchestrator.report.trial_tables import left_out_table
@@ -40,7 +37,7 @@ from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.lack_of_fit import BoundCheck
 from depthrate.tasks.fits.rate_fit import RateFit
-from depthrate.tasks.fits.rates import fit_rates, predict
+from depthrate.tasks.fits.rates import predict
 from tests.support.browser import Browser, browser, chromium_path
 from tests.support.report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
 
@@ -82,14 +79,12 @@ def supported(curve: FittedCurve) -> list[str]:
     return [words(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", support_table([curve]))]
 
 
-def page_without_plotly(page: str) -> str:
-    """The report without the library that draws."""
-    return re.sub(r'<script type="application/gzip".*?</script>', "", page, count=1, flags=re.DOTALL)
+def figures(page: str) -> list[str]:
+    return re.findall("<figure.*?</figure>", page, re.DOTALL)
 
 
-def figures(page: str) -> list[dict[str, Any]]:
-    blocks = re.findall(r'<script type="application/json" class="plot-data">(.*?)</script>', page, re.DOTALL)
-    return [json.loads(block) for block in blocks]
+def series_of(figure: Figure) -> list[Series]:
+    return [mark for facet in figure.facets for mark in facet.marks if isinstance(mark, Series)]
 
 
 # The words
@@ -111,9 +106,7 @@ SENTENCES = {
         make_curve(make_fit(), make_fit("exponential", aicc=-33.9)),
         "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66].",
         [
-            "NC1 depth^−0.58",
-            "15",
-            "0.970",
+            "NC1 over depth",
             "preferred: power law; exponential: ΔAICc +6.1, does not fit (the mean at depth = 8 is off by a factor 31.0)",
         ],
     ),
@@ -147,7 +140,7 @@ SENTENCES = {
     "no interval": (
         make_curve(BARE),
         "NC1 goes as depth^−0.58, no interval (too few points).",
-        ["NC1 depth^−0.58", "2", "none (too few distinct values or points)"],
+        ["NC1 over depth", "none (too few distinct values or points)"],
     ),
     "no fit": (
         make_curve(excluded={"diverged": 2, "not positive": 1, "failed": 0}, by={"lr": 0.1}),
@@ -168,7 +161,7 @@ def test_a_sentence_and_its_evidence(curve: FittedCurve, sentence: str, cells: l
 @pytest.mark.slow
 def test_summary_has_a_sentence_per_fit() -> None:
     data = plain_data()
-    text = words(page_without_plotly(plain_page()))
+    text = words(plain_page())
     for curve in data.fits:
         power = curve.fits[0]
         assert power.model == "power"
@@ -183,51 +176,76 @@ def test_summary_has_a_sentence_per_fit() -> None:
 @pytest.mark.slow
 def test_a_report_is_small_enough_to_send() -> None:
     assert len(plain_data().trials) >= 15
-    assert len(plain_page().encode()) < 1_500_000
-
-
-def test_bundled_plotly_is_the_checked_one() -> None:
-    assert library().startswith(f"/**\n* plotly.js (cartesian - minified) v{get_plotlyjs_version()}")
+    assert len(plain_page().encode()) < 300_000
 
 
 @pytest.mark.slow
-def test_every_figure_is_valid_plotly() -> None:
+def test_every_figure_is_on_the_page() -> None:
+    # 4 fits; the objective against depth; objective, loss, accuracy, gradient norm and three metrics by step; two profiles
+    # (nc2a is of W_L alone); spectra; Gram matrices
     drawn = figures(plain_page())
-    # 4 fits and their residuals; the objective against depth; objective, loss, accuracy, gradient norm and three
-    # metrics by step; two profiles (nc2a is of W_L alone); spectra; four Gram matrices
-    assert len(drawn) == 2 * 4 + 1 + 7 + 2 + 1 + 4
-    for figure in drawn:
-        go.Figure(figure)
+    assert len(drawn) == 4 + 1 + 7 + 2 + 1 + 1 and drawn[-1].count('class="facet"') == 4
+    assert all("<title" not in figure and " id=" not in figure for figure in drawn)
+    assert not re.findall("#[0-9a-f]{6}", "".join(drawn)), "colours are variables, which suit light and dark"
 
 
 def test_fitted_line_and_mean() -> None:
     data = plain_data()
-    figure = figures(plain_page())[0]
+    figure = all_plots(data)[0]
     power, points = data.fits[0].fits[0], data.fits[0].points
-    line = next(trace for trace in figure["data"] if trace.get("meta") == "fit")
-    assert line["y"][0] == pytest.approx(power.prefactor * 2**-power.exponent, rel=1e-4)
-    assert f"−{power.exponent:.2f}" in line["name"]
-    means = [trace for trace in figure["data"] if trace["x"] == list(DEPTHS) and trace["mode"] == "lines+markers"]
-    expected = np.exp(np.log(points["y"].astype(float)).groupby(points["x"]).mean())
-    assert means[0]["y"] == pytest.approx(list(expected), rel=1e-4)
+    (line,) = [mark for mark in series_of(figure) if mark.width]
+    assert line.y[0] == pytest.approx(power.prefactor * 2**-power.exponent)
+    (label,) = [mark for mark in figure.facets[0].marks if isinstance(mark, EndLabel)]
+    assert label.text == f"{power.exponent:.2f}" and label.detail == f"[{power.ci_low:.2f}, {power.ci_high:.2f}]"
+    (means,) = [mark for mark in series_of(figure) if list(mark.x) == list(DEPTHS)]
+    logs = np.log(points["y"].astype(float)).groupby(points["x"])
+    assert means.y == pytest.approx(list(np.exp(logs.mean()))) and means.symbol == "dot"
+    (band,) = [mark for mark in figure.facets[0].marks if isinstance(mark, Range)]
+    assert band.low == pytest.approx(list(np.exp(logs.min())))
+
+
+def test_no_power_law_is_hollow() -> None:
+    curve = plain_data().fits[0]
+    flat = replace(curve.fits[0], r2=0.5)
+    (figure,) = rate_plots([replace(curve, fits=[flat])])
+    (label,) = [mark for mark in figure.facets[0].marks if isinstance(mark, EndLabel)]
+    assert (label.text, label.detail, label.symbol) == ("no power law", "R² 0.50", "ring")
+    joined = [mark.dash for mark in series_of(figure) if mark.width]
+    assert joined == ["join"] and "Hollow: no power law fits." in figure.notes
+
+
+def test_nine_groups_have_three_facets_and_their_exponents() -> None:
+    groups = [(width, decay) for width in (32, 64, 128) for decay in (0.001, 0.003, 0.01)]
+    by = {"width": [width for width, _ in groups], "weight_decay": [decay for _, decay in groups]}
+    curves = [curve for curve in make_data(by=by).fits if curve.metric == "nc1"]
+    rates, exponents, ungrouped = rate_plots([*curves, replace(curves[0], by={})])
+    assert rates.title == ungrouped.title and len(ungrouped.facets) == 1, "another fit request"
+    assert [facet.title for facet in rates.facets] == ["width 32", "width 64", "width 128"]
+    colours = [{mark.colour for mark in facet.marks} for facet in rates.facets]
+    assert [key.name for key in rates.keys] == [f"weight_decay {decay}" for decay in (0.001, 0.003, 0.01)]
+    assert colours == [{"ramp-0", "ramp-4", "ramp-8"}] * 3
+    marks = exponents.facets[0].marks
+    assert exponents.facets[0].x.ticks == (0.001, 0.003, 0.01)
+    assert {mark.text for mark in marks if isinstance(mark, EndLabel)} == {"½", "width 32", "width 64", "width 128"}
+    drawn = sorted(mark.y[0] for mark in marks if isinstance(mark, Series) and mark.symbol)
+    assert drawn == pytest.approx(sorted(curve.power.exponent for curve in curves if curve.power))
 
 
 def test_nonpositive_values_are_counted() -> None:
     data = plain_data()
     first, second, *rest = data.fits[0].rows
-    data = replace(data, fits=[replace(data.fits[0], rows=[first | {"y": 0.0}, second | {"y": -1.0}, *rest])])
-    page = render_report(data)
-    assert "2 values omitted: zero, negative or not finite." in page
-    assert all(y is None or y > 0 for trace in figures(page)[0]["data"] for y in trace["y"])
+    (figure,) = rate_plots([replace(data.fits[0], rows=[first | {"y": 0.0}, second | {"y": -1.0}, *rest])])
+    assert "2 values omitted: zero, negative or not finite." in figure.notes
+    assert all(y > 0 for mark in series_of(figure) for y in mark.y)
 
 
 @pytest.mark.slow
 def test_many_groups_and_points_are_thinned_and_said() -> None:
     data = make_data(depths=tuple(range(2, 42)), seeds=1)
     long = pd.concat([data.curves.assign(step=data.curves["step"] + shift) for shift in range(0, 200, 2)])
-    page = render_report(replace(data, curves=long))
-    assert "12 of 40 groups shown." in page
-    assert all(sum(len(trace["x"]) for trace in figure["data"]) <= 22_000 for figure in figures(page))
+    drawn = all_plots(replace(data, curves=long))
+    assert "8 of 40 groups shown." in [note for figure in drawn for note in figure.notes]
+    assert max(len(mark.x) for figure in drawn for mark in series_of(figure)) <= 120
 
 
 def test_many_groups_share_a_sentence() -> None:
@@ -235,31 +253,16 @@ def test_many_groups_share_a_sentence() -> None:
     fits = [replace(curve, unconverged=frozenset(row["trial_id"] for row in curve.rows)) for curve in data.fits]
     sentences = [words(sentence) for sentence in fit_sentences(fits)]
     assert len(sentences) == len(fits) / 4
-    assert sentences[0].startswith("NC1 by lr: 1 falls as depth^−0.")
-    assert sentences[0].count("95 % interval") == 4 and "unconverged" not in " ".join(sentences)
+    assert sentences[0].startswith("NC1 falls as a power of depth in 4 of 4 groups, with exponents from 0.")
+    assert "unconverged" not in " ".join(sentences)
     num_trials = len({row["trial_id"] for curve in fits for row in curve.rows})
-    assert words(unconverged_sentence(fits)) == f"Unconverged: {num_trials} of {num_trials} trials. Train longer."
-    assert len(fit_sentences(fits[:3])) == 3
+    assert words(unconverged_sentence(fits)) == (
+        f"Unconverged: {num_trials} of {num_trials} trials, so the fits describe this training budget and not an optimum. "
+        "Train longer."
+    )
     assert left_out_table(replace(data, fits=fits)).count("<tr>") == 2, "its header and a line"
     some = [replace(fits[0], unconverged=frozenset()), *fits[1:]]
-    assert left_out_table(replace(data, fits=some)).count("<tr>") == 5
-
-
-def test_long_axis_names_wrap() -> None:
-    axes = Axes("x", "y", "Step", "Magnitudes within concepts, last layer", x_log=False, y_log=False)
-    assert make_layout(axes, [])["yaxis"]["title"]["text"] == "Magnitudes within concepts,<br>last layer"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("power", "has_slopes"), [(0.5, True), (0.3, True), (0.01, False), (-0.5, False)])
-def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes: bool) -> None:
-    """They are meaningless for metrics that stay or grow with depth, such as effective ranks."""
-    (curve,) = [fit for fit in plain_data().fits if fit.metric == "nc1"]
-    rows = [row | {"y": 8 * row["x"] ** -power * (1 + 0.01 * (index % 3))} for index, row in enumerate(curve.rows)]
-    values = np.array([[row["x"], row["y"]] for row in rows], float)
-    curve = replace(curve, rows=rows, fits=fit_rates(values[:, 0], values[:, 1]))
-    plot = rate_plots([curve])[0]
-    assert ("slopes" in {trace["legendgroup"] for trace in plot.traces}) == has_slopes
+    assert left_out_table(replace(data, fits=some)).count("<tr>") == 2, "one line per reason"
 
 
 def test_numbers_keep_trailing_zeros() -> None:
@@ -271,16 +274,16 @@ def test_table_of_trials_is_cut_and_says_so() -> None:
     data = plain_data()
     trials = pd.concat([data.trials] * 40, ignore_index=True)
     trials.loc[599, ["state", "error"]] = ["failed", "ValueError: no"]
-    page = page_without_plotly(render_report(replace(data, trials=trials)))
+    page = render_report(replace(data, trials=trials))
     assert "The first 500 trials of 600 are shown." in page
     assert "ValueError: no" in page  # failures come first, wherever they are planned
-    assert "599</b> ok" in page
-    assert "1</b> failed" in page
+    assert "599 ok" in page
+    assert "1 failed" in page
 
 
 def test_each_trial_stands_once_with_its_numbers() -> None:
     data = plain_data()
-    page = re.sub("<script.*?</script>", "", page_without_plotly(plain_page()), flags=re.DOTALL)
+    page = plain_page()
     text, trial = words(page), data.results.iloc[0]
     assert all(text.count(str(trial_id)) == 1 for trial_id in data.trials["trial_id"])
     row = re.findall(f'<tr id="trial-{trial["trial_id"]}">(.*?)</tr>', page)[0]
@@ -289,7 +292,7 @@ def test_each_trial_stands_once_with_its_numbers() -> None:
     assert f">{trial['loss']:.3g}<" in row
     falling = frozenset(str(trial_id) for trial_id in data.trials["trial_id"][1:3])
     told = render_report(replace(data, fits=[replace(curve, unconverged=falling) for curve in data.fits]))
-    doubts = re.findall('<section id="excluded-and-unconverged-trials">.*?</section>', told, re.DOTALL)[0]
+    doubts = re.findall('<details id="excluded-and-unconverged-trials">.*?</details>', told, re.DOTALL)[0]
     assert doubts.count("included, but unconverged") == 1, "one line a reason, however many curves"
     assert "NC1, NC2A, NC3, Objective gap" in words(doubts)
     links = re.findall('<a href="#trial-([^"]*)">([^<]*)</a>', doubts)
@@ -297,16 +300,8 @@ def test_each_trial_stands_once_with_its_numbers() -> None:
     assert {link for link, _ in links} == falling
 
 
-def test_the_contents_lead_to_every_section_once() -> None:
-    page = page_without_plotly(plain_page())
-    (contents,) = re.findall(r"<nav class=.contents.*?</nav>", page, re.DOTALL)
-    linked, there = re.findall('href="#([^"]*)"', contents), re.findall('<section id="([^"]*)"', page)
-    assert linked == there and len(set(there)) == len(there) > 5
-    assert "prefers-color-scheme: dark" in page
-
-
 def test_reproduction_holds_spec_commands_and_versions() -> None:
-    text = words(page_without_plotly(plain_page()))
+    text = words(plain_page())
     assert "task: collapse\ngrid:\n  depth:\n  - 2\n" in text
     assert "depthrate run quickstart.yaml\ndepthrate report quickstart -o report.html" in text
     for fact in ("2.13.0", "0123abc", "./results", "2025-11-20T23:50:00Z"):
@@ -345,45 +340,24 @@ def test_hostile_text_makes_no_elements() -> None:
     page = hostile_page()
     page.encode()
     tags, clean = _Tags(), _Tags()
-    tags.feed(page_without_plotly(page))
-    clean.feed(page_without_plotly(plain_page()))
+    tags.feed(page)
+    clean.feed(plain_page())
     assert "img" not in tags.tags
     assert "b" in tags.tags  # the report's own
     assert not [name for name, _ in tags.attributes if name.startswith("on")]
-    plots = len(figures(page))
-    assert tags.tags.count("script") == plots + 2
-    assert clean.tags.count("script") == len(figures(plain_page())) + 2
+    assert "script" not in tags.tags + clean.tags
     assert html.escape(HOSTILE) in page
-
-
-@pytest.mark.slow
-def test_hostile_text_is_escaped_for_plotly() -> None:
-    page = hostile_page()
-    for block in re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL):
-        assert "<" not in block
-    own_tags = re.compile(r"</?(sup)>|<br>")
-    for figure in figures(page):
-        for text in _strings(figure):
-            assert "<" not in own_tags.sub("", text), text
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
-    return [text for child in children for text in _strings(child)]
 
 
 def test_nothing_is_loaded_from_a_network() -> None:
     tags = _Tags()
-    tags.feed(page_without_plotly(plain_page()))
+    tags.feed(plain_page())
     places = [value for name, value in tags.attributes if name in ("src", "href", "srcset", "action")]
-    assert not [value for value in places if not re.fullmatch("#[a-z-]+", value)], (
+    assert not [value for value in places if not re.fullmatch("#[a-z-]+|data:image/png;base64,.*", value)], (
         "links lead to places of the page itself"
     )
     assert "link" not in tags.tags
-    assert 'showSendToCloud: false, plotlyServerURL: ""' in plain_page()
-    assert "url(" not in page_without_plotly(plain_page())
+    assert "url(" not in plain_page()
 
 
 # Missing pieces
@@ -424,10 +398,8 @@ MISSING = {
 @pytest.mark.slow
 def test_missing_pieces_are_said(missing: str) -> None:
     page = render_report(MISSING[missing](plain_data()))
-    assert "NaN" not in "".join(re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL))
-    for figure in figures(page):
-        go.Figure(figure)
-    text = words(page_without_plotly(page))
+    assert "nan" not in "".join(re.findall(' d="(.*?)"', page))
+    text = words(page)
     assert ("The sweep requests no fits." in text) == (missing == "no fits") == ("All fits" not in text)
     if missing == "nothing committed":
         assert text.count("No fits yet.") >= 2
@@ -446,52 +418,6 @@ def chromium() -> str:
     return chromium_path()
 
 
-def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
-    """Return the page after its scripts ran, and the browser's log."""
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
-    )
-    command = [chromium, *flags.split(), f"--user-data-dir={folder / 'profile'}", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL), done.stderr
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("is_hostile", [False, True])
-def test_browser_draws_every_figure_without_errors(chromium: str, tmp_path: Path, is_hostile: bool) -> None:
-    page = hostile_page() if is_hostile else plain_page()
-    body, log = _open(chromium, page, tmp_path)
-    assert "CONSOLE" not in log
-    assert body.count('class="plot-container plotly"') == len(figures(page))
-    assert body.count('class="cartesianlayer"') == len(figures(page))
-    assert "<img src=" not in body
-    if is_hostile:
-        assert "&lt;img src=x onerror=" in re.findall(r'<g class="legend".*?</svg>', body, re.DOTALL)[0]
-
-
-@pytest.mark.browser
-def test_table_sorts_and_saves_csv(chromium: str, tmp_path: Path) -> None:
-    """After a click on the page's first button for data and two on a table's third column."""
-    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", plain_page())
-    catch = "URL.createObjectURL = (blob) => { blob.text().then((text) => { document.body.dataset.csv = text }); return '#' };"
-    save = "document.querySelector('button[data-save=csv]').click()"
-    sort = "for (const _ of [1, 2]) document.querySelectorAll('table.sortable th')[2].click()"
-    drawn = f"if (window.Plotly) {{ clearInterval(waiting); setTimeout(() => {save}, 500) }}"
-    script = f"<script>{sort}; {catch} const waiting = setInterval(() => {{ {drawn} }}, 50)</script>"
-    body, log = _open(chromium, page.replace("</body>", f"{script}</body>"), tmp_path)
-    table = re.findall(r'<table class="sortable">.*?</table>', body, re.DOTALL)[0]
-    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
-    assert 'aria-sort="descending"' in rows[0]
-    depths = [int(re.findall(r'data-key="(.*?)"', row)[2]) for row in rows[1:]]
-    assert depths == sorted(depths, reverse=True)
-    saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
-    assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
-    assert saved.count("\n") == plot_csv(rate_plots(plain_data().fits)[0]).count("\n")
-
-
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser with the plain page on disk."""
@@ -502,48 +428,25 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, False), (390, True)])
-def test_nothing_is_wider_than_the_screen(window: Browser, width: int, is_dark: bool) -> None:
-    window.open(window.page, width, is_dark=is_dark)
-    assert window.run("return document.documentElement.scrollWidth") == width
-    boxes = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
-    assert window.run(f"return document.querySelectorAll('.scroll').length > 2 && {boxes}") == 0, "no table is cut"
-    background = window.run("return getComputedStyle(document.body).backgroundColor")
-    assert background == ("rgb(24, 24, 24)" if is_dark else "rgb(255, 255, 255)")
-    beside = "getComputedStyle(document.querySelector('td.number'), '::before').content"
-    assert (window.run(f"return {beside}") != "none") == (width == 390), "on a phone each number has its name"
-
-
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
 def test_texts_of_four_groups_are_whole_and_apart(window: Browser, tmp_path: Path, width: int) -> None:
     page = tmp_path / "groups.html"
     page.write_text(render_report(make_data(by={"weight_decay": [0.001, 0.002, 0.005, 0.01]})), encoding="utf-8")
     window.open(page, width)
-    assert window.faults() == []
+    window.run("for (const part of document.querySelectorAll('details')) part.open = true")
+    assert window.faults() == [] and window.messages() == []
 
 
 @pytest.mark.browser
-def test_clicked_trial_shows_curves_and_attempts(window: Browser) -> None:
-    window.open(window.page, 1280)
-    first = str(plain_data().trials["trial_id"].iloc[0])
-    window.run(f"document.querySelector('[id=\"trial-{first}\"] button').click()")
-    assert window.run("return document.querySelectorAll('tr.detail .plot .scatterlayer .trace').length") == 4
-    detail = window.run("return document.querySelector('tr.detail').textContent")
-    assert f"depthrate logs {first} --store ./results" in detail
-    assert "20251120T230000_a done on laptop (cpu), started 2025-11-20 23:00:00 UTC, 60 s, a pack of 15" in detail
-    window.run("document.querySelectorAll('table.sortable th')[2].click()")
-    assert window.run("return document.querySelectorAll('tr.detail').length") == 0
-
-
-@pytest.mark.browser
-def test_page_refuses_scripts_and_networks(chromium: str, tmp_path: Path) -> None:
+def test_page_refuses_scripts_and_networks(window: Browser, tmp_path: Path) -> None:
     intruder = (
         "<script>document.title = 'taken'</script><img src='https://example.org/x.png' onerror='document.title=1'>"
     )
-    body, log = _open(chromium, plain_page().replace("</main>", f"{intruder}</main>"), tmp_path)
-    assert "<title>quickstart" in body
-    assert log.count("Content Security Policy") >= 2
+    page = tmp_path / "report.html"
+    page.write_text(hostile_page().replace("</main>", f"{intruder}</main>"), encoding="utf-8")
+    window.open(page, 1280)
+    assert window.run("return document.title").startswith("sweep <img src=x")
+    assert window.run("return document.querySelectorAll('figure img').length") == 0
 
 
 # Doubts, tests, targets
@@ -585,12 +488,10 @@ def test_exclusions_and_doubts_are_listed() -> None:
     falling = frozenset({str(data.fits[0].rows[0]["trial_id"])})
     curve = replace(data.fits[0], left_out=[lost], excluded={"diverged": 1}, unconverged=falling)
     page = render_report(replace(data, fits=[curve]))
-    text = words(page_without_plotly(page))
+    text = words(page)
     assert "feed0001" in text and f"included, but unconverged: {UNCONVERGED_RULE}" in text
-    names = [trace["name"] for trace in figures(page)[0]["data"]]
-    assert "excluded" in names
-    ringed = [t for t in figures(page)[0]["data"] if t.get("marker", {}).get("symbol") == "circle-open"]
-    assert [len(trace["x"]) for trace in ringed] == [1]
+    triangles = [mark.x for mark in series_of(rate_plots([curve])[0]) if mark.symbol == "up"]
+    assert triangles == [[5.0]]
 
 
 @pytest.mark.slow
@@ -598,37 +499,28 @@ def test_failures_are_grouped_with_commands() -> None:
     data = plain_data()
     trials = data.trials.copy()
     trials.loc[:2, "state"], trials.loc[:2, "error"] = "failed", "ValueError: no"
-    text = words(page_without_plotly(render_report(replace(data, trials=trials))))
+    text = words(render_report(replace(data, trials=trials)))
     assert f"3ValueError: nodepthrate logs {trials['trial_id'][0]} --store ./results" in text
-
-
-@pytest.mark.slow
-def test_residuals_are_of_the_fitted_power_law() -> None:
-    data = plain_data()
-    figure = figures(plain_page())[1]
-    curve = data.fits[0]
-    dots = next(trace for trace in figure["data"] if trace["mode"] == "markers")
-    expected = np.log(curve.points["y"].astype(float)) - np.log(predict(curve.fits[0], curve.points["x"]))
-    assert sorted(dots["y"]) == pytest.approx(sorted(expected), abs=1e-5)
 
 
 @pytest.mark.slow
 def test_limit_for_infinite_depth() -> None:
     curves = plain_data().curves.assign(objective_gap=plain_data().curves["objective"] - 0.0227)
-    drawn = figures(render_report(replace(plain_data(), curves=curves)))
-    by_step = [figure for figure in drawn if figure["layout"]["xaxis"]["title"]["text"] == "Step"]
-    limits = [trace for figure in by_step for trace in figure["data"] if trace.get("legendgroup") == "limit"]
-    assert [trace["y"] for trace in limits if trace["y"] != [None]] == [[0.0227, 0.0227]]
+    drawn = all_plots(replace(plain_data(), curves=curves))
+    marks = [m for figure in drawn if figure.facets[0].x.title == "Step" for m in series_of(figure)]
+    limits = [mark.y for mark in marks if mark.name == "limit (or lower bound) for infinite depth"]
+    assert limits == [[0.0227, 0.0227]]
 
 
 def test_gram_maps_and_spectra() -> None:
-    drawn = figures(plain_page())
-    maps = [figure["data"][0] for figure in drawn if figure["data"][0]["type"] == "heatmap"]
-    assert len(maps) == 4 and [row[i] for i, row in enumerate(maps[-1]["z"])] == [1, 1, 1, 1]
-    off = [z for i, row in enumerate(maps[-1]["z"]) for j, z in enumerate(row) if i != j]
-    assert off == pytest.approx([-1 / 3] * 12, abs=0.02)
-    spectrum = next(f for f in drawn if "Singular value" in f["layout"]["yaxis"]["title"]["text"])
-    assert all(t["y"][0] == 1 for t in spectrum["data"] if t["y"] != [None])
+    drawn = all_plots(plain_data())
+    maps = [
+        mark.values for figure in drawn for facet in figure.facets for mark in facet.marks if isinstance(mark, HeatMap)
+    ]
+    assert len(maps) == 4 and np.diag(maps[-1]).tolist() == [1, 1, 1, 1]
+    assert maps[-1][~np.eye(4, dtype=bool)] == pytest.approx([-1 / 3] * 12, abs=0.02)
+    spectrum = next(figure for figure in drawn if "Singular value" in figure.facets[0].y.title)
+    assert all(mark.y[0] == 1 for mark in series_of(spectrum))
 
 
 def test_depth_without_a_map() -> None:
@@ -638,8 +530,8 @@ def test_depth_without_a_map() -> None:
     of_depth = data.trials.set_index("trial_id")["depth"].loc[lists["trial_id"]].to_numpy()
     lists[name] = [0 * gram if depth == 5 else gram for gram, depth in zip(lists[name], of_depth, strict=True)]
     notes = [note for plot in matrix_plots(replace(data, lists=lists)) for note in plot.notes]
-    assert "No figure, since a vector is zero and has no direction: depth = 5." in notes
-    assert "Not shown: depth = 5." in [note for plot in matrix_plots(data) for note in plot.notes], "of five four"
+    assert "No figure, since a vector is zero and has no direction: depth 5." in notes
+    assert "Not shown: depth 5." in [note for plot in matrix_plots(data) for note in plot.notes], "of five four"
 
 
 # Figures for a paper
@@ -657,23 +549,16 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
     svg = (tmp_path / "figures" / "figure-01-nc1-against-depth.svg").read_text()
     assert ">NC1<" in svg and ">depth<" in svg, "text stays text"
     rows = pd.read_csv(tmp_path / "figures" / names[0])
-    dots = rows[(rows["trace"] == 1) & rows["y"].notna()]
-    assert sorted(dots["y"]) == pytest.approx(sorted(plain_data().fits[0].points["y"]), rel=1e-5)
+    values = plain_data().fits[0].points["y"]
+    assert set(values.round(6)) <= set(rows["y"].round(6)), "the trials' values are in the data file"
 
 
 @pytest.mark.slow
 def test_dark_figures_are_transparent() -> None:
-    plot = all_plots(plain_data())[0]
-    light, dark = (draw(plot, style)["svg"].decode() for style in (SCREEN, DARK))
-    assert draw(plot, DARK)["svg"].decode() == dark
-    background = 'id="patch_1">\n   <path d="[^"]*" style="fill: (?:#ffffff|none)'
-    assert [re.findall(background, svg)[0].split()[-1] for svg in (light, dark)] == ["#ffffff", "none"]
-    lightness = {}
-    for name, svg in (("light", light), ("dark", dark)):
-        strokes = re.findall("stroke: #([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", svg)
-        lightness[name] = max(sum(int(channel, 16) for channel in rgb) / 765 for rgb in strokes if rgb != ("e8",) * 3)
-    assert lightness["light"] < 0.6 < lightness["dark"]
-    coloured = [set(re.findall("fill: (#[0-9a-f]{6})", svg)) - {"#ffffff"} for svg in (light, dark)]
+    figure = all_plots(plain_data())[0]
+    light, dark = (draw(figure, style)["svg"].decode() for style in (SCREEN, DARK))
+    assert draw(figure, DARK)["svg"].decode() == dark and "<rect" in light and "<rect" not in dark
+    coloured = [set(re.findall("(?:fill|stroke):(#[0-9a-f]{6})", svg)) for svg in (light, dark)]
     assert coloured[0] and coloured[1] and not coloured[0] & coloured[1]
 
 
@@ -681,9 +566,9 @@ def test_dark_figures_are_transparent() -> None:
 def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
     curve = plain_data().fits[0]
     curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
-    svg = draw(rate_plots(curves)[0])["svg"].decode()
-    assert "<img" not in svg and "<script" not in svg
-    assert "$x^2$ &lt;img src=x" in re.sub("<tspan[^>]*>|</tspan>", "", svg), "a user's dollar is no mathematics"
+    figure = rate_plots(curves)[0]
+    for svg in (draw(figure)["svg"].decode(), figure_html(figure)):
+        assert "<img" not in svg and "<script" not in svg and "$x^2$ &lt;img src=x" in svg
 
 
 @pytest.mark.browser
@@ -701,10 +586,9 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, tmp_path: Path
     text = subprocess.run([pdftotext, "-layout", f"{tmp_path}/r.pdf", "-"], capture_output=True, text=True, check=True)
     figures_seen = 0
     for sheet in text.stdout.split("\f"):
-        captions = [line for line in sheet.splitlines() if re.match(r"\s*Figure \d+\.", line)]
-        axis = r"\s{15,}(depth|Step|Layer / depth|Index|Other class)\s*"
-        ticks = [line for line in sheet.splitlines() if re.fullmatch(axis, line)]
-        assert len(captions) == len(ticks), sheet
+        captions = re.findall(r"(?<!\S)Figure \d+\.", sheet)
+        titles = re.findall(r"\s{4,}(?:depth|Step|Layer / depth|Index|Other class)(?!\S)", sheet)
+        assert len(captions) <= len(titles), sheet
         figures_seen += len(captions)
     assert figures_seen == len(figures(plain_page()))
 

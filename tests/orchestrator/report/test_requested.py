@@ -6,17 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects
 import pytest
 import yaml
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.report.drawing.render_files import draw
+from depthrate.orchestrator.report.drawing.render import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, PaperWidth, paper_style
-from depthrate.orchestrator.report.figure_files import plot_csv
+from depthrate.orchestrator.report.figure import HeatMap, Range, Series
+from depthrate.orchestrator.report.figure_files import figure_csv
 from depthrate.orchestrator.report.figures.requested import SECTION, requested_plots
 from depthrate.orchestrator.report.page import render_report
-from depthrate.orchestrator.report.plot import heat_map
 from depthrate.orchestrator.report.read_store import read_figures
 from depthrate.orchestrator.report.report_data import STATE_COLUMNS, FigureContent
 from depthrate.storage.files.store import Store
@@ -44,85 +43,85 @@ def plots_of(request, **columns):
     return requested_plots(replace(EMPTY, figures=[FigureContent(figure_request(request), rows)]))
 
 
+def marks_of(figure, kind=Series):
+    return [mark for facet in figure.facets for mark in facet.marks if isinstance(mark, kind)]
+
+
 def test_a_curve_is_means_points_and_theory():
     curve = {"kind": "curve", "metric": "nc1", "x": "width", "by": ["lr"], "lines": {"theory": "1"}}
     value = TRIALS["width"] * TRIALS["lr"] + TRIALS["seed"]
-    (plot,) = plots_of(curve, value=value, line_0=3 * TRIALS["width"])
-    named = {trace["name"]: trace for trace in plot.traces if trace["showlegend"]}
-    assert named.keys() == {"0.1", "0.2", "theory"}
-    assert named["0.1"]["x"] == [8, 16, 32] and named["0.1"]["y"] == pytest.approx([1.3, 2.1, 3.7])
-    theory = [trace["y"] for trace in plot.traces if trace["y"] == [24, 48, 96]]
-    assert len(theory) == 2 and plot.layout["yaxis"]["type"] == "log"
-    assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
+    (figure,) = plots_of(curve, value=value, line_0=3 * TRIALS["width"])
+    named = {mark.name: mark for mark in marks_of(figure) if mark.is_named}
+    assert named.keys() == {"lr 0.1", "lr 0.2"} and [key.name for key in figure.keys] == ["theory"]
+    assert named["lr 0.1"].x == [8, 16, 32] and named["lr 0.1"].y == pytest.approx([1.3, 2.1, 3.7])
+    theory = [mark.y for mark in marks_of(figure) if mark.name == "theory"]
+    (facet,) = figure.facets
+    assert theory == [[24, 48, 96]] * 2 and facet.y.is_log and facet.x.ticks == (8, 16, 32)
+    assert sum(len(mark.x) for mark in marks_of(figure) if not mark.width) == 12
 
 
 def test_reference_line_has_gaps():
     line = pd.array([None if width == 8 else 3 * width for width in TRIALS["width"]], dtype="Int64")
     request = {"kind": "curve", "metric": "nc1", "x": "width", "lines": {"theory": "num_classes"}}
-    (plot,) = plots_of(request, value=TRIALS["width"] / 7, line_0=line)
-    assert [None, 48, 96] in [trace["y"] for trace in plot.traces]
+    (figure,) = plots_of(request, value=TRIALS["width"] / 7, line_0=line)
+    (theory,) = [mark.y for mark in marks_of(figure) if mark.name == "theory"]
+    assert np.isnan(theory[0]) and theory[1:] == [48, 96]
     (nowhere,) = plots_of(request, value=TRIALS["width"] / 7, line_0=pd.array([None] * len(TRIALS), dtype="Int64"))
-    assert "No values of theory." in nowhere.notes
-    assert "theory" not in [trace["name"] for trace in nowhere.traces]
-
-
-def test_map_cells_hold_numbers():
-    assert "text" in heat_map(np.ones((20, 8)), "rank") and "text" not in heat_map(np.ones((2, 9)), "rank")
+    assert "No values of theory." in nowhere.notes and not nowhere.keys
 
 
 def test_values_near_each_other_stay_apart():
-    (plot,) = plots_of({"kind": "distribution", "metric": "nc1"}, value=1 + 1e-7 * np.arange(len(TRIALS)))
-    assert len({y for trace in plot.traces for y in trace["y"]}) == len(TRIALS)
+    (figure,) = plots_of({"kind": "distribution", "metric": "nc1"}, value=1 + 1e-7 * np.arange(len(TRIALS)))
+    assert len({y for mark in marks_of(figure) for y in mark.y}) == len(TRIALS)
 
 
 def test_a_share_has_wilsons_intervals():
-    (plot,) = plots_of(
+    (figure,) = plots_of(
         {"kind": "share", "condition": "c", "x": "width"}, value=TRIALS["width"] < 8 * (1 + TRIALS["seed"]) + 1
     )
-    (share,) = [trace for trace in plot.traces if trace["showlegend"]]
-    assert share["y"] == [1, 0.5, 0] and share["x"] == [8, 16, 32]
-    (bars,) = [trace for trace in plot.traces if not trace["showlegend"]]
-    assert bars["y"][3:5] == pytest.approx(wilson_interval(2, 4), rel=1e-5)
-    assert "4 of 4 at 8; 2 of 4 at 16; 0 of 4 at 32" in plot.notes[0]
+    (share,), (bars,) = marks_of(figure), marks_of(figure, Range)
+    assert share.y == [1, 0.5, 0] and share.x == [8, 16, 32] and bars.is_bars
+    assert (bars.low[1], bars.high[1]) == pytest.approx(wilson_interval(2, 4))
+    assert "4 of 4 at 8; 2 of 4 at 16; 0 of 4 at 32" in figure.notes[-1]
 
 
 def test_a_map_averages_its_cells():
-    (plot,) = plots_of({"kind": "map", "metric": "nc1", "x": "width", "y": "lr"}, value=TRIALS.width + TRIALS.seed)
-    (trace,) = plot.traces
-    assert trace["z"] == [[8.5, 16.5, 32.5]] * 2
-    assert plot.layout["yaxis"]["ticktext"] == ["0.2", "0.1"] and "Mean of 2 trials per cell" in plot.notes[0]
+    (figure,) = plots_of({"kind": "map", "metric": "nc1", "x": "width", "y": "lr"}, value=TRIALS.width + TRIALS.seed)
+    ((facet,), (heat,)) = figure.facets, marks_of(figure, HeatMap)
+    assert heat.values.tolist() == [[8.5, 16.5, 32.5]] * 2
+    assert facet.y.names == ("0.2", "0.1") and "Mean of 2 trials per cell" in figure.notes[0]
+    assert ">16.5<" in draw(figure)["svg"].decode(), "cells hold numbers"
 
 
 def test_a_distribution_counts_what_lies_below_a_line():
-    (plot,) = plots_of(
+    (figure,) = plots_of(
         {"kind": "distribution", "metric": "nc1", "by": ["lr"], "lines": {"L": "x"}},
         value=np.arange(12.0), line_0=[4.0] * 12,
     )  # fmt: skip
-    assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
-    assert [n for n in plot.notes if "below L" in n] == ["0.1: 2 of 6 below L (4).", "0.2: 2 of 6 below L (4)."]
+    assert sum(len(mark.x) for mark in marks_of(figure) if not mark.width) == 12
+    assert [n for n in figure.notes if "below L" in n] == ["0.1: 2 of 6 below L (4).", "0.2: 2 of 6 below L (4)."]
 
 
 def test_a_spectrum_has_a_line_a_layer():
     made = [(t, layer) for t in ("t110", "t111") for layer in (1, 2)]
     rows = pd.DataFrame([{"trial_id": t, "layer": n, "value": [4.0 / n, 1e-3], "height": 0} for t, n in made])
     request = figure_request({"kind": "spectrum", "metric": "singular_values"})
-    (plot,) = requested_plots(replace(EMPTY, figures=[FigureContent(request, rows)]))
-    assert [(trace["name"], trace["y"]) for trace in plot.traces] == [("1", [4, 1e-3]), ("2", [2, 1e-3])]
-    assert plot.layout["yaxis"]["type"] == "log"
+    (figure,) = requested_plots(replace(EMPTY, figures=[FigureContent(request, rows)]))
+    lines = [(mark.name, mark.y) for mark in marks_of(figure)]
+    assert lines == [("layer 1", [4, 1e-3]), ("layer 2", [2, 1e-3])] and figure.facets[0].y.is_log
 
 
-@pytest.mark.slow
 def test_matrix_has_two_orders():
     grams = [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 11 + [[4.0, 2, 0, 2, 4, 0, 0, 0, 4]]
     heights = [1.0] * 11 + [0.5]
     matrix = {"kind": "matrix", "metric": "class_gram", "order": "class_order", "lowest": "objective"}
     places = [[0.0, 1, 2]] * 11 + [[2.0, 0, 1]]
-    in_class_order, in_other = plots_of(matrix, value=grams, places=places, height=heights)
-    assert in_class_order.traces[0]["z"] == [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]] and "t421" in in_class_order.notes[0]
-    assert in_other.traces[0]["z"] == [[1, 0, 0], [0, 1, 0.5], [0, 0.5, 1]]
-    assert in_other.layout["xaxis"]["ticktext"] == ["2", "0", "1"]
-    for plot in (in_class_order, in_other):
-        assert draw(plot)["svg"] and plot_csv(plot).count("\n") == 10
+    (figure,) = plots_of(matrix, value=grams, places=places, height=heights)
+    in_class_order, in_other = marks_of(figure, HeatMap)
+    assert in_class_order.values.tolist() == [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]] and "t421" in figure.notes[0]
+    assert in_other.values.tolist() == [[1, 0, 0], [0, 1, 0.5], [0, 0.5, 1]]
+    assert figure.facets[1].x.names == ("2", "0", "1")
+    assert draw(figure, formats=["svg"])["svg"] and figure_csv(figure).count("\n") == 1 + 2 * 9
 
 
 def test_sql_values_and_errors(tmp_path):
@@ -150,8 +149,7 @@ def test_sql_values_and_errors(tmp_path):
     assert not requested_plots(replace(EMPTY, figures=[broken]))
 
 
-def test_section_only_on_request(monkeypatch):
-    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/** plotly.js */")
+def test_section_only_on_request():
     assert SECTION.section not in render_report(EMPTY)
     rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "height": 0})
     asked = FigureContent(figure_request({"kind": "curve", "metric": "<b>", "x": "width"}), rows)
@@ -159,7 +157,7 @@ def test_section_only_on_request(monkeypatch):
     assert SECTION.section in page and "<b> over" not in page
 
 
-PAGE = (Path(__file__).parents[3] / "docs/how-to/analyse.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/look.md").read_text()
 DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOTALL)[1])["figures"]
 
 
@@ -170,10 +168,13 @@ def test_documented_figures_are_drawn(asked):
     values = {"matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12, "spectrum": [[2.0, 1.0]] * 12, "share": TRIALS.seed > 0}
     rows = {"trial_id": TRIALS["trial_id"], "height": 0.0, "value": values.get(asked["kind"], 1.0 + TRIALS["seed"])}
     rows |= {"layer": 1, "places": [[2.0, 0, 1]] * 12, "line_0": 2.0}
-    content = FigureContent(figure_request(asked), pd.DataFrame(rows))
+    frame = pd.DataFrame(rows)
+    if asked["kind"] == "collapse":
+        depth = frame["trial_id"].str[1].astype(int) + 1
+        frame = pd.concat([frame.assign(layer=layer, value=layer + 1.0)[depth >= layer] for layer in range(6)])
+    content = FigureContent(figure_request(asked), frame)
     plots = requested_plots(replace(EMPTY, trials=TRIALS.assign(**parameters), figures=[content]))
-    assert len(plots) == (2 if asked["kind"] == "matrix" else 1)
-    for plot in plots:
-        plotly.graph_objects.Figure({"data": plot.traces, "layout": plot.layout})
-        for style in (SCREEN, DARK, paper_style(PaperWidth.column)):
-            assert b"<svg" in draw(plot, style)["svg"], "refused by matplotlib"
+    (figure,) = plots
+    for style in (SCREEN, DARK, paper_style(PaperWidth.column)):
+        files = draw(figure, style)
+        assert b"<svg" in files["svg"] and files["pdf"].startswith(b"%PDF")

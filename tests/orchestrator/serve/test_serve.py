@@ -7,7 +7,6 @@ import http.client
 import json
 import math
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -29,6 +28,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.catalog.tags import annotate
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import FitRequest
@@ -52,7 +52,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"
 C = f"20260101T000000_{'c' * 12}"
 SPEC: dict[str, Any] = {"task": "collapse", "params": {"arch": "rn1", "samples_per_class": 2, "steps": 5}}
-DOCS = Path(__file__).parents[3] / "docs"
 STEADY = Path(__file__).parents[2] / "support" / "steady_task.py"
 
 
@@ -503,39 +502,6 @@ def test_the_command_says_what_it_needs(folder: Store, monkeypatch: pytest.Monke
     assert "pip install 'depthrate[serve]'" in refused("serve", "--store", folder.url)
 
 
-def test_notebook_continues_while_serving(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(folder)
-    before = {*threading.enumerate()}  # servers of earlier tests may still be ending
-    with depthrate.serve(folder.url, token=True) as page:
-        port = int(page.url.partition("127.0.0.1:")[2].partition("/")[0])
-        secret = page.url.partition("?token=")[2]
-        assert Server(port).ask("/state.json").status == 401
-        found = Server(port).ask("/state.json", Cookie=f"depthrate_{port}={secret}").json()
-        assert [item["name"] for item in found["sweeps"]] == ["a", "b"]
-        assert f'href="{page.url}"' in page._repr_html_()
-    assert "stopped" in repr(page)
-    until = time.monotonic() + 10
-    while ours := {thread for thread in {*threading.enumerate()} - before if thread.name in ("serve", "poller")}:
-        assert time.monotonic() < until, ours
-        time.sleep(0.05)
-    with pytest.raises(OSError):
-        Server(port).ask("/state.json")
-    first, second = depthrate.serve(folder.url), depthrate.serve(folder.url)
-    assert first.url != second.url, "a cell that is run again finds a port"
-    first.stop()
-    second.stop()
-    second.stop()
-    monkeypatch.chdir(folder.root + "/..")
-    os.rename(folder.root, "results")
-    page = (DOCS / "how-to" / "analyse.md").read_text()
-    (documented,) = re.findall(r"```python\n(import depthrate\n\npage = .*?)```", page, re.DOTALL)
-    exec(documented, {})
-    with pytest.raises(depthrate.StoreError, match="no store at"):
-        depthrate.serve(folder.url)
-    with pytest.raises(ValueError, match="cannot listen at 256"):
-        depthrate.serve("results", host="256.0.0.1")
-
-
 def until(look: Callable[[], Any], holds: Callable[[Any], Any], patience_s: float = 60.0) -> Any:
     """Look again and again until something holds."""
     ends_at = time.monotonic() + patience_s
@@ -601,7 +567,7 @@ def test_page_survives_worker_and_store_loss(window: Browser, tmp_path: Path) ->
         until(lambda: (store / "sweeps").is_dir(), bool)
         link.symlink_to(store)
         with command("serve", "--store", str(link), "--port", "0", log=tmp_path / "serve.log"):
-            show(window, f"{address_in(tmp_path / 'serve.log')}sweep/alive/", 1280)
+            window.visit(f"{address_in(tmp_path / 'serve.log')}sweep/alive/", 1280)
             until(lambda: seen(window), lambda found: found["states"] == {"running": 2, "pending": 2})
             until(lambda: seen(window), lambda found: found["curves"].startswith("2 trials"))
             window.run("explorer.setPin(3); explorer.filterBy('depth', { lo: 3, hi: 9 })")
@@ -632,7 +598,7 @@ def test_texts_stay_inert_and_fit(window: Browser, folder: Store) -> None:
         for path, is_there in pages.items():
             for width, is_dark in ((1280, False), (390, True)):
                 window.messages()
-                show(window, f"http://127.0.0.1:{server.port}/{path}", width, is_dark=is_dark)
+                window.visit(f"http://127.0.0.1:{server.port}/{path}", width, is_dark=is_dark)
                 window.wait(is_there)
                 if path == "sweep/b/":
                     window.run("explorer.setPin(1)")
@@ -644,20 +610,65 @@ def test_texts_stay_inert_and_fit(window: Browser, folder: Store) -> None:
                 assert [text for text in window.messages() if "404" not in text] == []
 
 
+@pytest.mark.browser
+def test_tags_and_notes_are_changed_in_the_page(window: Browser, folder: Store) -> None:
+    annotate(fill(folder), "b", add=["paper"])
+    annotate(folder, [B1.trial_id], note=f"{HOSTILE}\nsecond line")
+    with served(folder, writes=True) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        window.visit(f"{address}/", 1280)
+        window.wait("document.querySelector('tbody .tag')?.textContent === 'paper'")
+        window.run("document.querySelector('#find').focus()")
+        window.press("pape")
+        window.wait("document.querySelectorAll('tbody tr').length === 1")
+        window.visit(f"{address}/sweep/b/", 1280)
+        window.wait("window.explorer?.count === 3 && document.querySelector('#sweep-marks input')")
+        assert window.run("return document.querySelector('#sweep-marks').textContent").startswith("paper")
+        window.run("explorer.setPin(explorer.data.trial_ids.indexOf(" + json.dumps(B2.trial_id) + "))")
+        window.run("document.querySelector('#pin .marks input').focus()")
+        window.press("odd\ue004why\ue004\ue007")  # Tab, the note, Tab, Enter on `save`
+        window.wait("document.querySelector('#pin button.tag')?.textContent === 'odd×'")
+        marks = server.ask("/sweep/b/marks.json").json()["trials"][B2.trial_id]
+        assert (marks["tags"], marks["note"]) == (["odd"], "why")
+        window.run("document.querySelector('#expression').focus()")
+        window.press("tag=odd")
+        window.wait("explorer.count === 1")
+        window.run("document.querySelector('#pin .marks input').focus()")
+        window.press("bad tag,\ue007")
+        window.wait("document.querySelector('#pin .alarm').textContent")
+        window.run("document.querySelector('#pin button.tag').click()")
+        window.wait("!document.querySelector('#pin button.tag') && explorer.count === 0")
+        assert window.run(INJECTED) == []
+        window.visit(f"{address}/sweep/b/trial/{B1.trial_id}", 390)
+        window.wait("document.querySelector('#near .marks textarea')?.value.endsWith('second line')")
+        assert window.run(INJECTED) == []
+
+
+@pytest.mark.browser
+def test_frames_of_depthrate_are_folded(window: Browser, folder: Store) -> None:
+    frames = [f'  File "/x/depthrate/tasks/f{n}.py", line 3, in f\n    g()\n    ^^^' for n in range(3)]
+    frames.insert(2, '  File "/home/u/depthrate/net.py", line 3, in forward\n    raise ValueError')
+    text = "\n".join(["Traceback (most recent call last):", *frames, "ValueError: no"])
+    fill(folder)
+    record = json.loads(folder.read(attempt_path("b", C))) | {"traceback": text}
+    folder.write(attempt_path("b", C), json.dumps(record).encode())
+    with served(folder) as server:
+        window.visit(f"http://127.0.0.1:{server.port}/sweep/b/trial/{B2.trial_id}", 1280)
+        window.wait("document.querySelector('.log details')")
+        folded = window.run("return [...document.querySelectorAll('.log summary')].map((node) => node.textContent)")
+        assert folded == ["2 frames of depthrate", "1 frame of depthrate"]
+        plain = window.run(
+            "return [...document.querySelectorAll('.log > pre')].map((node) => node.textContent).join('')"
+        )
+        assert "net.py" in plain and "ValueError: no" in plain and "f1.py" not in plain
+
+
 INJECTED = """
 return [...document.querySelectorAll('*')].filter((each) => each.tagName === 'IMG'
   || [...each.attributes].some((attribute) => attribute.name.startsWith('on'))
   || (each.getAttribute('href') ?? '').startsWith('javascript:')
   || (each.tagName === 'SCRIPT' && !each.type)).map((each) => each.outerHTML);
 """
-
-
-def show(window: Browser, address: str, width: int, *, is_dark: bool = False) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    window._devtools("Emulation.setDeviceMetricsOverride", size)
-    scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
-    window._devtools("Emulation.setEmulatedMedia", {"features": scheme})
-    window._post("/url", {"url": address})
 
 
 def seen(window: Browser) -> dict[str, Any]:

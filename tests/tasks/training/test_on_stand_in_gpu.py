@@ -37,6 +37,7 @@ NETWORKS = [
     {"arch": "rn2", "norm": "pre", "geodesic": True},
     {"arch": "t22", "batch_size": 4},
     {"arch": "mlp", "measure": "effective_rank, linear_probe, cka_last"},
+    {"arch": "mlp", "measure": "hessian_max, hessian_trace, product_alignment"},
     {"arch": "resnet_conv", "stages": "4x8x8*2"},
     {"arch": "resnet_dense"},
 ]

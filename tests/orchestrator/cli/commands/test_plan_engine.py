@@ -1,9 +1,12 @@
 """What `plan` says of how steps are run."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from depthrate.orchestrator.executors.base import usable_engine
+from depthrate.tasks.interface import Engine
 from tests.support.here import answer, printed
 
 
@@ -30,6 +33,17 @@ def test_no_compiler_means_eager(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "all packs train eagerly" in planned(tmp_path)
     assert "all packs train natively" in planned(tmp_path, "--engine", "native")  # and fail, saying why
+
+
+@pytest.mark.parametrize(("is_local", "device"), [(True, "cuda"), (False, "cpu")])
+def test_a_gpu_and_other_machines_need_no_compiler_here(is_local, device, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    executor = SimpleNamespace(is_local=is_local, device=device)
+    assert usable_engine(executor, Engine.AUTO) == (Engine.AUTO, None)
+    here = SimpleNamespace(is_local=True, device="cpu")
+    engine, reason = usable_engine(here, Engine.AUTO)
+    assert engine is Engine.EAGER and "no-such-compiler" in reason
+    assert usable_engine(here, Engine.NATIVE) == (Engine.NATIVE, None)
 
 
 def test_a_task_without_the_choice_has_no_engine(tmp_path):

@@ -7,14 +7,17 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 
+from depthrate.tasks.interface import Engine
+from depthrate.tasks.measures.named_columns import WEIGHT_NAMES
 from depthrate.tasks.papers.unconstrained.deep_solutions import SolutionKind
 from depthrate.tasks.papers.unconstrained.parameters import problem_of
 from depthrate.tasks.papers.unconstrained.task import DUFM
 from depthrate.tasks.papers.unconstrained.theory import dnc_loss
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.trainer import FusedTrainer
-from tests.support.training_context import Context, ids_of
+from tests.support.training_context import Context, assert_same, ids_of
 
 SMALL = {"depth": 3, "num_classes": 3, "samples_per_class": 4, "width": 5, "weight_decay": 0.01, "lr": 0.2}
 
@@ -37,7 +40,10 @@ def trainer_of(trials, make=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("params", [{}, {"activation": "none"}, {"depth": 1}, {"schedule": "cosine"}])
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"activation": "none"}, {"depth": 1}, {"schedule": "cosine"}, {"loss": "ce"}, {"loss": "ce", "depth": 1}],
+)
 def test_manual_step_equals_autograd(params):
     shared = params | {"dtype": "float64"}
     trials = [trial(**shared, seed=seed, lr=0.1 + 0.1 * seed, weight_decay_features=0.02 * seed) for seed in range(3)]
@@ -52,7 +58,7 @@ def test_manual_step_equals_autograd(params):
 
 def test_every_declared_column_is_measured_and_no_other():
     declared = {measurement.name: measurement for measurement in DUFM.measurements}
-    (result,) = run([trial(num_classes=6, width=8, features="class_means")])
+    (result,) = run([trial(num_classes=6, width=8, features="class_means", measure=", ".join(WEIGHT_NAMES))])
     keys = {"step", "split", "layer", "is_last"}
     metrics, curves = result.tables["metrics"], result.tables["curves"]
     assert {name for row in metrics for name in row} - keys - {"solution"} == {
@@ -171,6 +177,7 @@ def test_the_network_reports_what_it_computes():
         ({"init": "bipartite", "num_classes": 6, "width": 9, "depth": 2}, "depth is 2.*at least 3"),
         ({"weight_decays": [0.1]}, "weight_decays has 1 numbers, depth is 3"),
         ({"init": "dnc", "weight_decay": 0}, "weight decays above 0"),
+        ({"init": "dnc", "loss": "ce"}, "loss is 'ce', expected loss mse"),
         ({"measure_steps": [99]}, "measure_steps has 99"),
     ],
 )
@@ -179,10 +186,62 @@ def test_bad_input(params, words):
         trial(**params)
 
 
-def test_no_regularisation_has_no_closed_forms():
-    (result,) = run([trial(weight_decay=0)])
-    assert result.tables["curves"][-1]["loss_over_dnc"] is None
-    assert math.isfinite(result.tables["curves"][-1]["objective"])
+@pytest.mark.parametrize(
+    ("params", "solution"),
+    [
+        ({"weight_decay": 0}, SolutionKind.UNCONVERGED),
+        ({"weight_decay_features": 0}, SolutionKind.UNCONVERGED),
+        ({"weight_decays": [0.01, 0, 0.01]}, SolutionKind.UNCONVERGED),
+        ({"loss": "ce"}, None),
+        ({"loss": "ce", "weight_decay": 0}, None),
+    ],
+)
+def test_closed_forms_are_silent_without_weight_decay_or_squared_loss(params, solution):
+    (result,) = run([trial(**params)])
+    row = result.tables["curves"][-1]
+    assert row["loss_over_dnc"] is row["loss_over_srg"] is row["best_known"] is None
+    assert math.isfinite(row["objective"])
+    assert result.tables["metrics"][-1].get("solution") == solution
+
+
+def test_cross_entropy_alone_and_fused():
+    trials = [trial(loss="ce", seed=seed, lr=0.1 * (seed + 1), weight_decay=0.01 * seed) for seed in range(3)]
+    for params, expected in zip(trials, run(trials), strict=True):
+        assert_same(run([params]), [expected])
+
+
+def test_cross_entropy_trains_eagerly_and_says_why():
+    assert DUFM.eager_reason(trial(), "cpu") is None
+    assert "loss is 'ce'" in DUFM.eager_reason(trial(loss="ce"), "cpu")
+    assert DUFM.engine(trial(loss="ce"), Engine.AUTO, "cpu") is Engine.EAGER
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_classes", "samples_per_class"), [(3, 1), (4, 3)])
+def test_one_layer_with_cross_entropy_reaches_the_simplex(num_classes, samples_per_class):
+    """The cost of both decays is at least c ||Z||_* of the logits Z = a (I - 1 1^T / K), with c^2 = n lambda_H lambda_1.
+
+    log(1 + (K-1) e^-a) + c (K-1) a has its minimum at a = log(1/c - K + 1), if c < 1/K. scipy confirms it.
+    """
+    decays = {"weight_decay": 0.004, "weight_decay_features": 0.01}
+    k, c = num_classes, math.sqrt(samples_per_class * 0.004 * 0.01)
+    scale = math.log(1 / c - k + 1)
+
+    def objective_of(a):
+        return math.log1p((k - 1) * math.exp(-a)) + c * (k - 1) * a
+
+    best = minimize_scalar(objective_of, bounds=(0, 20), method="bounded", options={"xatol": 1e-10})
+    assert best.x == pytest.approx(scale, abs=1e-6)
+    shape = {"depth": 1, "num_classes": k, "samples_per_class": samples_per_class, "width": k + 2, "loss": "ce"}
+    params = trial(**shape, **decays, lr=1.0, steps=15_000, dtype="float64", measure_steps=[], features="all")
+    (result,) = run([params])
+    last = result.tables["curves"][-1]
+    assert last["objective"] == pytest.approx(objective_of(scale), rel=1e-9) and last["grad_norm"] < 1e-6
+    # at the optimum n lambda_H H^T H = lambda_1 W W^T, so that H^T H = a c / (n lambda_H) (I - 1 1^T / K)
+    gram_KK = np.asarray(result.tables["metrics"][-1]["class_gram"]).reshape(k, k)
+    simplex_KK = scale * c / (samples_per_class * 0.01) * (np.eye(k) - 1 / k)
+    np.testing.assert_allclose(gram_KK, simplex_KK, atol=1e-4 * scale)
+    assert result.tables["metrics"][-1]["nc1"] < 1e-9
 
 
 @pytest.mark.slow

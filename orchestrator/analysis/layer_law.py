@@ -1,0 +1,134 @@
+"""Fit a sweep's requests over layers: the law of equi-separation for the trials of one depth."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from depthrate.orchestrator.analysis.fit_curves import ReadTrials, requested_groups
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.replicates import interval_text, random_seeds
+from depthrate.storage.query.results import Results
+from depthrate.sweeps.spec import FitRequest
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.fits.layer_law import LayerFit, decay_over_depth, fit_layers
+from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.interface import Task
+
+HEADER = ["L", "rho [95 %]", "r", "p(straight)", "-L log rho", "trials", "left out"]
+Profile = Mapping[int, float | None]
+"""Layer -> value."""
+
+
+@dataclass(frozen=True)
+class LayerLaw:
+    """The law of a metric over the layers of the trials of one depth in one group."""
+
+    values: FittedCurve
+    """Used and excluded trials. Its rows have `layers`, the values by layer."""
+    depth: int | None
+    """Last layer L. None for trials that measured the metric at no layer."""
+    fit: LayerFit | None
+    note: str = ""
+    """Reason for the missing fit."""
+
+    @property
+    def name(self) -> str:
+        """Name of the metric, the group and the replicates."""
+        values = self.values
+        return ", ".join(filter(None, [values.metric_label, values.label(), values.draws]))
+
+    @property
+    def cells(self) -> list[str]:
+        """Texts of the columns `HEADER`."""
+        fit, trials = self.fit, str(len(self.values.rows))
+        if fit is None or self.depth is None:
+            return ["" if self.depth is None else str(self.depth), "no fit", "", "", "", trials, self.note]
+        ends = "" if (ends := fit.rho_interval) is None else f" [{ends[0]:.3f}, {ends[1]:.3f}]"
+        r, p = "" if fit.r is None else f"{fit.r:.4f}", "" if fit.p_bend is None else f"{fit.p_bend:.2g}"
+        total = f"{self.depth * fit.fit.exponent:.2f}"
+        return [str(self.depth), f"{fit.rho:.4f}{ends}", r, p, total, trials, self.values.excluded_text]
+
+    def table_rows(self, sweep: str) -> list[dict[str, Any]]:
+        """Return the row of the fits table. Its `by` has the depth as `last_layer`."""
+        if self.fit is None:
+            return []
+        values = replace(self.values, by={**self.values.by, "last_layer": self.depth})
+        shared = values.values_columns(sweep) | {"x": values.x, "x_min": values.asked.x_min}
+        row = self.fit.fit.row() | {"model": "equi_separation", "aicc": None, "weight": None}
+        return [row | shared | {"p_lack_of_fit": self.fit.p_bend}]
+
+
+def decay_texts(laws: Sequence[LayerLaw]) -> list[tuple[str, str]]:
+    """Return, per request and group, its name and how rho changes with the depth, where it can be fitted."""
+    groups: dict[str, list[LayerLaw]] = {}
+    for law in laws:
+        groups.setdefault(f"{law.values.asked} {law.values.by}", []).append(law)
+    texts = []
+    for group in groups.values():
+        decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
+        if decay is not None:
+            interval = "" if decay.ci_low is None else f" [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
+            power = f"{decay.prefactor:.3g} L^-a, a = {decay.exponent:.3f}{interval}"
+            texts.append((group[-1].name, f"-log rho = {power}"))
+    return texts
+
+
+def fit_layer_laws(
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None = None,
+    read: ReadTrials | None = None,
+) -> list[LayerLaw]:
+    """Fit the requests over layers. Trials are excluded by the rules of fits in one variable, applied to each layer."""
+    requests = [request for request in requests if request.is_over_layers]
+    params, seed_names, laws = {trial.trial_id: trial.params for trial in trials}, random_seeds(task), []
+    for group in requested_groups(results, requests, trials, task, read):
+        profiles = group.values.profiles(group.request.metric)
+        for law in [law for curve in group.curves for law in _laws(curve, profiles)]:
+            used = [params[row["trial_id"]] for row in law.values.rows]
+            values = replace(law.values, draws=interval_text(group.request, used, seed_names))
+            laws.append(replace(law, values=values))
+    return laws
+
+
+def _laws(curve: FittedCurve, profiles: Mapping[str, Profile]) -> list[LayerLaw]:
+    """Split a group's trials by depth, and fit each part."""
+    parts: dict[int | None, FittedCurve] = {}
+    for row, reason in [*((row, "") for row in curve.rows), *((row, row["reason"]) for row in curve.left_out)]:
+        profile = profiles.get(row["trial_id"], {})
+        layers = {layer: value for layer, value in sorted(profile.items()) if layer >= (curve.asked.x_min or 1)}
+        depth = max(profile, default=None)
+        part = parts.setdefault(depth, replace(curve, rows=[], left_out=[]))
+        if reason := reason or _reason_to_exclude(layers):
+            part.left_out.append(row | {"reason": reason})
+        else:
+            part.rows.append(row | {"layers": layers})
+    ordered = sorted(parts, key=lambda depth: math.inf if depth is None else depth)
+    return [_fitted(parts[depth], depth) for depth in ordered]
+
+
+def _reason_to_exclude(layers: Profile) -> str:
+    if not layers or None in layers.values():
+        return "not measured at every layer"
+    return "" if all(value and 0 < value < math.inf for value in layers.values()) else "not positive at every layer"
+
+
+def _fitted(part: FittedCurve, depth: int | None) -> LayerLaw:
+    ids, excluded = {row["trial_id"] for row in part.rows}, Counter(row["reason"] for row in part.left_out)
+    part = replace(part, excluded=dict(excluded), unconverged=part.unconverged & ids)
+    points = [
+        (layer, value, row["trial_id"] if row["draw"] is None else row["draw"])
+        for row in sorted(part.rows, key=lambda row: str(row["trial_id"]))
+        for layer, value in row["layers"].items()
+    ]
+    if not points:
+        return LayerLaw(part, depth, None, f"nothing to fit: {part.excluded_text}")
+    try:
+        return LayerLaw(part, depth, fit_layers(*zip(*points, strict=True)))
+    except FitError as error:
+        return LayerLaw(part, depth, None, str(error))

@@ -1,0 +1,232 @@
+"""Fit rates in one to three variables to any table: the words and rows that the command line and Python share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from depthrate.sweeps.expression import Expression
+from depthrate.tasks.fits import FORMS, LOG_FORMS
+from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.surface import SurfaceFit, SurfaceFits, fit_surfaces, holm, unit_numbers
+from depthrate.tasks.parameters import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_FIRST_COUNT = 20
+"""Largest smallest value of a whole number that may count layers with or without the first one."""
+CLEAR_SHIFT = 0.05
+"""Change of an exponent above which the fit says that it depends on the count."""
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """The forms fitted to one table."""
+
+    y: str
+    surfaces: SurfaceFits
+    omitted: int
+    """Number of rows without a positive value of each column."""
+    shifts: Mapping[str, float]
+    """Variable that counts -> change of its exponent in the preferred form if it counts from one less."""
+    x_KN: np.ndarray = field(repr=False)
+    """Used values of the variables, [K, N]."""
+    y_N: np.ndarray = field(repr=False)
+    unit_N: np.ndarray = field(repr=False)
+    """Number of each value's unit."""
+    other_p_values: tuple[float, ...] = ()
+    """p-values of a sweep's other fits, for which Holm's procedure corrects too."""
+
+    @property
+    def preferred(self) -> tuple[SurfaceFit, ...]:
+        """Adequate forms that the values do not separate, the best first."""
+        return self.surfaces.preferred
+
+    def words(self) -> list[str]:
+        """Say what the values do not decide, one sentence each."""
+        shifts = [
+            f"with {name} - 1 instead of {name}, its exponent changes by {shift:+.2f}"
+            for name, shift in self.shifts.items()
+            if abs(shift) > CLEAR_SHIFT
+        ]
+        omitted = [f"{self.omitted} rows left out: a value is missing or not positive"] if self.omitted else []
+        return [*self.surfaces.words(), *shifts, *omitted]
+
+    def p_values(self) -> list[float]:
+        """Return the p-values of all tests, uncorrected."""
+        return [p for fit in self.surfaces.fits for ps in (fit.p_half, fit.p_one) for p in ps if p is not None]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per form and variable: exponent with interval, p-values and facts of the form."""
+        tests = self.p_values()
+        corrected = iter(holm([*tests, *self.other_p_values]))
+        rows = []
+        for fit in self.surfaces.fits:
+            adjusted = [[None if p is None else next(corrected) for p in ps] for ps in (fit.p_half, fit.p_one)]
+            shared = {
+                "preferred": fit in self.preferred,
+                "adequate": fit.is_adequate,
+                **{name: getattr(fit, name) for name in ("floor", "objective", "r2", "aicc", "left_out", "on_bound")},
+                **{name: getattr(fit, name) for name in ("p_lack_of_fit", "n_points", "n_units", "method")},
+                "floor_low": fit.floor_interval[0] if fit.floor_interval else None,
+                "floor_high": fit.floor_interval[1] if fit.floor_interval else None,
+                "num_tests": len(tests) + len(self.other_p_values),
+            }
+            for k, name in enumerate(fit.names):
+                interval = fit.intervals[k]
+                rows.append(
+                    {
+                        "form": fit.form,
+                        "x": name,
+                        "exponent": fit.exponents[k],
+                        "ci_low": None if interval is None else interval[0],
+                        "ci_high": None if interval is None else interval[1],
+                        "coefficient": fit.coefficients[k if fit.form == "sum" else 0],
+                        "p_half": adjusted[0][k],
+                        "p_one": adjusted[1][k],
+                        **shared,
+                    }
+                )
+        return rows
+
+    def fields(self) -> dict[str, Any]:
+        """Return all facts, for JSON."""
+        return {
+            "y": self.y,
+            "preferred": [fit.form for fit in self.preferred],
+            "words": self.words(),
+            "inflation": self.surfaces.inflation,
+            "fits": [asdict(fit) for fit in self.surfaces.fits],
+            "rows": self.rows(),
+        }
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a table: CSV, Parquet or JSON.
+
+    Raises:
+        FitError: It cannot be read.
+    """
+    import pandas as pd
+
+    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet, ".json": pd.read_json}
+    if path.suffix not in readers:
+        raise FitError(f"{path} ends in {path.suffix!r}, expected one of {', '.join(readers)}.")
+    try:
+        frame: pd.DataFrame = readers[path.suffix](path)  # type: ignore[operator]
+    except (ValueError, OSError) as error:
+        raise FitError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from None
+    return frame
+
+
+def fit_table(
+    frame: pd.DataFrame,
+    y: str,
+    x: Sequence[str],
+    over: str | None = None,
+    *,
+    huber: float | None = None,
+    forms: Sequence[str] = FORMS,
+    num_resamples: int = 1000,
+    seed: int = 0,
+) -> TableFit:
+    """Fit y over one to three variables.
+
+    Args:
+        frame: The table, one row per observation.
+        y: Column to fit.
+        x: Columns, or arithmetic over columns such as `depth - 2`.
+        over: Column of the independent units, such as a seed or a run. Default: each row.
+        huber: Huber's delta for the residuals of log y. Default: squares.
+        forms: Forms to fit: `product`, `sum`, `log_product`, `log2_product`, `proportional`.
+        num_resamples: Number of resamples of whole units.
+        seed: Seed of the resamples.
+
+    Raises:
+        FitError: A column is unknown or not numeric, or see `fit_surfaces`.
+        ExpressionError: A variable is not arithmetic.
+    """
+    columns = [_column(frame, name) for name in (y, *x)]
+    units = None if over is None else _units(frame, over)
+    is_used = np.all([np.isfinite(column) & (column > 0) for column in columns], axis=0)
+    y_N, *x_KN = (column[is_used] for column in columns)
+    if units is not None:
+        units = [unit for unit, used in zip(units, is_used, strict=True) if used]
+
+    def fit(x_KN: Sequence[np.ndarray], **options: Any) -> SurfaceFits:
+        return fit_surfaces(np.array(x_KN), y_N, list(x), units=units, delta=huber, seed=seed, **options)
+
+    surfaces = fit(x_KN, forms=forms, num_resamples=num_resamples)
+    best = (surfaces.preferred or surfaces.fits)[0]
+    shifts = {}
+    for k, name in enumerate(x):
+        has_logarithm = k == 0 and best.form in LOG_FORMS  # which needs values above 1
+        if name.isidentifier() and _counts(x_KN[k]) and not (has_logarithm and x_KN[k].min() <= 2):
+            moved = [*x_KN[:k], x_KN[k] - 1, *x_KN[k + 1 :]]
+            again = fit(moved, forms=[best.form], num_resamples=0).fits[0]
+            shifts[name] = again.exponents[k] - best.exponents[k]
+    unit_N = np.arange(len(y_N)) if units is None else unit_numbers(units)
+    return TableFit(y, surfaces, int((~is_used).sum()), shifts, np.array(x_KN), y_N, unit_N)
+
+
+def law_text(fit: SurfaceFit, digits: int = 3) -> str:
+    """Write a fit as a formula, as in `0.05 + 1.2 depth^-0.90 + 4.1 width^-0.70`."""
+    powers = [f"{_base(name)}^{-a:.2f}" for name, a in zip(fit.names, fit.exponents, strict=True)]
+    if fit.form == "proportional":
+        powers = [f"{_base(name)}^-1" for name in fit.names]
+    elif fit.form in LOG_FORMS:
+        powers = [f"log({fit.names[0]})^{fit.log_power:.3g}", *powers]
+    if fit.form != "sum":
+        return f"{fit.coefficients[0]:.{digits}g} {' '.join(powers)}"
+    terms = [f"{c:.{digits}g} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
+    return " + ".join([*([f"{fit.floor:.{digits}g}"] if fit.floor else []), *terms])
+
+
+def _base(name: str) -> str:
+    return name if name.isidentifier() else f"({name})"
+
+
+def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """Return the numbers of a column, or of arithmetic over columns. NaN where a value is missing."""
+    if name in frame.columns:
+        return _numbers(frame, name)
+    expression = Expression(name)
+    for used in expression.names:
+        if used not in frame.columns:
+            raise FitError(f"the table has no column {used!r}{nearest(used, list(map(str, frame.columns)))}")
+    values = {used: _numbers(frame, used).tolist() for used in expression.names}
+    rows = []
+    for number in range(len(frame)):
+        try:
+            rows.append(float(expression.evaluate({used: of[number] for used, of in values.items()})))
+        except (ValueError, ZeroDivisionError, OverflowError):
+            rows.append(np.nan)
+    return np.array(rows)
+
+
+def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
+    import pandas as pd
+
+    try:
+        return np.asarray(pd.to_numeric(frame[name]).to_numpy(dtype=np.float64, na_value=np.nan))
+    except (ValueError, TypeError) as error:
+        raise FitError(f"column {name!r} is not numeric: {error}") from None
+
+
+def _units(frame: pd.DataFrame, over: str) -> list[Any]:
+    if over not in frame.columns:
+        raise FitError(f"the table has no column {over!r}{nearest(over, list(map(str, frame.columns)))}")
+    if frame[over].isna().any():
+        raise FitError(f"column {over!r} has missing values, expected the unit of each row")
+    units: list[Any] = frame[over].tolist()
+    return units
+
+
+def _counts(x_N: np.ndarray) -> bool:
+    """Return whether values are whole numbers that may count from 0 or from 1, as a depth does."""
+    return bool((x_N == np.round(x_N)).all() and 2 <= x_N.min() <= MAX_FIRST_COUNT)

@@ -1,0 +1,79 @@
+"""Fit any table in Python: `depthrate.fit`, with a figure and a LaTeX table."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from depthrate.orchestrator.analysis.table_fit import TableFit, fit_table
+from depthrate.tasks.fits import FORMS
+from depthrate.tasks.fits.points import FitError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from depthrate.orchestrator.report.figure_files import Picture
+
+
+class Fit(TableFit):
+    """The forms fitted to a table, shown in a notebook as rows and sentences."""
+
+    def plot(self) -> Picture:
+        """Plot contours with the data, residuals, and exponents between neighbouring values.
+
+        Raises:
+            FitError: No two values differ in one variable only.
+        """
+        from depthrate.orchestrator.report.figure_files import Picture
+        from depthrate.orchestrator.report.figures.surfaces import surface_plot
+
+        names = ", ".join(self.surfaces.fits[0].names)
+        figure = surface_plot(self, f"{self.y} over {names}")
+        if figure is None:
+            raise FitError(f"nothing to draw: no two values of {names} differ in one variable only")
+        return Picture(figure)
+
+    def latex(self) -> str:
+        r"""Return a LaTeX table of the exponents. It needs \usepackage{booktabs}."""
+        from depthrate.orchestrator.export.latex import surface_tabular
+
+        return surface_tabular(self)
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        shown = ["form", "x", "exponent", "ci_low", "ci_high", "p_half", "p_one"]
+        table: str = pd.DataFrame(self.rows())[shown].to_html()
+        return table + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.words())
+
+
+def fit(
+    frame: pd.DataFrame,
+    y: str,
+    x: str | Sequence[str],
+    over: str | None = None,
+    *,
+    forms: Sequence[str] = FORMS,
+    **options: Any,
+) -> Fit:
+    """Fit a column over one to three variables.
+
+    Args:
+        frame: The table, one row per observation.
+        y: Column to fit.
+        x: Columns, or arithmetic over columns such as `depth - 2`.
+        over: Column of the independent units, such as a seed or a run. Default: each row.
+        forms: Forms to fit: `product`, `sum`, `log_product`, `log2_product`, `proportional`.
+        **options: huber (Huber's delta for the residuals of log y; default: squares), num_resamples (default: 1,000), seed.
+
+    Returns:
+        Exponents, intervals and sentences: `.rows()`, `.words()`, `.plot()`, `.latex()`.
+
+    Raises:
+        FitError: A column is unknown or not numeric, or there are too few values.
+        ExpressionError: A variable is not arithmetic.
+    """
+    found = fit_table(frame, y, [x] if isinstance(x, str) else x, over, forms=forms, **options)
+    return Fit(**{field.name: getattr(found, field.name) for field in fields(found)})

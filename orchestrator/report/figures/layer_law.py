@@ -1,0 +1,88 @@
+"""Show the law of equi-separation: a table by depth, and the metric over the layers with the fitted lines."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts
+from depthrate.orchestrator.report.curve_groups import Group, facets_of, split_facets
+from depthrate.orchestrator.report.explorer_panel import explorer_panel
+from depthrate.orchestrator.report.figure import Axis, EndLabel, Figure, Mark, mean_line
+from depthrate.orchestrator.report.html_table import Cell, grouped_table, number_cell, text_cell
+from depthrate.orchestrator.report.html_table import Group as Rows
+from depthrate.orchestrator.report.report_data import ReportData, ReportSection
+from depthrate.orchestrator.report.text import curve_label, escape, minus_signs, value_text
+
+
+def layer_law_plots(data: ReportData) -> list[Figure]:
+    """Plot the metric of each request over the layers, one line per depth."""
+    return [figure for laws in _requests(data.layer_laws) if (figure := _plot(laws)) is not None]
+
+
+def layer_law_panels(laws: Sequence[LayerLaw]) -> list[dict[str, Any]]:
+    """Return the table, the sentences and the figure of each request for the explorer."""
+    return [
+        explorer_panel(
+            f"{curve_label(part[0].values)} over the layers",
+            ["group", *map(minus_signs, HEADER)],
+            [[law.values.label(), *map(minus_signs, law.cells)] for law in part],
+            [f"{name}: {minus_signs(text)}" for name, text in decay_texts(part)],
+            _plot(part),
+        )
+        for part in _requests(laws)
+    ]
+
+
+def _requests(laws: Sequence[LayerLaw]) -> list[list[LayerLaw]]:
+    requests: dict[str, list[LayerLaw]] = {}
+    for law in laws:
+        requests.setdefault(str(law.values.asked), []).append(law)
+    return list(requests.values())
+
+
+def _plot(laws: Sequence[LayerLaw]) -> Figure | None:
+    laws = [law for law in laws if law.fit is not None]
+    if not laws:
+        return None
+    first = laws[0].values
+    groups = [((*map(value_text, law.values.by.values()), str(law.depth)), law) for law in laws]
+    parts, omissions = split_facets([*first.by, "L"], groups, "groups")
+    facets = facets_of(parts, Axis(title="Layer"), Axis(title=first.metric_label, is_log=True), _marks)
+    notes = ["Dots: geometric means. Lines: D₀ρˡ, with ρ per layer.", *omissions]
+    return Figure(f"{curve_label(first)} over the layers", facets, notes)
+
+
+def _marks(group: Group[LayerLaw]) -> list[Mark]:
+    found, name, colour = group.content.fit, group.name, group.colour
+    if found is None:
+        return []
+    x, means = list(found.means), list(found.means.values())
+    line = [found.fit.prefactor * found.rho**layer for layer in x]
+    return [
+        mean_line(x, line, name, colour, is_named=False, symbol=""),
+        mean_line(x, means, name, colour, is_named=False, width=0.0, size=4),
+        EndLabel(x=x[-1], y=means[-1], text=name, detail=f"ρ = {found.rho:.3f}", colour=colour),
+    ]
+
+
+def layer_law_table(data: ReportData) -> str:
+    """Return rho, r, the test for a bend and -L log rho by depth, and the change of rho with depth."""
+    groups: dict[str, list[list[Cell]]] = {}
+    for law in data.layer_laws:
+        *numbers, excluded = map(minus_signs, law.cells)
+        groups.setdefault(law.name, []).append([*map(number_cell, numbers), text_cell(excluded)])
+    if not groups:
+        return ""
+    content = grouped_table(list(map(minus_signs, HEADER)), [Rows(escape(name), rows) for name, rows in groups.items()])
+    for name, text in decay_texts(data.layer_laws):
+        content += f"<p>{escape(name)}: {escape(minus_signs(text)).replace('L^−a', 'L<sup>−a</sup>')}.</p>"
+    return content
+
+
+def _lead(data: ReportData) -> str:
+    return (
+        "The law of equi-separation (arXiv 2210.17020): log D falls by the same amount in each layer. r: correlation of the "
+        "layer and the mean of log D. p: test against a bend of log D over the layer. Small p: the line is an approximation."
+    )
+
+
+SECTION = ReportSection(20, "Law over layers", layer_law_plots, _lead, tables=layer_law_table)

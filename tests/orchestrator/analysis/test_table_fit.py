@@ -1,0 +1,200 @@
+"""Fits in several variables of any table and of a sweep: rows, words, commands, refusals."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import depthrate
+from depthrate.orchestrator.analysis.table_fit import law_text
+from depthrate.orchestrator.report.figure import Range, Series
+from depthrate.tasks.fits.points import FitError
+from tests.support.here import printed, refused
+
+
+def table(seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = [(d, w, s) for d in (2, 3, 5, 8, 13) for w in (16, 32, 64, 128) for s in range(4)]
+    frame = pd.DataFrame(rows, columns=["depth", "width", "seed"])
+    clean = 2.0 * (frame["depth"] - 1.0) ** -0.5 * frame["width"] ** -0.3
+    return frame.assign(loss=clean * np.exp(rng.normal(0, 0.05, len(frame))))
+
+
+def test_a_table_is_fitted_with_words() -> None:
+    found = depthrate.fit(table(), y="loss", x=["depth - 1", "width"], over="seed")
+    (fit,) = found.preferred
+    assert fit.form == "product" and fit.n_units == 4
+    assert fit.exponents == pytest.approx((0.5, 0.3), abs=0.03)
+    assert law_text(fit).endswith(f"(depth - 1)^{-fit.exponents[0]:.2f} width^{-fit.exponents[1]:.2f}")
+    assert r"\begin{tabular}" in found.latex() and f"${fit.exponents[1]:.3f}$" in found.latex()
+    assert "<table" in found._repr_html_()
+    assert [facet.title for facet in found.plot().figure.facets] == [
+        "loss, product",
+        "residuals, product",
+        "residuals, sum",
+        "local exponent in depth − 1",
+        "local exponent in width",
+    ]
+    counted = depthrate.fit(table(), y="loss", x=["depth", "width"], over="seed")
+    assert any(
+        text.startswith("with depth - 1 instead of depth, its exponent changes by -") for text in counted.words()
+    )
+
+
+def test_rows_that_cannot_be_used_are_counted() -> None:
+    frame = table()
+    frame.loc[0, "loss"], frame.loc[1, "width"], frame.loc[2, "loss"] = np.nan, 0, -1.0
+    found = depthrate.fit(frame, y="loss", x=["depth", "width"])
+    assert found.omitted == 3 and "3 rows left out: a value is missing or not positive" in found.words()
+
+
+def test_the_command_reads_tables(tmp_path: Path) -> None:
+    path = tmp_path / "losses.csv"
+    table().to_csv(path, index=False)
+    text = printed("fit", str(path), "--y", "loss", "--x", "depth - 1,width", "--over", "seed")
+    assert "product: loss =" in text and "80 values of 4 units, intervals by t and profile" in text
+    fields = json.loads(printed("fit", str(path), "--y", "loss", "--x", "depth,width", "--json"))
+    assert {row["form"] for row in fields["rows"]} == {"product", "sum"} and fields["inflation"] == pytest.approx(1)
+    table().to_parquet(tmp_path / "losses.parquet")
+    assert "product" in printed("fit", str(tmp_path / "losses.parquet"), "--y", "loss", "--x", "depth")
+    assert "no column 'widht' (did you mean 'width'?)" in refused("fit", str(path), "--y", "loss", "--x", "depth,widht")
+    assert "expected one of .csv" in refused("fit", str(tmp_path / "x.txt"), "--y", "loss")
+    assert "cannot be read" in refused("fit", str(tmp_path / "none.csv"), "--y", "loss")
+    assert "is not an arithmetic expression" in refused("fit", str(path), "--y", "loss", "--x", "depth,import os")
+
+
+def test_infinite_numbers_are_null_in_json(tmp_path: Path) -> None:
+    frame = table().assign(width=lambda rows: 16 * rows["depth"] * (1 + 1e-6 * rows["width"]))
+    frame.to_csv(tmp_path / "losses.csv", index=False)
+    words = ("fit", str(tmp_path / "losses.csv"), "--y", "loss", "--x", "depth,width", "--over", "seed")
+    (product, _) = json.loads(printed(*words, "--json"))["fits"]
+    assert None in [*product["coefficients"], *product["coefficient_intervals"][0]]
+    assert "depth and width are confounded" in printed(*words)
+
+
+def test_wrong_tables_are_refused() -> None:
+    frame = table().assign(name="a")
+    for options, message in (
+        ({"y": "name", "x": ["depth"]}, "column 'name' is not numeric"),
+        ({"y": "loss", "x": ["depth"], "over": "sed"}, "no column 'sed'"),
+        ({"y": "loss", "x": ["depth", "width", "seed + 1", "depth + width"]}, "at most 3 names"),
+    ):
+        with pytest.raises(FitError, match=message):
+            depthrate.fit(frame, **options)
+
+
+def test_a_sweep_fits_several_variables(tmp_path: Path) -> None:
+    spec = {
+        "name": "grid",
+        "task": "collapse",
+        "params": {"arch": "rn1", "samples_per_class": 2, "steps": 20},
+        "grid": {"depth": [2, 3, 5], "width": [8, 16, 32]},
+        "seeds": 3,
+        "fit": [{"metric": "nc1", "x": ["depth", "width"]}],
+    }
+    path, store = tmp_path / "grid.yaml", str(tmp_path / "store")
+    path.write_text(yaml.safe_dump(spec))
+    assert "confounded" not in printed("plan", str(path), "--store", store)
+    assert "product: nc1 =" in printed("run", str(path), "--store", store, "--workers", "1")
+    rows = json.loads(printed("query", "select * from fits", "--store", store, "--json"))
+    assert {(row["model"], row["x"]) for row in rows} == {
+        (f, x) for f in ("product", "sum") for x in ("depth", "width")
+    }
+    assert all(row["variables"] == "depth, width" and row["n_seeds"] == 3 for row in rows)
+    printed("report", "grid", "--store", store, "-o", str(tmp_path / "report.html"))
+    page = (tmp_path / "report.html").read_text()
+    assert "<h2>Several variables</h2>" in page and "NC1 over depth, width" in page
+    assert re.search(r"product: nc1 = \S+ depth<sup>.\d\.\d\d</sup> width<sup>", page)
+    again = printed("fit", "grid", "--metric", "nc1", "--x", "depth - 1,width", "--store", store)
+    assert "(depth - 1)^" in again and "not saved" in again
+    narrow = spec | {"name": "narrow", "grid": {"depth": [2, 3, 5]}, "derive": {"width": "8 * depth"}}
+    (tmp_path / "narrow.yaml").write_text(yaml.safe_dump(narrow))
+    plan = printed("plan", str(tmp_path / "narrow.yaml"), "--store", store)
+    assert "depth and width are confounded in this grid (one follows from the others)" in " ".join(plan.split())
+    for change, message in (
+        ({"x": ["depth", "width", "lr", "steps"]}, "expected at most 3 different variables"),
+        ({"x": ["depth", "depth"]}, "expected at most 3 different variables"),
+        ({"x": ["depth", "width"], "x_min": 3}, "x_min and target apply to one variable"),
+        ({"x": ["depth", "widht"]}, "did you mean 'width'"),
+    ):
+        path.write_text(yaml.safe_dump(spec | {"fit": [{"metric": "nc1"} | change]}))
+        assert message in refused("plan", str(path), "--store", store)
+
+
+def test_a_sweep_fits_the_forms_it_names(tmp_path: Path) -> None:
+    bound = "1 / (8 / depth + 4 * log(depth) ** 2 / (depth * width))"
+    fits = [{"metric": "nc1", "x": bound, "model": "proportional"}]
+    fits += [{"metric": "nc1", "x": ["depth", "width"], "model": ["product", "log2_product"]}]
+    spec = {
+        "name": "forms",
+        "task": "collapse",
+        "params": {"arch": "rn1", "samples_per_class": 2, "steps": 20},
+        "grid": {"depth": [2, 3, 5], "width": [8, 16, 32]},
+        "seeds": 3,
+        "fit": fits,
+    }
+    path, store = tmp_path / "forms.yaml", str(tmp_path / "store")
+    path.write_text(yaml.safe_dump(spec))
+    text = printed("run", str(path), "--store", store, "--workers", "1")
+    assert "proportional: nc1 =" in text and "c in [" in text and "log2_product: nc1 =" in text
+    assert "corrected for 8 tests (Holm)" in text, "of all fits of the sweep"
+    rows = json.loads(printed("query", "select * from fits where model = 'proportional'", "--store", store, "--json"))
+    assert [(row["x"], row["exponent"], row["ci_low"]) for row in rows] == [(bound, 1.0, None)]
+    for change, message in (
+        ({"model": "prodct"}, "did you mean 'product'"),
+        ({"x": "depth", "model": "sum", "target": 0.1}, "x_min and target apply to one variable"),
+    ):
+        path.write_text(yaml.safe_dump(spec | {"fit": [{"metric": "nc1", "x": ["depth", "width"]} | change]}))
+        assert message in refused("plan", str(path), "--store", store)
+
+
+def test_contours_residuals_and_local_exponents_are_those_of_the_values() -> None:
+    rng = np.random.default_rng(0)
+    frame = table().assign(loss=lambda rows: 2 * rows["depth"] ** -0.5 * rows["width"] ** -0.3)
+    frame["loss"] *= np.exp(rng.normal(0, 0.02, 4)[frame["seed"]] + rng.normal(0, 1e-3, len(frame)))
+    figure = depthrate.fit(frame, "loss", ["depth", "width"], "seed", forms=["product"]).plot().figure
+    contours, residuals, in_depth, in_width = figure.facets
+    lines = [mark for mark in contours.marks if isinstance(mark, Series) and mark.width]
+    assert len(lines) >= 5
+    for line in lines:
+        x, y = np.array(line.x), np.array(line.y)
+        predicted = 2 * x**-0.5 * y**-0.3
+        assert predicted[np.isfinite(y)] == pytest.approx(float(line.name), rel=0.02), "a line of equal values"
+    dots = [mark for mark in contours.marks if isinstance(mark, Series) and not mark.width]
+    assert sum(len(mark.x) for mark in dots) == 20
+    values = [value for mark in residuals.marks for value in mark.y]
+    assert np.abs(values).max() < 3e-3
+    for facet, exponent in ((in_depth, 0.5), (in_width, 0.3)):
+        local = [mark for mark in facet.marks if isinstance(mark, Series) and mark.symbol]
+        assert all(np.array(mark.y) == pytest.approx(exponent, abs=0.01) for mark in local)
+        bands = [mark for mark in facet.marks if isinstance(mark, Range)]
+        covered = [low <= exponent <= high for band in bands for low, high in zip(band.low, band.high, strict=True)]
+        assert np.mean(covered) > 0.8
+    apart = pd.DataFrame({"x": np.arange(2.0, 30), "z": rng.uniform(1, 9, 28)}).assign(y=lambda rows: rows["x"] ** -1)
+    with pytest.raises(FitError, match="no two values of x, z differ in one variable only"):
+        depthrate.fit(apart, "y", ["x", "z"], forms=["product"]).plot()
+
+
+def test_bands_of_local_exponents_are_over_the_means_of_units() -> None:
+    frame = table()
+    twice = pd.concat([frame.assign(loss=frame["loss"] * factor) for factor in (1.2, 1 / 1.2)])
+    bands = [
+        [mark for facet in fit.plot().figure.facets for mark in facet.marks if isinstance(mark, Range)]
+        for fit in (
+            depthrate.fit(rows, "loss", ["depth", "width"], "seed", forms=["product"]) for rows in (frame, twice)
+        )
+    ]
+    assert bands[0]
+    for one, two in zip(*bands, strict=True):
+        assert one.low == pytest.approx(two.low) and one.high == pytest.approx(two.high)
+
+
+def test_a_unit_without_neighbours_has_no_band(recwarn: pytest.WarningsRecorder) -> None:
+    frame = table().query("not (depth == 3 and width == 16 and seed > 0)")
+    figure = depthrate.fit(frame, "loss", ["depth", "width"], "seed", forms=["product"]).plot().figure
+    band, *_ = [mark for mark in figure.facets[2].marks if isinstance(mark, Range)]
+    assert np.isnan(band.low).tolist() == [True, True, False, False] and not recwarn.list

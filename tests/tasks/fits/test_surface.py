@@ -1,0 +1,354 @@
+"""Rates in several variables: public tables with known answers, scipy's minima, whole seeds, and what is left undecided."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize, stats
+
+from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.power_sums import PowerSum, best_of_starts
+from depthrate.tasks.fits.rates import fit_rates
+from depthrate.tasks.fits.surface import MAX_INFLATION, SurfaceFit, fit_surfaces, holm
+
+DATA = Path(os.environ.get("DEPTHRATE_DATA", "missing")) / "scaling"
+tables = pytest.mark.skipif(not DATA.is_dir(), reason="needs the public tables in DEPTHRATE_DATA")
+
+
+def of_form(fits: Any, form: str = "sum") -> SurfaceFit:
+    return next(fit for fit in fits.fits if fit.form == form)
+
+
+def table(
+    seeds: int = 5, noise: float = 0.1, shift: float = 0.05, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return depth and width [2, N], a sum of powers with a floor [N], and its seed [N]."""
+    rng = np.random.default_rng(seed)
+    rows = np.array([(d, w, s) for d in (2, 3, 5, 8, 13) for w in (16, 32, 64, 128) for s in range(seeds)], float)
+    shifts = rng.normal(0, shift, seeds)[rows[:, 2].astype(int)]
+    y = 0.05 + rows[:, 0] ** -0.9 + 4 * rows[:, 1] ** -0.7
+    return rows[:, :2].T, y * np.exp(rng.normal(0, noise, len(y)) + shifts), rows[:, 2].astype(int)
+
+
+@tables
+def test_chinchilla() -> None:
+    frame = pd.read_csv(DATA / "chinchilla_extracted.csv")
+    frame = frame[frame["loss"].rank(ascending=False) > 5]
+    size, tokens = frame["Model Size"], frame["Training FLOP"] / 6 / frame["Model Size"]
+    found = fit_surfaces([size, tokens], frame["loss"].to_numpy(), ["N", "D"], delta=1e-3, num_resamples=2000)
+    fit = of_form(found)
+    assert fit.objective <= 0.00101827402 * (1 + 1e-6)
+    assert fit.exponents == pytest.approx((0.34731, 0.36717), abs=2e-4)
+    assert fit.floor == pytest.approx(1.81722, abs=2e-4)
+    assert fit.coefficients == pytest.approx((477.8, 2143.4), rel=1e-3)
+    printed = ((0.317, 0.373), (0.331, 0.415))
+    for interval, expected in zip((*fit.intervals, fit.floor_interval), (*printed, (1.769, 1.871)), strict=True):
+        assert interval is not None
+        assert interval == pytest.approx(expected, abs=0.15 * (expected[1] - expected[0]))
+    for interval, (low, high) in zip(fit.coefficient_intervals, ((285, 744), (1042, 5810)), strict=True):
+        assert interval is not None
+        assert np.log(interval) == pytest.approx(np.log((low, high)), abs=0.15 * np.log(high / low))
+    assert fit.floor_interval is not None and fit.intervals[1] is not None
+    assert fit.floor_interval[0] > 1.69 and fit.intervals[1][0] > 0.28, "the earlier published values are rejected"
+    assert [fit.form for fit in found.preferred] == ["sum"] and not found.words()
+
+
+@tables
+def test_depth_width_and_tokens() -> None:
+    frame = pd.read_csv(DATA / "depth_width_tokens.csv")
+    frame = frame[frame["loss"] < frame["loss"].sort_values().iloc[-40]]
+    assert len(frame) == 203
+    x = [frame["d_model"], frame["n_layers"], frame["num_tokens"] / 1e6]
+    found = fit_surfaces(x, frame["loss"].to_numpy(), ["width", "depth", "tokens"], num_resamples=300)
+    fit = of_form(found)
+    assert 2 * fit.objective / 203 <= 3.02738e-5 * (1 + 1e-5)
+    assert fit.exponents == pytest.approx((0.9455, 1.3251, 0.2991), abs=2e-4)
+    assert fit.floor == pytest.approx(1.7536, abs=2e-4)
+    (confounded,) = found.words()
+    assert confounded.startswith("width and depth are confounded (variance inflation 6.6)")
+    later = fit_surfaces([x[0], x[1] - 2, x[2]], frame["loss"].to_numpy(), ["w", "d", "t"], num_resamples=0)
+    assert of_form(later).exponents == pytest.approx((0.951, 1.098, 0.2989), abs=1e-3)
+    assert of_form(later).floor == pytest.approx(1.7450, abs=1e-4)
+
+
+@tables
+def test_gemstones_have_no_floor() -> None:
+    frame = pd.read_csv(DATA / "gemstones_hot.csv")
+    x, y = [frame[name] for name in ("width", "depth", "tokens")], frame["loss"].to_numpy()
+    found = fit_surfaces(x, y, ["width", "depth", "tokens"], units=frame["run"].tolist(), delta=1e-3, num_resamples=200)
+    fit = of_form(found)
+    assert fit.n_units == 22 and fit.floor == 0
+    assert fit.objective <= 0.0038782174 * (1 + 1e-6)
+    assert fit.exponents == pytest.approx((0.2607, 0.1416, 0.5309), abs=2e-4)
+    assert np.log(fit.coefficients) == pytest.approx((2.114, 0.731, 11.283), abs=2e-3)
+    assert any(text.startswith("E not identified") for text in found.words())
+    finer = fit_surfaces(x, y, ["w", "d", "t"], units=frame["run"].tolist(), delta=1e-4, forms=["sum"], num_resamples=0)
+    assert finer.fits[0].exponents == pytest.approx((0.26077, 0.14180, 0.54206), abs=3e-4)
+
+
+@pytest.mark.parametrize("delta", [None, 0.05])
+def test_minimum_is_scipys(delta: float | None) -> None:
+    x_KN, y_N, _ = table()
+    fit = fit_surfaces(x_KN, y_N, ["depth", "width"], delta=delta, forms=["sum"], num_resamples=0).fits[0]
+
+    def residuals(theta: np.ndarray) -> np.ndarray:
+        a, b, log_c, log_d, floor = theta
+        return np.log(np.exp(log_c) * x_KN[0] ** -a + np.exp(log_d) * x_KN[1] ** -b + floor) - np.log(y_N)
+
+    start = [0.8, 0.8, 0.0, 1.0, 0.04]
+    bounds = ([-9, -9, -20, -20, 0], [9, 9, 20, 20, 9])
+    options: dict[str, Any] = {} if delta is None else {"loss": "huber", "f_scale": delta}
+    reference = optimize.least_squares(residuals, start, bounds=bounds, xtol=1e-15, ftol=1e-15, gtol=1e-15, **options)
+    assert fit.objective <= reference.cost * (1 + 1e-9)
+    assert (*fit.exponents, *np.log(fit.coefficients), fit.floor) == pytest.approx(reference.x, abs=1e-5)
+
+
+@pytest.mark.parametrize("delta", [None, 0.05])
+def test_derivatives_are_those_of_differences(delta: float | None) -> None:
+    x_KN, y_N, _ = table()
+    problem = PowerSum(np.log(x_KN), np.log(y_N), delta)
+    theta = np.array([[0.7, 0.8, 0.1, 1.2, 0.07]])
+    weight = np.random.default_rng(1).integers(0, 3, (1, len(y_N))).astype(float)
+    gradient, hessian, _ = problem.derivatives(theta, weight)
+    for p in range(5):
+        step = np.zeros((1, 5))
+        step[0, p] = 1e-6
+        ahead, behind = (problem.objective(theta + sign * step, weight) for sign in (1, -1))
+        assert gradient[0, p] == pytest.approx((ahead - behind)[0] / 2e-6, rel=1e-5, abs=1e-6)
+        slopes = [problem.derivatives(theta + sign * step, weight)[0][0] for sign in (1, -1)]
+        assert hessian[0, p] == pytest.approx((slopes[0] - slopes[1]) / 2e-6, rel=2e-4, abs=2e-4)
+
+
+def test_ends_of_intervals_are_heights_of_the_profile() -> None:
+    x_KN, y_N, seed_N = table()
+    fit = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["sum"]).fits[0]
+    assert fit.method == "profile" and fit.intervals[0] is not None
+
+    def least(a: float) -> float:
+        def residuals(theta: np.ndarray) -> np.ndarray:
+            b, log_c, log_d, floor = theta
+            return np.log(np.exp(log_c) * x_KN[0] ** -a + np.exp(log_d) * x_KN[1] ** -b + floor) - np.log(y_N)
+
+        bounds = ([-9, -20, -20, 0], [9, 20, 20, 9])
+        return float(optimize.least_squares(residuals, [0.7, 0.0, 1.0, 0.04], bounds=bounds, xtol=1e-14).cost)
+
+    low, high = (least(end) - fit.objective for end in fit.intervals[0])
+    assert low > 0 and low == pytest.approx(high, rel=0.02), "both ends are equally high above the minimum"
+
+
+def test_a_plane_over_whole_seeds_is_students_t_of_the_seeds_own_slopes() -> None:
+    x_KN, y_N, seed_N = table()
+    fit = of_form(fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist()), "product")
+    design = np.stack([-np.log(x_KN[0]), -np.log(x_KN[1]), np.ones(len(y_N))], axis=1)
+    own = [np.linalg.lstsq(design[seed_N == s], np.log(y_N[seed_N == s]), rcond=None)[0] for s in range(5)]
+    for k, interval in enumerate(fit.intervals):
+        slopes = np.array(own)[:, k]
+        reach = stats.t.ppf(0.975, 4) * slopes.std(ddof=1) / np.sqrt(5)
+        assert fit.exponents[k] == pytest.approx(slopes.mean())
+        assert interval == pytest.approx((slopes.mean() - reach, slopes.mean() + reach))
+        assert fit.p_half[k] == pytest.approx(stats.ttest_1samp(slopes, 0.5).pvalue)
+
+
+def test_one_variable_is_the_power_law_of_fit_rates() -> None:
+    x_KN, y_N, seed_N = table()
+    one = of_form(fit_surfaces(x_KN[:1], y_N, ["depth"], units=seed_N.tolist()), "product")
+    power = next(fit for fit in fit_rates(x_KN[0], y_N, models=["power"], seeds=seed_N.tolist()))
+    assert one.exponents[0] == pytest.approx(power.exponent)
+
+
+def test_scales_and_order_change_nothing() -> None:
+    x_KN, y_N, seed_N = table()
+    order = np.random.default_rng(0).permutation(len(y_N))
+    first = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist())
+    other = fit_surfaces(
+        (x_KN * [[7.0], [1e-3]])[:, order], 1e5 * y_N[order], ["depth", "width"], units=seed_N[order].tolist()
+    )
+    for one, two in zip(first.fits, other.fits, strict=True):
+        assert one.exponents == pytest.approx(two.exponents, abs=1e-7)
+        assert np.array(one.intervals) == pytest.approx(np.array(two.intervals), abs=1e-3)
+        assert (one.objective, one.aicc, one.left_out) == pytest.approx(
+            (two.objective, two.aicc, two.left_out), abs=1e-6
+        )
+        assert one.floor * 1e5 == pytest.approx(two.floor, rel=1e-5)
+    assert first.fits[1].predict(x_KN)[order] * 1e5 == pytest.approx(
+        other.fits[1].predict(x_KN[:, order] * [[7], [1e-3]])
+    )
+
+
+def test_forms_are_told_apart() -> None:
+    x_KN, y_N, seed_N = table()
+    found = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist())
+    assert [fit.form for fit in found.preferred] == ["sum"] and not of_form(found, "product").is_adequate
+    plane = 2 * x_KN[0] ** -0.5 * x_KN[1] ** -0.3 * np.exp(np.random.default_rng(3).normal(0, 0.1, len(y_N)))
+    found = fit_surfaces(x_KN, plane, ["depth", "width"], units=seed_N.tolist())
+    assert [fit.form for fit in found.preferred] == ["product"] and not of_form(found, "sum").is_adequate
+
+
+def test_confounded_variables_are_named() -> None:
+    x_KN, y_N, seed_N = table()
+    wide = np.stack([x_KN[0], 16 * x_KN[0] * np.where(x_KN[1] > 40, 1.2, 1.0)])
+    found = fit_surfaces(wide, y_N, ["depth", "width"], units=seed_N.tolist())
+    assert found.inflation > MAX_INFLATION and found.words()[0].startswith("depth and width are confounded")
+    nearly = np.stack([x_KN[0], 16 * x_KN[0] * (1 + 1e-6 * x_KN[1])])
+    (fit,) = fit_surfaces(nearly, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["product"]).fits
+    assert fit.coefficient_intervals[0] is not None
+    assert fit.coefficient_intervals[0][1] > 1e300, "any coefficient is possible"
+
+
+def test_a_floor_that_the_data_lack_is_not_identified() -> None:
+    x_KN, _, seed_N = table()
+    rng = np.random.default_rng(5)
+    y_N = (x_KN[0] ** -0.9 + 4 * x_KN[1] ** -0.7) * np.exp(rng.normal(0, 0.05, len(seed_N)))
+    found = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["sum"])
+    fit = found.fits[0]
+    assert fit.floor_interval is not None and fit.floor_interval[0] == 0 < fit.floor_interval[1] < 0.2
+    assert any(text.startswith("E not identified") for text in found.words())
+
+
+def test_starts_find_the_minimum_of_exact_data() -> None:
+    x_KN, y_N, _ = table(noise=0.0, shift=0.0)
+    theta, objective = best_of_starts(PowerSum(np.log(x_KN), np.log(y_N), None))
+    assert theta == pytest.approx([0.9, 0.7, 0.0, np.log(4), 0.05], abs=1e-6) and objective < 1e-20
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": [[1, 2, 3]]}, "expected \\[2, 3\\]"),
+        ({"x": np.ones((4, 12)), "names": "abcd"}, "at most 3 names"),
+        ({"y": [0.0, *range(1, 12)]}, "y has 1 of 12 values that cannot be fitted"),
+        ({"x": [np.ones(12), np.arange(1, 13)]}, "depth has one value"),
+        ({"units": ["a"]}, "units has 1 entries, expected 12"),
+        ({"forms": ["cubic"]}, "form 'cubic' is unknown, expected product, sum"),
+        ({"x": np.arange(1, 11).reshape(2, 5), "y": range(1, 6)}, "more than the 5 parameters"),
+    ],
+)
+def test_wrong_input_is_refused(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {
+        "x": np.arange(1, 25).reshape(2, 12),
+        "y": range(1, 13),
+        "names": ["depth", "width"],
+    } | change
+    if "x" in change and "y" not in change and np.shape(change["x"]) == (1, 3):
+        given["y"] = range(1, 4)
+    options = {name: given[name] for name in ("units", "forms") if name in given}
+    with pytest.raises(FitError, match=message):
+        fit_surfaces(np.array(given["x"], dtype=float), given["y"], list(given["names"]), **options)
+
+
+def log_table(power: float = 2.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return depth and width [2, N], 3 log(depth)^power / (depth^0.9 width^0.4) with noise [N], and its seed [N]."""
+    x_KN, _, seed_N = table(shift=0.0)
+    rng = np.random.default_rng(4)
+    shift_N = rng.normal(0, 0.05, 5)[seed_N]
+    clean_N = 3 * np.log(x_KN[0]) ** power * x_KN[0] ** -0.9 * x_KN[1] ** -0.4
+    return x_KN, clean_N * np.exp(rng.normal(0, 0.03, len(seed_N)) + shift_N), seed_N
+
+
+def test_a_logarithm_is_a_column_of_the_plane() -> None:
+    x_KN, y_N, seed_N = log_table()
+    found = fit_surfaces(
+        x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["log_product", "log2_product", "product"]
+    )
+    free, fixed, product = found.fits
+    design = np.stack([-np.log(x_KN[0]), -np.log(x_KN[1]), np.log(np.log(x_KN[0])), np.ones(len(y_N))], axis=1)
+    a, b, power, log_c = np.linalg.lstsq(design, np.log(y_N), rcond=None)[0]
+    assert (*free.exponents, free.log_power, *np.log(free.coefficients)) == pytest.approx((a, b, power, log_c))
+    assert free.predict(x_KN) == pytest.approx(np.exp(design @ [a, b, power, log_c]))
+    a, b, log_c = np.linalg.lstsq(np.delete(design, 2, 1), np.log(y_N) - 2 * design[:, 2], rcond=None)[0]
+    assert (*fixed.exponents, fixed.log_power, *np.log(fixed.coefficients)) == pytest.approx((a, b, 2, log_c))
+    assert fixed.log_power_interval is None and free.log_power_interval is not None
+    assert free.log_power_interval[0] < 2 < free.log_power_interval[1]
+    assert found.preferred[0] in (free, fixed) and product not in found.preferred
+    assert free.trade_offs[0][:2] == ("the exponent of depth", "the power of log depth") and not fixed.trade_offs
+    alone = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["log_product"])
+    assert any("the power of log depth correlate at" in text for text in alone.words())
+    with pytest.raises(FitError, match="need values above 1"):
+        fit_surfaces(x_KN - 1, y_N, ["depth - 1", "width"], forms=["log_product"])
+
+
+def test_one_constant_times_a_whole_bound() -> None:
+    x_KN, _, seed_N = table()
+    bound_N = 8 / x_KN[0] + 4 * np.log(x_KN[0]) ** 2 / (x_KN[0] * x_KN[1])
+    rng = np.random.default_rng(2)
+    y_N = 0.3 * bound_N * np.exp(rng.normal(0, 0.1, len(seed_N)) + rng.normal(0, 0.05, 5)[seed_N])
+    found = fit_surfaces(
+        [1 / bound_N], y_N, ["1 / bound"], units=seed_N.tolist(), forms=["proportional", "product", "sum"]
+    )
+    constant, product, _ = found.fits
+    means = np.array([np.log(y_N / bound_N)[seed_N == seed].mean() for seed in range(5)])
+    reach = stats.t.ppf(0.975, 4) * means.std(ddof=1) / np.sqrt(5)
+    assert np.log(constant.coefficients[0]) == pytest.approx(means.mean())
+    assert np.log(constant.coefficient_intervals[0] or ()) == pytest.approx(
+        (means.mean() - reach, means.mean() + reach)
+    )
+    assert constant.exponents == (1.0,) and constant.intervals == (None,) and constant.p_one == (None,)
+    assert constant in found.preferred and product.intervals[0] is not None
+    assert product.intervals[0][0] < 1 < product.intervals[0][1]
+
+
+@pytest.mark.parametrize("form", ["product", "sum"])
+def test_intervals_of_coefficients_move_with_the_unit_of_a_variable(form: str) -> None:
+    x_KN, y_N, seed_N = table()
+    one, other = (
+        of_form(fit_surfaces(x_KN * [[scale], [1]], y_N, ["depth", "width"], units=seed_N.tolist()), form)
+        for scale in (1.0, 10.0)
+    )
+    for here, there in zip(one.coefficient_intervals, other.coefficient_intervals, strict=True):
+        assert here is not None and there is not None and here[0] < here[1]
+    factor = 10.0 ** one.exponents[0]
+    assert other.coefficients[0] == pytest.approx(factor * one.coefficients[0], rel=1e-5)
+    assert one.coefficients[-1] == pytest.approx(
+        other.coefficients[-1] / (factor if form == "product" else 1), rel=1e-5
+    )
+
+
+def test_exponents_without_noise_are_those_of_variable_projection_on_y() -> None:
+    """The published algorithm fits y by least squares, so that only values without noise have the same minimum."""
+    x_KN, _, _ = table(seeds=1)
+    y_N = 0.05 + x_KN[0] ** -0.9 + 4 * x_KN[1] ** -0.7
+
+    def squares(exponents: np.ndarray) -> float:
+        columns = [*(x**-a for x, a in zip(x_KN, exponents, strict=True)), np.ones(len(y_N))]
+        return float(optimize.nnls(np.stack(columns, axis=1), y_N)[1])
+
+    options = {"xatol": 1e-10, "fatol": 1e-16, "maxiter": 4000}
+    reference = optimize.minimize(squares, [0.5, 0.5], method="Nelder-Mead", options=options).x
+    fit = fit_surfaces(x_KN, y_N, ["depth", "width"], forms=["sum"], num_resamples=0).fits[0]
+    assert fit.exponents == pytest.approx(reference, abs=1e-6) and fit.exponents == pytest.approx((0.9, 0.7), abs=1e-6)
+
+
+def test_correlated_estimates_are_named() -> None:
+    rng = np.random.default_rng(0)
+    depth_N = np.exp(rng.uniform(1, 3, 60))
+    width_N = 10 * depth_N * np.exp(rng.normal(0, 0.12, 60))
+    y_N = depth_N**-0.5 * width_N**-0.3 * np.exp(rng.normal(0, 0.01, 60))
+    (fit,) = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], forms=["product"]).fits
+    ((one, other, size),) = fit.trade_offs
+    design = np.stack([np.log(depth_N), np.log(width_N), np.ones(60)], axis=1)
+    covariance = np.linalg.inv(design.T @ design)
+    assert (one, other) == ("the exponent of depth", "the exponent of width")
+    assert size == pytest.approx(covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1]), abs=0.05)
+
+
+def test_resamples_of_cells_are_those_of_values() -> None:
+    """Squares are resampled by cells; Huber's function with a wide delta gives the same from all values."""
+    x_KN, y_N, seed_N = table(seeds=24)
+    squares, huber = (
+        of_form(
+            fit_surfaces(
+                x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["sum"], delta=delta, num_resamples=50
+            )
+        )
+        for delta in (None, 1e3)
+    )
+    assert squares.method == huber.method == "bootstrap"
+    assert np.array(squares.intervals) == pytest.approx(np.array(huber.intervals), abs=1e-6)
+    assert squares.left_out == pytest.approx(huber.left_out, abs=1e-8)
