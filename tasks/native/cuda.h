@@ -1,8 +1,9 @@
 // What generated steps on a GPU need: one block of threads trains one trial, many steps in a launch.
 //
-// The text is compiled twice: by NVRTC for a card, and by g++ with the threads of a block as loops, which tests its arithmetic
-// without a card. A step is a sequence of phases with a barrier behind each of them. In a phase of threads (PHASE) `tid` is one
-// thread. In a phase of warps (WARPS_PHASE) an expression stands for 32 lanes: a number on the card, 32 of them in a loop on a CPU.
+// The text is compiled twice: by NVRTC for a card, and by g++ with the threads of a block as contexts, which tests its arithmetic
+// and its barriers without a card. A step is a sequence of phases, most with a barrier behind them. In a phase of threads (PHASE)
+// `tid` is one thread. In a phase of warps (WARPS_PHASE) an expression stands for 32 lanes: a number on the card, 32 of them in a
+// loop on a CPU.
 // All sums run in a fixed order, without atomic operations, so a trial's numbers do not depend on its pack.
 #pragma once
 #ifdef __CUDACC__
@@ -10,10 +11,14 @@ typedef long long int64_t;
 typedef unsigned char uint8_t;
 typedef unsigned long long uintptr_t;
 #else
+#include <ucontext.h>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
+#include <utility>
+#include <vector>
 #endif
 using Number = NUMBER;
 #include "call.h"
@@ -52,8 +57,6 @@ constexpr int WIDE = 16 / sizeof(Number);  // numbers that one instruction copie
 #define END } __syncthreads();
 #define PHASE_END }
 #define BARRIER __syncthreads();
-#define PER_THREAD(Type, name) Type name
-#define OWN(name) name
 #define INFINITY Number(__builtin_bit_cast(double, 0x7ff0000000000000LL))
 #define NAN Number(__builtin_bit_cast(double, 0x7ff8000000000000LL))
 template <class T> using Each = T;
@@ -69,7 +72,8 @@ DEVICE Number plus(Number a, Number b) {
   if constexpr (sizeof(Number) == 4) return __fadd_rn(a, b);
   else return __dadd_rn(a, b);
 }
-// Copies numbers of global to shared memory; `copied` waits for all of a thread's copies.
+// Copies numbers of global to shared memory; `copied` waits for all of a thread's copies. Until then their sources must not change.
+// A copy reads what any thread has written before the last barrier: it is a weak operation of the generic proxy, and .cg is a hint.
 template <int COUNT> DEVICE void copy(Number* to, const Number* from) {
 #if __CUDA_ARCH__ >= 800
   const unsigned target = (unsigned)__cvta_generic_to_shared(to);
@@ -91,18 +95,62 @@ DEVICE void copied() {
 #define FUNCTION static __attribute__((noinline))
 #define TABLE static const
 #define UNROLL
-#ifdef REVERSED  // what depends on the order of threads within a phase gives other numbers
-#define IN_ORDER(i, count) int i = count - 1; i >= 0; i--
-#else
-#define IN_ORDER(i, count) int i = 0; i < count; i++
-#endif
-#define PHASE for (IN_ORDER(tid, THREADS)) {
-#define WARPS_PHASE for (IN_ORDER(warp, NUM_WARPS)) { const Ints lane = lane_numbers();
-#define END }
+// The threads of a block. One runs at a time, from one barrier to the next, in an order that is drawn behind each barrier, so a
+// missing barrier gives other numbers. Late copies read and write when they are waited for, others at once.
+struct Copy {
+  Number* to;
+  const Number* from;
+  int count;
+};
+static struct {
+  ucontext_t caller, contexts[THREADS];
+  std::vector<Copy> copies[THREADS];
+  int order[THREADS], turn, running, finished;
+  uint64_t seed;  // 0: in the order of their numbers
+  bool are_copies_late;
+  void (*program)(const Call&);
+  const Call* call;
+} threads;
+extern "C" void set_timing(int64_t seed, int64_t are_copies_late) { threads.seed = seed, threads.are_copies_late = are_copies_late; }
+static void begin_round() {
+  threads.turn = 0;
+  for (int i = 0; i < THREADS; i++) {
+    threads.order[i] = i;
+    if (threads.seed) threads.seed = threads.seed * 6364136223846793005 + 1442695040888963407, std::swap(threads.order[i], threads.order[(threads.seed >> 33) % (i + 1)]);
+  }
+}
+static ucontext_t* next_thread() {
+  if (++threads.turn == THREADS) begin_round();
+  return &threads.contexts[threads.running = threads.order[threads.turn]];
+}
+static void barrier() {
+  if (threads.finished) abort();  // not all threads meet the same barriers
+  ucontext_t* const own = &threads.contexts[threads.running];
+  if (ucontext_t* const next = next_thread(); next != own) swapcontext(own, next);
+}
+static void run_thread() {
+  threads.program(*threads.call);
+  if (++threads.finished == THREADS) setcontext(&threads.caller);
+  if (threads.turn + 1 == THREADS) abort();
+  setcontext(next_thread());
+}
+static void run_threads(void (*program)(const Call&), const Call& call) {
+  static char stacks[THREADS][1 << 19];
+  threads.program = program, threads.call = &call, threads.finished = 0;
+  for (int i = 0; i < THREADS; i++) {
+    ucontext_t& context = threads.contexts[i];
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks[i], context.uc_stack.ss_size = sizeof stacks[i];
+    makecontext(&context, run_thread, 0);
+  }
+  begin_round();
+  swapcontext(&threads.caller, &threads.contexts[threads.running = threads.order[0]]);
+}
+#define PHASE { const int tid = threads.running;
+#define WARPS_PHASE if (threads.running % 32 == 0) { const int warp = threads.running / 32; const Ints lane = lane_numbers();
+#define BARRIER barrier();
+#define END } BARRIER
 #define PHASE_END }
-#define BARRIER ;
-#define PER_THREAD(Type, name) Type name[THREADS]
-#define OWN(name) name[tid]
 static char* shared_memory;
 template <class T> struct Each {
   T v[32];
@@ -143,8 +191,15 @@ static inline Each<int> lane_numbers() {
 #pragma GCC optimize("fp-contract=off")
 DEVICE Number times(Number a, Number b) { return a * b; }
 DEVICE Number plus(Number a, Number b) { return a + b; }
-template <int COUNT> DEVICE void copy(Number* to, const Number* from) { memcpy(to, from, COUNT * sizeof(Number)); }
-DEVICE void copied() {}
+template <int COUNT> DEVICE void copy(Number* to, const Number* from) {
+  if (COUNT > 1 && ((uintptr_t)to | (uintptr_t)from) % 16) abort();  // a fault on a card
+  if (threads.are_copies_late) threads.copies[threads.running].push_back({to, from, COUNT});
+  for (int i = 0; i < COUNT; i++) to[i] = threads.are_copies_late ? Number(NAN) : from[i];
+}
+DEVICE void copied() {
+  for (const Copy& c : threads.copies[threads.running]) memcpy(c.to, c.from, c.count * sizeof(Number));
+  threads.copies[threads.running].clear();
+}
 #endif
 #if defined(TIMED_STEPS) && defined(__CUDACC__)  // the cycles of the first block in each statement
 __device__ long long statement_cycles[NUM_TIMED];
@@ -385,16 +440,10 @@ MEMBER void product(A a, B b, T target, Number* scratch) {
   using Left = Rows<typename PartA::As, TM, BM>;
   using Right = Rows<typename PartB::As, TN, BN>;
   static_assert(Left::TILES * Right::TILES <= THREADS, "a block of a product has a tile for a thread");
-  struct Sum {
-    Number of[TM][TN];
-  };
   for (int m = 0; m < M; m += BM)
     for (int n = 0; n < N; n += BN) {
       const int rows = M % BM == 0 ? BM : smaller(BM, M - m), columns = N % BN == 0 ? BN : smaller(BN, N - n);
-      PER_THREAD(Sum, sum);
-      PHASE
-        UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) OWN(sum).of[i][j] = 0;
-      PHASE_END
+      Number sum[TM][TN] = {};
       for (int k = 0; k < K; k += DEPTH) {
         const int depth = K % DEPTH == 0 ? DEPTH : smaller(DEPTH, K - k);
         PHASE
@@ -404,14 +453,14 @@ MEMBER void product(A a, B b, T target, Number* scratch) {
         PHASE
           const Place own = tile_place<Left::TILES, Right::TILES>(tid);
           if (tid < Left::TILES * Right::TILES)
-            multiply(OWN(sum).of, Left(PartA::as_matrix(scratch, a, m, k), own.m, rows), PartA::As::COLUMN,
+            multiply(sum, Left(PartA::as_matrix(scratch, a, m, k), own.m, rows), PartA::As::COLUMN,
                      Right(PartB::as_matrix(scratch + PartA::NUMBERS, b, n, k), own.n, columns), PartB::As::COLUMN, depth);
         PHASE_END
         if (K > DEPTH && k + DEPTH < K) BARRIER
       }
       PHASE
         const Place own = tile_place<Left::TILES, Right::TILES>(tid);
-        if (tid < Left::TILES * Right::TILES) put<Left, Right, N>(target, OWN(sum).of, own.m, own.n, m, n, m + rows, n + columns);
+        if (tid < Left::TILES * Right::TILES) put<Left, Right, N>(target, sum, own.m, own.n, m, n, m + rows, n + columns);
       END
     }
 }
@@ -577,14 +626,16 @@ DEVICE void add_up(double own) {
   __syncthreads();
 }
 #else
-static void add_up(const double (&own)[THREADS]) {
-  double total = 0;
-  for (int warp = 0; warp < NUM_WARPS; warp++) {
-    Each<double> lanes;
-    for (int l = 0; l < 32; l++) lanes.v[l] = own[32 * warp + l];
-    total += sum_of<32>(lanes).v[0];
+static void add_up(double own) {
+  static Each<double> all[NUM_WARPS];
+  all[threads.running / 32].v[threads.running % 32] = own;
+  barrier();
+  if (threads.running == 0) {
+    double total = 0;
+    for (int warp = 0; warp < NUM_WARPS; warp++) total += sum_of<32>(all[warp]).v[0];
+    block().total = total;
   }
-  block().total = total;
+  barrier();
 }
 #endif
 
@@ -626,17 +677,16 @@ template <class Step> DEVICE double take(const Call& c, const Trial& trial, char
     const Batch batch = {order ? order + row : nullptr, row, smaller(Step::SAMPLES, int(c.batch) - row)};
     Step::tile(c, trial, arena, batch, row == 0);
     const Number *loss = Step::loss(arena), *output = Step::output(arena);
-    PER_THREAD(double, own);
+    double own = 0;
     TIMED(2, PHASE
-      OWN(own) = 0;
-      for (int r = tid; r < batch.count * Step::OUTPUTS; r += THREADS) OWN(own) += loss[r];
+      for (int r = tid; r < batch.count * Step::OUTPUTS; r += THREADS) own += loss[r];
     PHASE_END
     add_up(own);)
     total += block().total;
     if (!trial.correct) continue;
+    own = 0;
     PHASE
-      OWN(own) = 0;
-      for (int r = tid; r < batch.count * Step::OUTPUTS; r += THREADS) OWN(own) += is_correct<Step::OUTPUTS, Step::CLASSES, Step::OUTPUT_ROW>(c.labels, batch, output, r);
+      for (int r = tid; r < batch.count * Step::OUTPUTS; r += THREADS) own += is_correct<Step::OUTPUTS, Step::CLASSES, Step::OUTPUT_ROW>(c.labels, batch, output, r);
     PHASE_END
     add_up(own);
     PHASE
@@ -648,14 +698,13 @@ template <class Step> DEVICE double take(const Call& c, const Trial& trial, char
 DEVICE Number decay_of(const Call& c, const Trial& trial, int group) { return group < 0 ? Number(0) : trial.decay[group * c.num_trials]; }
 template <class Step> DEVICE Number clip_factor(const Call& c, const Trial& trial, const Number* gradient) {
   if (!(c.clip_norm > 0)) return 1;
-  PER_THREAD(double, own);
+  double own = 0;
   PHASE
-    OWN(own) = 0;
     Step::each_piece([&](int at, int n, int group) {
       const Number decay = decay_of(c, trial, group);
       for (int i = at + tid; i < at + n; i += THREADS) {
         const Number a = plus(gradient[i], times(decay, trial.theta[i]));
-        OWN(own) += double(a) * double(a);
+        own += double(a) * double(a);
       }
     });
   PHASE_END
@@ -706,10 +755,12 @@ template <class Step> DEVICE void evaluate_block(const Call& c, int number, int 
 #ifndef __CUDACC__
 extern "C" int64_t call_bytes() { return sizeof(Call); }
 extern "C" int64_t call_version() { return 2; }
-// Shared memory consists of the bytes with which scratch memory begins, so that tests find what is read before it is written.
+// All of a block's memory is NaN at first, so that tests find what is read before it is written.
 // `static`, because libraries that are loaded together would share the memory of a function that others can see.
-template <class Step> static void begin_block(const Call& c) {
+template <class Step> static void launch(const Call& c, void (*program)(const Call&)) {
   alignas(64) static char memory[Step::SHARED_BYTES];
-  shared_memory = (char*)memset(memory, *(char*)c.scratch, sizeof memory);
+  shared_memory = (char*)memset(memory, 0xFF, sizeof memory);
+  memset(c.scratch, 0xFF, Step::ARENA_BYTES);
+  run_threads(program, c);
 }
 #endif
