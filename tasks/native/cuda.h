@@ -17,8 +17,6 @@ typedef unsigned long long uintptr_t;
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
-#include <utility>
-#include <vector>
 #endif
 using Number = NUMBER;
 #include "call.h"
@@ -95,47 +93,52 @@ DEVICE void copied() {
 #define FUNCTION static __attribute__((noinline))
 #define TABLE static const
 #define UNROLL
+static char* shared_memory;
 // The threads of a block. One runs at a time, from one barrier to the next, in an order that is drawn behind each barrier, so a
 // missing barrier gives other numbers. Late copies read and write when they are waited for, others at once.
 struct Copy {
   Number* to;
   const Number* from;
   int count;
+  Copy* next;
 };
+#define UNTRACED __attribute__((no_sanitize("thread")))
 static struct {
   ucontext_t caller, contexts[THREADS];
-  std::vector<Copy> copies[THREADS];
-  int order[THREADS], turn, running, finished;
+  Copy* copies[THREADS];
+  int order[THREADS], turn, running, lane, finished;
+  int64_t round;
   uint64_t seed;  // 0: in the order of their numbers
   bool are_copies_late;
   void (*program)(const Call&);
   const Call* call;
 } threads;
+static char stacks[THREADS][1 << 19];
 extern "C" void set_timing(int64_t seed, int64_t are_copies_late) { threads.seed = seed, threads.are_copies_late = are_copies_late; }
-static void begin_round() {
-  threads.turn = 0;
+UNTRACED static void begin_round() {
+  threads.turn = 0, threads.round++;
   for (int i = 0; i < THREADS; i++) {
-    threads.order[i] = i;
-    if (threads.seed) threads.seed = threads.seed * 6364136223846793005 + 1442695040888963407, std::swap(threads.order[i], threads.order[(threads.seed >> 33) % (i + 1)]);
+    if (threads.seed) threads.seed = threads.seed * 6364136223846793005 + 1442695040888963407;
+    const int other = threads.seed ? (threads.seed >> 33) % (i + 1) : i;
+    threads.order[i] = threads.order[other], threads.order[other] = i;
   }
 }
-static ucontext_t* next_thread() {
+UNTRACED static ucontext_t* next_thread() {
   if (++threads.turn == THREADS) begin_round();
   return &threads.contexts[threads.running = threads.order[threads.turn]];
 }
-static void barrier() {
+UNTRACED static void barrier() {
   if (threads.finished) abort();  // not all threads meet the same barriers
   ucontext_t* const own = &threads.contexts[threads.running];
   if (ucontext_t* const next = next_thread(); next != own) swapcontext(own, next);
 }
-static void run_thread() {
+UNTRACED static void run_thread() {
   threads.program(*threads.call);
   if (++threads.finished == THREADS) setcontext(&threads.caller);
   if (threads.turn + 1 == THREADS) abort();
   setcontext(next_thread());
 }
-static void run_threads(void (*program)(const Call&), const Call& call) {
-  static char stacks[THREADS][1 << 19];
+UNTRACED static void run_threads(void (*program)(const Call&), const Call& call) {
   threads.program = program, threads.call = &call, threads.finished = 0;
   for (int i = 0; i < THREADS; i++) {
     ucontext_t& context = threads.contexts[i];
@@ -146,12 +149,19 @@ static void run_threads(void (*program)(const Call&), const Call& call) {
   begin_round();
   swapcontext(&threads.caller, &threads.contexts[threads.running = threads.order[0]]);
 }
+#ifdef RACES  // a file that counts races, see the tests
+#include RACES
+UNTRACED static void set_lane(int lane) { threads.lane = lane; }
+#else
+static void set_lane(int) {}
+static void begin_copy(const Copy&) {}
+static void end_copy(const Copy&) {}
+#endif
 #define PHASE { const int tid = threads.running;
 #define WARPS_PHASE if (threads.running % 32 == 0) { const int warp = threads.running / 32; const Ints lane = lane_numbers();
 #define BARRIER barrier();
 #define END } BARRIER
 #define PHASE_END }
-static char* shared_memory;
 template <class T> struct Each {
   T v[32];
   Each() = default;
@@ -165,7 +175,11 @@ template <class T, class = std::enable_if_t<!IsEach<T>::value>> inline const T& 
 template <class F, class... A> inline auto map(F f, const A&... a) {
   if constexpr ((IsEach<A>::value || ...)) {
     Each<std::decay_t<decltype(f(in_lane(a, 0)...))>> result;
-    for (int l = 0; l < 32; l++) result.v[l] = f(in_lane(a, l)...);
+    for (int l = 0; l < 32; l++) {
+      set_lane(l);
+      result.v[l] = f(in_lane(a, l)...);
+    }
+    set_lane(0);
     return result;
   } else {
     return f(a...);
@@ -191,14 +205,19 @@ static inline Each<int> lane_numbers() {
 #pragma GCC optimize("fp-contract=off")
 DEVICE Number times(Number a, Number b) { return a * b; }
 DEVICE Number plus(Number a, Number b) { return a + b; }
-template <int COUNT> DEVICE void copy(Number* to, const Number* from) {
+template <int COUNT> UNTRACED static void copy(Number* to, const Number* from) {
   if (COUNT > 1 && ((uintptr_t)to | (uintptr_t)from) % 16) abort();  // a fault on a card
-  if (threads.are_copies_late) threads.copies[threads.running].push_back({to, from, COUNT});
+  Copy*& last = threads.copies[threads.running];
+  if (threads.are_copies_late) begin_copy(*(last = new Copy{to, from, COUNT, last}));
   for (int i = 0; i < COUNT; i++) to[i] = threads.are_copies_late ? Number(NAN) : from[i];
 }
-DEVICE void copied() {
-  for (const Copy& c : threads.copies[threads.running]) memcpy(c.to, c.from, c.count * sizeof(Number));
-  threads.copies[threads.running].clear();
+UNTRACED static void copied() {
+  while (Copy* const c = threads.copies[threads.running]) {
+    for (int i = 0; i < c->count; i++) c->to[i] = c->from[i];
+    end_copy(*c);
+    threads.copies[threads.running] = c->next;
+    delete c;
+  }
 }
 #endif
 #if defined(TIMED_STEPS) && defined(__CUDACC__)  // the cycles of the first block in each statement
@@ -626,8 +645,8 @@ DEVICE void add_up(double own) {
   __syncthreads();
 }
 #else
+static Each<double> all[NUM_WARPS];
 static void add_up(double own) {
-  static Each<double> all[NUM_WARPS];
   all[threads.running / 32].v[threads.running % 32] = own;
   barrier();
   if (threads.running == 0) {
@@ -650,7 +669,7 @@ FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict fir
     for (int i0 = (tid + THREADS - at % THREADS) % THREADS; i0 < n; i0 += AT_ONCE * THREADS) {
       Number a[AT_ONCE], w[AT_ONCE], m[AT_ONCE], v[AT_ONCE];
       UNROLL for (int e = 0; e < AT_ONCE; e++) {
-        const int i = smaller(i0 + e * THREADS, n - 1);
+        const int i = i0 + e * THREADS < n ? i0 + e * THREADS : i0;  // no other thread's
         a[e] = g[i], w[e] = p[i], m[e] = first[i], v[e] = second ? second[i] : Number(0);
       }
       UNROLL for (int e = 0; e < AT_ONCE; e++) {
