@@ -41,9 +41,10 @@ def pack_trials(
 ) -> list[Pack]:
     """Group trials into packs, longest first.
 
-    Packs of a fused task hold trials of one shape and have equal sizes. A pack has at most the size that the task advises, and
-    is small enough that every worker gets one and that it fits into `memory_bytes` (but has at least one trial, see
-    `check_memory`). Packs of a task that runs trials in turn are small enough that every worker gets several.
+    Packs of a fused task hold trials of one shape and have equal sizes, or multiples of the trials that a GPU trains at the
+    same time. A pack has at most the size that the task advises, and is small enough that every worker gets one and that it
+    fits into `memory_bytes` (but has at least one trial, see `check_memory`). Packs of a task that runs trials in turn are
+    small enough that every worker gets several.
     """
     trials = list(trials)
     if not trials:
@@ -58,8 +59,11 @@ def pack_trials(
         most = min(task.max_pack_size(deepest.params, device), share)
         if task.fused:
             most = _most_that_fit(most, task, deepest, device, memory_bytes)
-        count = math.ceil(len(group) / most)
-        bounds = [round(part * len(group) / count) for part in range(count + 1)]
+        unit = task.pack_unit(deepest.params, device) if task.fused else 1
+        unit = unit if unit <= most else 1
+        count = 1 if len(group) <= most else math.ceil(len(group) / (most - most % unit))
+        units = math.ceil(len(group) / unit)
+        bounds = [min(len(group), unit * round(part * units / count)) for part in range(count + 1)]
         parts = [group[low:high] for low, high in itertools.pairwise(bounds)]
         packs += [make_pack([trial for chain in part for trial in chain]) for part in parts]
     return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))

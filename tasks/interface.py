@@ -259,6 +259,10 @@ class Task(ABC):
         """Return the maximum number of trials of this shape in a pack on a device (cpu or cuda)."""
         return 16
 
+    def pack_unit(self, params: Params, device: str) -> int:
+        """Return the number of trials of this shape that a device trains at the same time. Larger packs are multiples of it."""
+        return 1
+
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float | None:
         """Return the predicted peak memory of a pack of `num_trials` trials of this shape, or None if unknown."""
         return None

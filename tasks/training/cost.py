@@ -31,6 +31,8 @@ LAYER_S_PER_NUMBER = 1.2e-8
 GPU_STEP_ROWS = 65_536
 """Rows per step above which more trials make no GPU faster. On an H100 (depth 8, width 64) they reach 96 % of the highest rate,
 and half as many 92 % (eager steps, 2026-11-27)."""
+GPU_TRIALS_AT_ONCE = 264
+"""Trials that native steps train at the same time on an H100 or H200: two blocks on each of 132 multiprocessors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class PackShape:
 def max_pack_size(shape: PackShape, device: str) -> int:
     """Choose the number of trials to fuse for speed. On a CPU it is at most 16, with about 4,000 rows per step (measured).
 
-    On a GPU it gives about `GPU_STEP_ROWS` rows per step, and memory limits it further.
+    On a GPU it gives about `GPU_STEP_ROWS` rows per eager step, and memory limits it further.
     """
     return int(max(1, GPU_STEP_ROWS // shape.rows if device == "cuda" else min(16, 4096 // shape.rows)))
 

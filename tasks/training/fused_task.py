@@ -24,7 +24,7 @@ from depthrate.tasks.interface import Engine, Interrupted, Params, Task, TaskCon
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.parameters import ParameterError, changed
-from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size, step_s
+from depthrate.tasks.training.cost import GPU_TRIALS_AT_ONCE, PackShape, estimate_s, max_pack_size, step_s
 from depthrate.tasks.training.engines.choice import check_precision, native_unsupported_reason, select_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
@@ -148,8 +148,16 @@ class NetworkTask(FusedTask[Trial]):
         return "depth" if self.read(params).continuation else None
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        shape = self.pack_shape(self.read(params))
-        return 1 if shape.network.unfused_reason is not None else max_pack_size(shape, device)
+        shape, unit = self.pack_shape(self.read(params)), self.pack_unit(params, device)
+        if shape.network.unfused_reason is not None:
+            return 1
+        return max_pack_size(shape, device) if unit == 1 else max(max_pack_size(shape, device), 2 * unit)
+
+    def pack_unit(self, params: Params, device: str) -> int:
+        """Return the number of trials that train at the same time: on a GPU with kernels, where each trial is one block."""
+        if device != "cuda" or native_unsupported_reason(self.pack_shape(self.read(params)), device) is not None:
+            return 1
+        return GPU_TRIALS_AT_ONCE
 
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float | None:
         return memory_bytes(self.pack_shape(self.read(params)), num_trials, device)

@@ -5,6 +5,7 @@ from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.training_plan import (
     BASIS_NUMBERS,
     LANCZOS_PRODUCTS,
+    layers_per_reduction,
     order_bytes,
     trials_per_layer,
     trials_per_measurement,
@@ -72,12 +73,16 @@ def _evaluation_bytes(shape: PackShape, num_trials: int) -> float:
 def _other_bytes(shape: PackShape, num_trials: int, device: str) -> float:
     """Estimate the bytes of a measurement or of drawing an epoch's order, whichever is larger."""
     network, number = shape.network, _number_bytes(shape)
-    # per sample: features, deviations and their squares in float64, scores, and the layers in memory at the same time
-    widest = max(layer.width for layer in network.measured_layers())
-    in_memory = feature_numbers_in_memory(network)
-    per_sample = 3 * 8 * widest + 2 * 8 * shape.data.num_classes + number * in_memory
+    layers, in_memory = network.measured_layers(), feature_numbers_in_memory(network)
+    widest = max(layer.width for layer in layers)
     together = min(num_trials, trials_per_layer(device, shape.data.num_held, in_memory))
-    measurement = together * _measured_samples(shape) * per_sample
+    samples = together * _measured_samples(shape)
+    stacked = 1 if shape.data.labels_tokens else min(len(layers), layers_per_reduction(device, samples * widest))
+    # per sample: features, deviations and their squares in float64, and scores, of the layers that are reduced together; the
+    # layers in memory at the same time, and copies of those that are reduced together
+    per_sample = stacked * (3 * 8 * widest + 2 * 8 * shape.data.num_classes)
+    per_sample += number * (in_memory + 2 * (stacked - 1) * widest)
+    measurement = samples * per_sample
     measurement += _moment_bytes(shape) if shape.data.labels_tokens else 3 * 8 * _class_moments(shape, num_trials)
     # an epoch's order is made by sorting: two sets of random numbers, and a copy of them and of the order
     drawing = 4 * 8 * num_trials * shape.data.num_samples if shape.batch_size and shape.data.stream is None else 0

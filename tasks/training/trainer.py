@@ -120,6 +120,12 @@ class FusedTrainer(PackState):
         other.x_NI, other.labels_N, other._native_evaluation = x_NI, labels_N, None
         return other
 
+    def snapshot(self) -> FusedTrainer:
+        """Return a copy for measurement whose parameters stay as they are now while kernels train this one."""
+        other = copy.copy(self)
+        other.theta_TP = self.theta_TP.clone()
+        return other
+
     def scores(self) -> dict[str, Tensor]:
         """Compute loss and accuracy over all samples without gradients, [T] in float64 each."""
         parameters = self.parameters()

@@ -9,6 +9,7 @@ import bisect
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,12 @@ from depthrate.tasks.training.checkpoint import load_previous, serialise
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.layers import null_if_not_finite
+from depthrate.tasks.training.measuring_thread import MeasuringThread
 from depthrate.tasks.training.pack_state import Divergence
 from depthrate.tasks.training.polish.polisher import Polisher
 from depthrate.tasks.training.polish.smoothed_objective import NativeObjective
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training import Training
+from depthrate.tasks.training.training import Trainer, Training
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,10 @@ def run_training(training: Training, context: TaskContext) -> Iterator[TrialResu
     """
     with computing(context.device, training.matmul_precision):
         pack = prepare_pack(training, context)
-        pack.train()
+        try:
+            pack.train()
+        finally:
+            pack.close()
         yield from pack.results()
 
 
@@ -84,6 +89,7 @@ class TrainingPack:
         self._ends = set(training.num_steps)
         self.curve_steps: set[int] = set().union(*training.curve_steps)
         self._stops = sorted(self.curve_steps | self._ends)
+        self._thread: MeasuringThread | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -147,6 +153,7 @@ class TrainingPack:
         self.context.show_curves(dict(zip(self.context.trial_ids, self.curves, strict=True)))
         if self.polisher is None:
             self._take_steps()
+        self._finish_measurement()
         if self.training.polish is not None and self.alive:
             self._polish()
         if self.training.at_end is not None and self.alive:
@@ -262,8 +269,18 @@ class TrainingPack:
         self.trainer.load_state(saved["trainer"], rows)
         return Engine(saved["engine"])
 
+    def close(self) -> None:
+        """End the thread of measurements."""
+        if self._thread is not None:
+            self._thread.close()
+
+    def _finish_measurement(self) -> None:
+        if self._thread is not None:
+            self._thread.finish()
+
     def dump_checkpoint(self) -> bytes:
         """Serialise the state that `resume` reads, with a leading checksum."""
+        self._finish_measurement()
         names = ("alive", "diverged_at", "pruned_at", "finished_at", "metrics", "curves", "features")
         polisher = None if self.polisher is None else self.polisher.state()
         state = {name: getattr(self, name) for name in names} | {"trainer": self.trainer.state(), "polisher": polisher}
@@ -286,6 +303,7 @@ class TrainingPack:
 
     def _record(self, step: int) -> None:
         """Append the curve rows and the metrics that are due at this step."""
+        self._finish_measurement()
         self._drop_diverged()
         if not self.alive:
             return
@@ -326,21 +344,34 @@ class TrainingPack:
         self._measure(step, positions, done)
 
     def _measure(self, step: int, positions: Sequence[int], done: Collection[int] = ()) -> None:
-        """Append these trials' layer metrics if due at this step or at the trial's end, and the test split."""
+        """Append these trials' layer metrics if due at this step or at the trial's end, and the test split.
+
+        On a GPU whose kernels take the steps this happens in another thread, which the next record waits for.
+        """
         if not positions:  # all have diverged, and a network need not accept an empty pack
             return
+        trainer, trials = self.trainer, {position: self.alive[position] for position in positions}
+        measured = [p for p in positions if step in self.training.measured_steps[trials[p]] or p in done]
+        if self._on_gpu and self.engine is Engine.NATIVE and self.polisher is None:
+            assert isinstance(trainer, FusedTrainer)
+            self._thread = self._thread or MeasuringThread()
+            self._thread.start(partial(self._append_metrics, trainer.snapshot(), step, trials, measured))
+        else:
+            self._append_metrics(trainer, step, trials, measured)
+
+    def _append_metrics(self, trainer: Trainer, step: int, trials: Mapping[int, int], measured: Sequence[int]) -> None:
+        """Append metrics of trials, given as position in the trainer -> index in the pack."""
         training = self.training
-        measured = [p for p in positions if step in training.measured_steps[self.alive[p]] or p in done]
-        rows_of_measured = training.measure(self.trainer, measured, step) if measured else []
+        rows_of_measured = training.measure(trainer, measured, step) if measured else []
         for position, rows in zip(measured, rows_of_measured, strict=True):
-            index = self.alive[position]
+            index = trials[position]
             self.metrics[index] += rows
-            features = training.intermediate_features(self.trainer, position, index, step)
+            features = training.intermediate_features(trainer, position, index, step)
             if features is not None:
                 self.features[index].append(features)
         if self.test_split is not None:
-            tables = {p: (self.metrics[self.alive[p]], self.curves[self.alive[p]]) for p in positions}
-            self.test_split(self.trainer, step, tables, measured)
+            tables = {position: (self.metrics[index], self.curves[index]) for position, index in trials.items()}
+            self.test_split(trainer, step, tables, measured)
 
 
 def _rows(columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:

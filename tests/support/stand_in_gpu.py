@@ -212,6 +212,13 @@ def _is_view(function: Any) -> bool:
 class _SideStream:
     """Stands for a stream: what was recorded is run."""
 
+    def after_now(self, function: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            with _Devices(), StandInGpu():  # modes apply to one thread
+                function()
+
+        return run
+
     def run(self, function: Callable[[], torch.Tensor]) -> torch.Tensor:
         return function()
 

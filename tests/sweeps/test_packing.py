@@ -142,9 +142,21 @@ def test_gpu_memory_cuts_packs():
     shaped = enumerate(trials_of([(2, 8)] * 1000))
     trials = [dataclasses.replace(trial, params={**params, "seed": seed}) for seed, trial in shaped]
     room = COLLAPSE.memory_bytes(params, 500, "cuda")
-    for memory_bytes, sizes in ((1e12, {1000}), (room, {500}), (room - 1, {333, 334}), (None, {125})):
+    unit = COLLAPSE.pack_unit(params, "cuda")
+    little = COLLAPSE.memory_bytes(params, unit - 1, "cuda")
+    for memory_bytes, sizes in ((1e12, {1000}), (room, {unit, 1000 - 3 * unit}), (little, {250}), (None, {125})):
         packs = pack_trials(trials, COLLAPSE, device="cuda", memory_bytes=memory_bytes)
         assert {len(pack.trials) for pack in packs} == sizes, memory_bytes
+
+
+def test_packs_on_a_gpu_are_multiples_of_the_trials_that_it_trains_at_once():
+    """A pack of one and a half times as many would leave half of the GPU idle for half of its time."""
+    for optimizer, sizes in (("sgd", [528, 528, 344]), ("rmsprop", [36] * 35 + [35] * 4)):
+        given = {"arch": "rn1", "depth": 8, "width": 16, "dataset": "digits", "optimizer": optimizer}
+        params = COLLAPSE.schema.fill(given)
+        trials = [dataclasses.replace(trial(n), params={**params, "seed": n}) for n in range(1400)]
+        packs = pack_trials(trials, COLLAPSE, device="cuda", memory_bytes=1e12)
+        assert sorted((len(pack.trials) for pack in packs), reverse=True) == sizes
 
 
 def refusal(packs, task, memory_bytes):

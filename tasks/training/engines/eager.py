@@ -77,6 +77,16 @@ class SideStream:
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
 
+    def after_now(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return a function for another thread that runs `function` after the work launched until now, and not later work."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+
+        def run() -> None:
+            with torch.cuda.stream(self._stream):
+                function()
+
+        return run
+
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Record a function's operations without executing them. Return a function that executes them."""
         graph = torch.cuda.CUDAGraph()

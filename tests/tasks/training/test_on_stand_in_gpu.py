@@ -2,14 +2,19 @@
 
 import contextlib
 import gc
+import threading
+import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.gpu import by_gcc
+from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.interface import Engine, ResultStatus
 from depthrate.tasks.native import cuda
 from depthrate.tasks.native.build import NUMBERS
@@ -23,11 +28,12 @@ from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.engines import eager
 from depthrate.tasks.training.engines.generated import cuda_source
 from depthrate.tasks.training.engines.native import NativeSteps
+from depthrate.tasks.training.measuring_thread import MeasuringThread
 from depthrate.tasks.training.pack_state import permutations
-from depthrate.tasks.training.training_pack import TrainingPack
+from depthrate.tasks.training.training_pack import TrainingPack, run_training
 from tests.support.collapse_packs import params_of
 from tests.support.stand_in_gpu import StandInGpu, stand_in_gpu
-from tests.support.training_context import Context, assert_same, ids_of, run_resumed
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 pytestmark = pytest.mark.slow
 
@@ -219,6 +225,77 @@ def test_without_kernels_auto_is_eager_and_says_so_once(fault, gpu, kernels, mon
     context.engine, context.ran_as = Engine.NATIVE, []
     with pytest.raises(EngineError, match=reason):
         list(COLLAPSE.run(trials, context))
+
+
+MEASURED = {"steps": 12, "record": "all", "measure_steps": [0, 1, 2, 3, 5, 8]}
+
+
+def native_training(measure=None, **shape):
+    """Return what a pack with test split does in kernels, with another measurement if one is given."""
+    trials = trials_of({**MEASURED, "features": "none", **shape}, seeds=(0, 1, 2))
+    draw = partial(load_dataset, "digits", None, samples_per_class=2, normalize="global", dtype="float32")
+    training = training_on(trials, replace(draw(data_seed=0), test=draw(data_seed=1)))
+    context = Context(ids_of(trials), device="cuda", engine=Engine.NATIVE)
+    return training if measure is None else replace(training, measure=partial(measure, training)), context
+
+
+def test_measurements_run_while_steps_go_on(gpu, kernels, monkeypatch):
+    trainers, overtaken = [], []
+    advance = NativeSteps.advance
+    monkeypatch.setattr(NativeSteps, "advance", lambda *args: (trainers.append(args[0].trainer), advance(*args))[1])
+
+    def measure(training, trainer, positions, step):
+        time.sleep(0.05)  # until a step has overwritten the parameters
+        overtaken.append(trainers[-1].step_count > trainer.step_count)
+        return training.measure(trainer, positions, step)
+
+    training, context = native_training(measure)
+    results = list(run_training(training, context))
+    assert any(overtaken) and all(thread.name[:12] != "measurements" for thread in threading.enumerate())
+    monkeypatch.setattr(MeasuringThread, "start", lambda thread, measure: measure())
+    assert_same(results, list(run_training(*native_training())))
+    assert {row["split"] for row in results[0].tables["metrics"]} == {"train", "test"}
+
+
+def test_a_measurement_that_fails_ends_the_pack(gpu, kernels):
+    def measure(training, trainer, positions, step):
+        if step == 3:
+            raise torch.OutOfMemoryError("no memory is left")
+        return training.measure(trainer, positions, step)
+
+    training, context = native_training(measure)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory is left"):
+        list(run_training(training, context))
+    assert context.steps_seen[-1] < 8 and all(thread.name[:12] != "measurements" for thread in threading.enumerate())
+
+
+def test_a_checkpoint_has_the_measurement_that_is_running(gpu, kernels):
+    def measure(training, trainer, positions, step):
+        time.sleep(0.02)
+        return training.measure(trainer, positions, step)
+
+    def run_natively(trials, context):
+        training, native = native_training(measure)
+        context.device, context.engine, context.trial_ids = "cuda", Engine.NATIVE, native.trial_ids
+        return run_training(training, context)
+
+    resumed, steps = run_resumed(run_natively, [{}, {}, {}], 5)
+    assert steps[0] == 6
+    assert_same(resumed, list(run_training(*native_training())))
+
+
+def test_a_native_record_waits_for_its_curve_rows_only(gpu, kernels):
+    """They decide which trials go on: once for divergence, once for the rows."""
+    training, context = native_training()
+    pack = TrainingPack(training, context)
+    pack.use_native()
+    pack.engine = Engine.NATIVE
+    gpu.reset()
+    pack._record(0)
+    assert sum(gpu.synchronisations.values()) == 2
+    pack._finish_measurement()
+    assert len(pack.metrics[0]) > 2
+    pack.close()
 
 
 def test_trained_pack_is_only_measured(gpu, caplog):
