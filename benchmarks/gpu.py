@@ -55,27 +55,28 @@ from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 LIMIT_S = 232
 CLASSES, INPUTS, WIDTH = 10, 64, 64
+ONE_BLOCK = Tuning(blocks=1, shared_bytes=227 << 10)
 TUNINGS = {
     "256x2": Tuning(),
-    "256x1": Tuning(256, 1, 128, 227 << 10, 9 << 10, 32),
+    "256x1": ONE_BLOCK,
+    "256x2 not ahead": Tuning(copies_ahead=False),
+    "256x1 not ahead": dataclasses.replace(ONE_BLOCK, copies_ahead=False),
     "256x2 16": Tuning(unrolled=16),
-    "256x1 16": Tuning(256, 1, 128, 227 << 10, 9 << 10, 32, 16),
-    "256x1 16 not ahead": Tuning(256, 1, 128, 227 << 10, 9 << 10, 32, 16, False),
-    "512x1 4x4": Tuning(512, 1, 128, 227 << 10, 9 << 10, 16),
-    "256x1 16, 256 rows": Tuning(256, 1, 256, 227 << 10, 9 << 10, 64, 16),
+    "256x1 16": dataclasses.replace(ONE_BLOCK, unrolled=16),
+    "512x1 4x4": dataclasses.replace(ONE_BLOCK, threads=512, largest_tile=16),
+    "256x1 256 rows": dataclasses.replace(ONE_BLOCK, tile_rows=256, largest_tile=64),
 }
+"""Threads x blocks on a multiprocessor, and what else differs."""
 VARIANTS = {
     f"{tuning} {name}": (tuning, f"#define {text}\n")
-    for tuning in ("256x1 16", "256x2 16")
+    for tuning in ("256x1", "256x2")
     for name, text in (
         ("tiles in rows", "TILES_IN_ROWS 1"),
         ("steps 1", "UNROLLED_STEPS 1"),
-        ("steps 2", "UNROLLED_STEPS 2"),
         ("update 8", "UPDATED_AT_ONCE 8"),
     )
 }
 """Name -> tuning, and text in front of the source."""
-"""Threads x blocks on a multiprocessor, and what else differs."""
 OUT = Path(os.environ.get("OUT", "."))
 
 
@@ -182,15 +183,14 @@ def cubin_of(source: CudaSource, number: str, architecture: str) -> bytes:
 
 
 def by_gcc(source: CudaSource, number: str, *more_flags: str) -> Library:
-    """Build a source with g++, the threads of a block as loops."""
+    """Build a source with g++, the threads of a block as contexts that take turns."""
     folder = Path(tempfile.mkdtemp())
     headers = Path(sys.modules[CudaLibrary.__module__].__file__ or "").parent
     (folder / "steps.cpp").write_text(source.text)
     constants = [f"-DNUMBER={number}", f"-DTHREADS={source.threads}", f"-DBLOCKS={source.blocks}"]
-    flags = ["-std=c++17", "-O1", "-march=native", "-shared", "-fPIC", "-w", f"-I{headers}", *more_flags]
-    subprocess.run(
-        [compiler(), *flags, *constants, str(folder / "steps.cpp"), "-o", str(folder / "steps.so")], check=True
-    )
+    flags = ["-std=c++17", "-O1", "-march=native", "-fPIC", "-w", f"-I{headers}", *more_flags, *constants]
+    for command in ([*flags, "-c", "steps.cpp", "-o", "steps.o"], ["-shared", "steps.o", "-o", "steps.so"]):
+        subprocess.run([compiler(), *command], check=True, cwd=folder)
     return Library(ctypes.CDLL(str(folder / "steps.so")))
 
 

@@ -106,8 +106,7 @@ struct Copy {
 static struct {
   ucontext_t caller, contexts[THREADS];
   Copy* copies[THREADS];
-  int order[THREADS], turn, running, lane, finished;
-  int64_t round;
+  int order[THREADS], turn, running, lane, finished, round;
   uint64_t seed;  // 0: in the order of their numbers
   bool are_copies_late;
   void (*program)(const Call&);
@@ -484,6 +483,7 @@ MEMBER void product(A a, B b, T target, Number* scratch) {
     }
 }
 
+// Begins to copy what a product reads from global memory, during the step in front of it, which neither writes it nor uses `scratch`.
 template <int M, int N, int K, int BM, int BN, bool COPIES_A, bool COPIES_B, class A, class B> MEMBER void copy_ahead(A a, B b, Number* scratch) {
   PHASE
     Part<A, BM, K, COPIES_A>::fill(scratch, a, 0, M, 0, K, tid);
@@ -663,8 +663,8 @@ struct Rule {  // of `update`, as in tiles.h
 };
 // One step of n parameters p with gradient g + decay p, in single operations. `second`: of Adam, else null.
 // `at`: number of the first one: pieces begin with different threads, so that many small ones are shared.
-FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict first, Number* __restrict second, const Number* __restrict g, Number decay, Rule rule) {
-  constexpr int AT_ONCE = UPDATED_AT_ONCE;
+FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict first, Number* __restrict second, const Number* g, Number decay, Rule rule) {
+  constexpr int AT_ONCE = smaller(UPDATED_AT_ONCE, 64 / sizeof(Number));
   PHASE
     for (int i0 = (tid + THREADS - at % THREADS) % THREADS; i0 < n; i0 += AT_ONCE * THREADS) {
       Number a[AT_ONCE], w[AT_ONCE], m[AT_ONCE], v[AT_ONCE];

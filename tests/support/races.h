@@ -3,9 +3,9 @@
 // Between two barriers, no thread may write what another thread reads or writes. From its begin until it is waited for, no thread
 // may write a copy's source, or read or write its target.
 struct Accesses {
-  int64_t written_in, read_in;  // numbers of the last rounds from barrier to barrier
-  int writer, reader;
-  int copies_from, copies_to;  // that are not waited for
+  int written_in, read_in;  // numbers of the last rounds from barrier to barrier
+  short writer, reader;
+  short copies_from, copies_to;  // that are not waited for
 };
 static struct {
   uintptr_t number;

@@ -296,20 +296,18 @@ class _Emitter:
         adds_text = adds if not flags else "adds"
         target_type = f"Target<{row}, {str(is_aligned_target).lower()}>"
         target = f"{target_type}{{p2, {second}, {start}, {adds_text}}}"
-        operands = f"{matrices[0]}{{p0}}, {matrices[1]}{{p1}}, {target}"
+        factors = f"{matrices[0]}{{p0}}, {matrices[1]}{{p1}}"
         copies = [count == 1 and not place.is_shared for place in places]
         note = f"  // {count} x [{m}, {k}] [{k}, {n}]\n"
         if not any(copies):
             tm, tn = self._tile(count, m, n, self.tuning.threads)
-            body = f"{note}  products<{count}, {m}, {n}, {k}, {tm}, {tn}, {a_step}, {b_step}>({operands});"
+            body = f"{note}  products<{count}, {m}, {n}, {k}, {tm}, {tn}, {a_step}, {b_step}>({factors}, {target});"
             return self.call(body, addresses, flags)
         along_rows = _is_along_rows(a), _is_along_rows(b.t())
         place, room = self.plan.scratch[self.time]
         tm, tn, bm, bn, depth = self._blocks(m, n, k, copies, along_rows, room)
-        is_ahead = self._copies_ahead(
-            [operand for operand, is_copied in zip((left, right), copies, strict=True) if is_copied]
-        )
-        if is_ahead:
+        copied = [operand.value for operand, is_copied in zip((left, right), copies, strict=True) if is_copied]
+        if is_ahead := self._copies_ahead(copied):
             ahead = self._blocks(m, n, k, copies, along_rows, self.plan.ahead[self.time][1])
             is_ahead = ahead[2] >= m and ahead[3] >= n and ahead[4] == k
             if is_ahead:
@@ -318,21 +316,19 @@ class _Emitter:
         scratch = f"p{len(addresses)}"
         addresses.append(Address(str(place), True, True))
         sizes = f"{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}"
-        body = f"{note}  product<{sizes}, {str(is_ahead).lower()}>({operands}, {scratch});"
+        body = f"{note}  product<{sizes}, {str(is_ahead).lower()}>({factors}, {target}, {scratch});"
         if is_ahead:
-            text = (
-                f"  copy_ahead<{m}, {n}, {k}, {bm}, {bn}, {flags_text}>({matrices[0]}{{p0}}, {matrices[1]}{{p1}}, p2);"
-            )
+            text = f"  copy_ahead<{m}, {n}, {k}, {bm}, {bn}, {flags_text}>({factors}, p2);"
             self.ahead = self.call(text, [*places, addresses[-1]])
         return self.call(body, addresses, flags)
 
-    def _copies_ahead(self, operands: Sequence[View]) -> bool:
-        """Return whether a product's operands in global memory can be copied before the step in front of it."""
+    def _copies_ahead(self, operands: Sequence[Value]) -> bool:
+        """Return whether a product's operands in global memory can be copied during the step in front of it."""
         if self.time not in self.plan.ahead or not self.tuning.copies_ahead:
             return False
         before = self.plan.steps[self.time - 1]
-        written = [*before.stored] if isinstance(before, Loop) else [before]
-        return all(operand.value not in written for operand in operands)
+        written = before.stored if isinstance(before, Loop) else [before]
+        return not any(operand in written for operand in operands)
 
     def _tile(self, count: int, m: int, n: int, threads: int) -> tuple[int, int]:
         """Choose the results of a thread: many, because each number that it reads takes part in several, but enough threads.

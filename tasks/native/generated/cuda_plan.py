@@ -17,6 +17,8 @@ BLOCK_BYTES = 288
 """Bytes at the start of shared memory that blocks use themselves, as in cuda.h."""
 CLOSE_STEPS = 4
 """Steps between two uses of a value that stays in shared memory meanwhile."""
+SCRATCH_BYTES = 9 << 10
+"""Bytes of shared memory that are left for parts of matrices at every step."""
 SLACK_BYTES = 64
 """Bytes behind the last value, which may be read but are not used."""
 _PLACED_BYTES = 64
@@ -32,8 +34,6 @@ class Tuning:
     tile_rows: int = 128
     shared_bytes: int = 113 << 10
     """Bytes of shared memory of a block."""
-    scratch_bytes: int = 9 << 10
-    """Bytes of them that are left for parts of matrices at every step."""
     largest_tile: int = 32
     """Maximum number of a product's results that a thread computes at a time."""
     unrolled: int = 8
@@ -69,7 +69,7 @@ def plan_cuda(program: Program, tuning: Tuning) -> CudaPlan:
     times = {value: sorted(set(used)) for value, used in uses(program, steps, in_place).items()}
     if len(times[program.x]) > 1 and times[program.x][-1] == len(steps):
         times[program.x].pop()  # only the CPU's padding must stay
-    room = tuning.shared_bytes - tuning.scratch_bytes - SLACK_BYTES
+    room = tuning.shared_bytes - SCRATCH_BYTES - SLACK_BYTES
     shared = _shared(program, steps, times, room)
     layout = program.layout
     number = layout.number_bytes
@@ -107,14 +107,13 @@ def _largest_gap(
     used: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, int]:
     """Return place and bytes of the largest part of shared memory that no value needs at these steps, and that is not used."""
-    present = sorted(
+    present = [
         (place, place + _size(program, value))
         for value, (place, last) in shared.items()
         if any(times[value][0] <= time <= last for time in during)
-    )
-    present = sorted([*present, *used])
+    ]
     gaps, at = [], up(BLOCK_BYTES, _PLACED_BYTES)
-    for begin, stop in [*present, (end, end)]:
+    for begin, stop in [*sorted([*present, *used]), (end, end)]:
         gaps.append((begin - at, at))
         at = max(at, stop)
     size, place = max(gaps)
