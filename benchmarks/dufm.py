@@ -67,7 +67,6 @@ def _packs(side: str, trials: int, steps: int) -> float:
 
     from depthrate.tasks.papers.unconstrained.deep_training import training
     from depthrate.tasks.papers.unconstrained.task import DUFM
-    from depthrate.tasks.training.engines.native import native_library
     from depthrate.tasks.training.pack_state import Divergence
     from depthrate.tasks.training.trainer import FusedTrainer
 
@@ -78,9 +77,10 @@ def _packs(side: str, trials: int, steps: int) -> float:
     seconds = 0.0
     for start in range(0, trials, size):
         read = [DUFM.read(parameter) for parameter in params[start : start + size]]
-        trainer = training(read, DUFM.network(read[0], DUFM.data_shape(read[0]))).begin()
+        pack = training(read, DUFM.network(read[0], DUFM.data_shape(read[0])))
+        trainer = pack.begin()
         if side == "native":
-            trainer.use_native(native_library(trainer.network, trainer.plan, lambda: False)[0])
+            trainer.use_native(pack.native_library(lambda: False)[0])
         divergence = Divergence(trainer.num_trials, trainer.device)
 
         def advance(until: int, trainer: FusedTrainer = trainer, divergence: Divergence = divergence) -> None:

@@ -176,4 +176,5 @@ def numbered_samples(num_classes: int, num_samples: int) -> Dataset:
     """Build a balanced data set for models with free features, in which each sample is its index."""
     per_class = num_samples // num_classes
     labels_N = np.repeat(np.arange(num_classes), per_class)
-    return Dataset(np.arange(num_samples)[:, None], labels_N, np.full(num_classes, per_class))
+    counts_K = np.full(num_classes, per_class)
+    return Dataset(np.arange(num_samples)[:, None], labels_N, counts_K, vocabulary_size=num_samples)

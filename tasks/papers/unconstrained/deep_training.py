@@ -52,12 +52,12 @@ class DufmDescent(HandGradientTrainer):
         pull_P = self.decay_TP[alone] * self.theta_TP[alone]
         if not pull_P.any():
             return math.inf
-        ahead = DufmDescent(
-            self.network, self.plan, [hyperparameters], self.x_NI, self.labels_N, start_TP=self.theta_TP[alone].clone()
-        )
+        # on the CPU, where another thread may compute this while a GPU takes steps
+        samples, start_1P = (self.x_NI.cpu(), self.labels_N.cpu()), self.theta_TP[alone].cpu().clone()
+        ahead = DufmDescent(self.network, self.plan, [hyperparameters], *samples, start_TP=start_1P)
         for _ in range(DRIFT_STEPS):
             ahead.step()
-        moved_P = (self.theta_TP[alone] - ahead.theta_TP) / (DRIFT_STEPS * hyperparameters.lr)
+        moved_P = (start_1P - ahead.theta_TP) / (DRIFT_STEPS * hyperparameters.lr)
         return float(moved_P.double().norm() / pull_P.double().norm())
 
     def _lay_out(self, parameters: dict[str, Tensor]) -> None:

@@ -88,8 +88,8 @@ class UnconstrainedFeatures(Network):
     num_samples: int
     num_classes: int
     relu: bool
-    loss: str = "mse"
     has_weight_pairs = True
+    has_generated_steps = True
 
     def weight_names(self) -> list[str]:
         """Return W_1 to W_L."""
@@ -110,13 +110,6 @@ class UnconstrainedFeatures(Network):
         """Return the cost of a step. Each layer keeps its output for the backward pass."""
         multiply_adds = (self.depth - 1) * self.width**2 + self.width * self.num_classes
         return StepCost(self.depth, multiply_adds, kept=self.width * (self.depth + 2))
-
-    def kernels(self) -> Kernels | None:
-        """Return the kernels of `tasks/native/products.cpp`, or None with cross-entropy, which they do not compute."""
-        if self.loss != "mse":
-            return None
-        constants = {"WIDTH": self.width, "CLASSES": self.num_classes, "RELU": int(self.relu)}
-        return Kernels("products", constants, {"depth": self.depth}, (FEATURES, *self.weight_names()))
 
     def weight_pairs(self, parameters: Tensors) -> Mapping[int, tuple[Tensor, Tensor]]:
         """Return W_{l-1}, or the features H_1^T as columns, and W_l for layer l."""
@@ -140,3 +133,13 @@ class UnconstrainedFeatures(Network):
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         *_, (_, h_TND) = self.stages(parameters, x_TNI)
         return h_TND.bmm(parameters[self.weight_names()[-1]].mT)
+
+    def step_logits(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
+        from torch.nn.functional import embedding
+
+        h_ND = embedding(x_NI[:, 0], parameters[FEATURES])  # kernels look rows up, and do not index with a trial axis
+        *names, last = self.weight_names()
+        for name in names:
+            h_ND = h_ND @ parameters[name].mT
+            h_ND = h_ND.relu() if self.relu else h_ND
+        return h_ND @ parameters[last].mT

@@ -48,8 +48,8 @@ class _FreeFeatures(NetworkTask[Trial]):
     version = 1
 
     def data_shape(self, trial: Trial) -> DataShape:
-        classes = trial.num_classes
-        return DataShape(num_samples=classes * trial.samples_per_class, sample_shape=(1,), num_classes=classes)
+        classes, samples = trial.num_classes, trial.num_classes * trial.samples_per_class
+        return DataShape(num_samples=samples, sample_shape=(1,), num_classes=classes, vocabulary_size=samples)
 
 
 class Unconstrained(_FreeFeatures[UnconstrainedParameters]):
@@ -123,13 +123,7 @@ class Dufm(_FreeFeatures[DufmParameters]):
             num_samples=data.num_samples,
             num_classes=data.num_classes,
             relu=trial.relu,
-            loss=trial.loss,
         )
-
-    def eager_reason(self, params: Params, device: str) -> str | None:
-        reason = super().eager_reason(params, device)
-        is_other_loss = reason is not None and self.read(params).loss != "mse"
-        return "the kernels of dufm compute the squared loss, and loss is 'ce'" if is_other_loss else reason
 
     def check(self, trial: DufmParameters) -> None:
         decays, depth, classes, init = trial.weight_decays, trial.depth, trial.num_classes, trial.init

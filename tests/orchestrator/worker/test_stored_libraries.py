@@ -85,9 +85,9 @@ class Machine:
             patch.setenv("XDG_CACHE_HOME", str(self._folder / name))
             if name == "bare":
                 patch.setenv("PATH", "")
-            constants = {"NUMBER": "float", "WIDTH": 3, "CLASSES": 2, "RELU": 1}
+            constants = {"NUMBER": "float", "WIDTH": 3, "CLASSES": 2}
             flags = ("-O0", *(flag for flag in build.FLAGS if flag != "-O3"))
-            build.load_library("products", constants, lambda: False, StoredLibraries(store), flags)
+            build.load_library("unconstrained", constants, lambda: False, StoredLibraries(store), flags)
 
     def refusal(self, store: Store) -> str:
         """Return the error of a node without a compiler that loads no library."""

@@ -194,6 +194,16 @@ def test_auto_trains_in_generated_kernels(shape, gpu, kernels, caplog):
     assert_near(results, run(trials))
 
 
+def test_deep_unconstrained_features_train_in_generated_kernels(gpu, kernels):
+    task = registered_task("dufm")
+    given = {"num_classes": 3, "samples_per_class": 2, "width": 4, "depth": 2, "steps": 6, "loss": "ce"}
+    trials = [task.schema.fill({**given, "seed": seed, "dtype": "float32"}) for seed in (0, 1)]
+    context = Context(ids_of(trials), device="cuda", engine=Engine.AUTO)
+    results = list(task.run(trials, context))
+    assert context.ran_as[-1] == (Engine.NATIVE, 0.5)
+    assert_near(results, list(task.run(trials, Context(ids_of(trials)))))
+
+
 def test_native_checkpoint_of_a_cpu_resumes_in_kernels_of_a_gpu(gpu, kernels, caplog):
     trials = trials_of({"features": "none", "record": "all"})
     resumed, steps = moved_from_cpu(trials, 7)

@@ -1,5 +1,5 @@
-"""Kernels of unconstrained features, free, held and deep: steps are the eager ones but for rounding, and a trial's results
-depend neither on its pack nor on the steps per call."""
+"""Kernels of unconstrained features, free and held (handwritten) and deep (generated): steps are the eager ones but for
+rounding, and a trial's results depend neither on its pack nor on the steps per call."""
 
 import functools
 import random
@@ -9,7 +9,6 @@ import torch
 
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.papers.unconstrained.task import DUFM, MUFM, UFM
-from depthrate.tasks.training.engines.native import native_library
 from tests.support.native_trials import assert_native_pack, error, taken
 from tests.support.training_context import Context, ids_of
 
@@ -24,8 +23,8 @@ SHAPES = {
 each_shape = pytest.mark.parametrize("name", SHAPES)
 
 
-def natively(trainer):
-    trainer.use_native(native_library(trainer.network, trainer.plan, lambda: False)[0])
+def natively(training, trainer):
+    trainer.use_native(training.native_library(lambda: False)[0])
     return trainer
 
 
@@ -53,6 +52,7 @@ def cases(name):
     for task in (DUFM,) * 4 if "deep" in name else (UFM, MUFM, MUFM):
         if task is DUFM:
             changes = {"depth": rng.choice([1, 2, 4, 9]), "samples_per_class": rng.choice([1, 7, 13, 50])}
+            changes |= {"loss": rng.choice(["mse", "ce"])}
         else:
             changes = {"samples_per_class": rng.choice([1, 7, 33]), "loss": rng.choice(["mse", "ce"])}
             changes |= {"start": rng.choice(["input", "normal"]), "scaled_steps": rng.random() < 0.7}
@@ -65,7 +65,7 @@ def cases(name):
 @each_shape
 def test_steps_are_the_eager_ones_but_for_rounding(name):
     for training in cases(name):
-        eager, native = training.begin(), natively(training.begin())
+        eager, native = training.begin(), natively(training, training.begin())
         exact = eager.to_float64()
         start_TP = exact.theta_TP.clone()
         losses = [trainer.step().double() for trainer in (exact, eager, native)]
@@ -82,11 +82,14 @@ def test_steps_are_the_eager_ones_but_for_rounding(name):
 @each_shape
 def test_invariant_to_pack_and_calls(name):
     for training in cases(name):
-        together = taken(natively(training.begin()), 25, most=25)
+        together = taken(natively(training, training.begin()), 25, most=25)
         for members, most in (([0], 1), ([3, 1], 7)):
             apart = training.begin()
             apart.select(members)
-            assert torch.equal(taken(natively(apart), 25, most), together[members]), (training.network, members)
+            assert torch.equal(taken(natively(training, apart), 25, most), together[members]), (
+                training.network,
+                members,
+            )
 
 
 @pytest.mark.parametrize(

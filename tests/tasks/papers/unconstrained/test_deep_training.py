@@ -210,10 +210,11 @@ def test_cross_entropy_alone_and_fused():
         assert_same(run([params]), [expected])
 
 
-def test_cross_entropy_trains_eagerly_and_says_why():
-    assert DUFM.eager_reason(trial(), "cpu") is None
-    assert "loss is 'ce'" in DUFM.eager_reason(trial(loss="ce"), "cpu")
-    assert DUFM.engine(trial(loss="ce"), Engine.AUTO, "cpu") is Engine.EAGER
+@pytest.mark.parametrize("loss", ["mse", "ce"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_both_losses_have_kernels_on_both_devices(loss, device):
+    assert DUFM.eager_reason(trial(loss=loss), device) is None
+    assert DUFM.engine(trial(loss=loss), Engine.AUTO, device) is Engine.NATIVE
 
 
 @pytest.mark.slow
