@@ -713,7 +713,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) evaluate(const __g
 }}
 #else
 extern "C" int64_t scratch_bytes(const Call*) {{ return Generated::ARENA_BYTES; }}
-extern "C" void run(const Call* c) {{ launch<Generated>(*c, [](const Call& c) {{ run_block<Generated>(c, 0, 1); }}); }}
-extern "C" void evaluate(const Call* c) {{ launch<Generated>(*c, [](const Call& c) {{ evaluate_block<Generated>(c, 0, 1); }}); }}
+extern "C" void run(const Call* c) {{ launch<Generated>(*c, [](auto& c) {{ run_block<Generated>(c, 0, 1); }}); }}
+extern "C" void evaluate(const Call* c) {{ launch<Generated>(*c, [](auto& c) {{ evaluate_block<Generated>(c, 0, 1); }}); }}
 #endif
 """
