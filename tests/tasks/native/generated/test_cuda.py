@@ -29,7 +29,7 @@ TRACED = ("-fsanitize=thread", f'-DRACES="{RACES}"')
 """Flags of libraries that count races."""
 TUNINGS = (Tuning(), Tuning(blocks=1, shared_bytes=227 << 10), Tuning(shared_bytes=24 << 10))
 TIMINGS = ((0, False), (1, False), (2, True), (3, True))
-"""Seeds of the order of threads between barriers (0: that of their numbers), and whether copies run when they are waited for."""
+"""Seeds of the order of threads between barriers (0: that of their numbers), and whether copies run when waited for."""
 
 
 def source_of(network, plan, samples, tuning):
