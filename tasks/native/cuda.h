@@ -27,8 +27,8 @@ using Number = NUMBER;
 #ifndef UNROLLED_STEPS
 #define UNROLLED_STEPS 4
 #endif
-#ifndef UPDATED_AT_ONCE
-#define UPDATED_AT_ONCE 16
+#ifndef UPDATED_AT_ONCE  // as many on a multiprocessor with one block as with two, whose threads have half the registers
+#define UPDATED_AT_ONCE (16 / BLOCKS)
 #endif
 constexpr int NUM_WARPS = THREADS / 32;
 constexpr int up(int n, int step) { return (n + step - 1) / step * step; }
