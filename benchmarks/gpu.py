@@ -74,6 +74,7 @@ VARIANTS = {
         ("tiles in rows", "TILES_IN_ROWS 1"),
         ("steps 1", "UNROLLED_STEPS 1"),
         ("update 4", "UPDATED_AT_ONCE 4"),
+        ("1 part", "PARTS 1"),
     )
 }
 """Name -> tuning, and text in front of the source."""
@@ -143,7 +144,7 @@ def source_of(network: Network, plan: TrainingPlan, samples: int, tuning: Tuning
     if isinstance(tuning, str):
         name, text = VARIANTS.get(tuning, (tuning, ""))
         source = source_of(network, plan, samples, TUNINGS[name])
-        return dataclasses.replace(source, text=text + source.text)
+        return source.in_parts(1) if "part" in tuning else dataclasses.replace(source, text=text + source.text)
     key = hashlib.sha256(repr((network, plan, samples, tuning)).encode()).hexdigest()[:24]
     path = SOURCES / f"{key}.pickle"
     if path.exists():
@@ -264,7 +265,10 @@ def machine(device: str, report: Report) -> None:
         try:
             library = CudaLibrary(source_of(*wanted[name]), future.result()[1])
             report(
-                kernel=name, compile_s=future.result()[0], **library.resources("run"), arena=library.source.arena_bytes
+                kernel=name,
+                compile_s=future.result()[0],
+                **library.resources(library.programs[0]),
+                arena=library.source.arena_bytes,
             )
         except Exception as error:
             report(kernel=name, error=f"{type(error).__name__}: {error}"[:500])
@@ -402,9 +406,21 @@ def flops(depth: int, rows: int) -> int:
 def step_cases() -> list[tuple[str, tuple[int, int, int | None, int]]]:
     """Return tunings with settings: depth, samples, batch (None: all), trials."""
     common = [(8, 128, None, 132), (8, 128, None, 528), (8, 512, None, 132)]
-    more = [(8, 128, None, 16), (8, 128, None, 64), (8, 128, None, 264), (8, 1437, 128, 132), (34, 128, None, 132)]
+    more = [
+        (8, 1437, None, 64),
+        (8, 128, None, 16),
+        (8, 128, None, 64),
+        (8, 128, None, 264),
+        (8, 1437, 128, 132),
+        (34, 128, None, 132),
+    ]
     cases: list[Any] = [(name, setting) for name in TUNINGS for setting in common]
-    cases += [(name, common["x2" in name]) for name in VARIANTS]
+    cases += [(name, common["x2" in name]) for name in VARIANTS if "part" not in name]
+    cases += [
+        ("256x1 1 part", (8, 1437, None, 64)),
+        ("256x2 1 part", (8, 1437, None, 528)),
+        ("256x2", (8, 1437, None, 528)),
+    ]
     return [*cases, *((name, setting) for name in ("256x2", "256x1") for setting in more)]
 
 
@@ -414,7 +430,7 @@ def steps(device: str, report: Report) -> None:
     libraries: dict[Any, Library] = {}
     for name, (depth, rows, batch, trials) in cases:
         try:
-            network, plan, key = residual(depth), plan_of(batch), (name, depth, min(batch or rows, 128))
+            network, plan, key = residual(depth), plan_of(batch), (name, depth, min(batch or rows, 512))
             if key not in libraries:
                 libraries[key] = library_of(network, plan, rows, name, device)
             trainer = use(trainer_of(network, plan, list(range(trials)), rows, device), libraries[key])

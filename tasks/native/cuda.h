@@ -20,6 +20,9 @@ typedef unsigned long long uintptr_t;
 #endif
 using Number = NUMBER;
 #include "call.h"
+#ifndef PARTS  // of a trial's batch, whose gradients several blocks compute; 1: a block takes many steps in a launch
+#define PARTS 1
+#endif
 
 #ifndef TILES_IN_ROWS  // 1: a product's tiles in the order of its rows, to compare
 #define TILES_IN_ROWS 0
@@ -689,12 +692,12 @@ FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict fir
 }
 
 // A generated Step has tile(), which adds its gradient to that of earlier tiles, piece() for all pieces of the parameters, and places.
-template <class Step> DEVICE double take(const Call& c, const Trial& trial, char* arena, const int64_t* order) {
-  constexpr int ROWS = Step::SAMPLES * Step::OUTPUTS;
+// Returns the loss of the batch's samples from `begin` to `end`, and stores its gradient.
+template <class Step> DEVICE double take(const Call& c, const Trial& trial, char* arena, Number* gradient, const int64_t* order, int begin, int end) {
   double total = 0;
-  for (int row = 0; row < c.batch; row += Step::SAMPLES) {
-    const Batch batch = {order ? order + row : nullptr, row, smaller(Step::SAMPLES, int(c.batch) - row)};
-    Step::tile(c, trial, arena, batch, row == 0);
+  for (int row = begin; row < end; row += Step::SAMPLES) {
+    const Batch batch = {order ? order + row : nullptr, row, smaller(Step::SAMPLES, end - row)};
+    Step::tile(c, trial, arena, gradient, batch, row == begin);
     const Number *loss = Step::loss(arena), *output = Step::output(arena);
     double own = 0;
     TIMED(2, PHASE
@@ -731,42 +734,90 @@ template <class Step> DEVICE Number clip_factor(const Call& c, const Trial& tria
   const Number factor = Number(c.clip_norm) / (Number(sqrt(block().total)) + Number(1e-6));
   return factor > 1 ? 1 : factor;
 }
+DEVICE Trial trial_of(const Call& c, int64_t t) {
+  const int64_t row = t * c.num_parameters;
+  return {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], nullptr, c.state + t * c.num_state};
+}
+DEVICE const int64_t* order_of(const Call& c, int64_t t, int64_t s) { return c.order ? c.order + t * c.order_row + s * c.batch : nullptr; }
+// Takes step s of trial t with the gradient of its batch, and returns whether it has diverged.
+template <class Step> DEVICE bool finish(const Call& c, const Trial& trial, int64_t t, int64_t s, const Number* gradient, Number loss) {
+  TIMED(3, const Rule rule = {trial.momentum, c.rate[s * c.num_trials + t], c.correction[s], Number(c.beta1), Number(c.beta2),
+                              Number(1 - c.beta1), Number(1 - c.beta2), Number(c.adam_eps), clip_factor<Step>(c, trial, gradient)};
+           Step::each_piece([&](int at, int n, int group) {
+             update(at, n, trial.theta + at, trial.first + at, trial.second ? trial.second + at : nullptr, gradient + at, decay_of(c, trial, group), rule);
+           });)
+  const bool diverged = (c.first_step + s + 1) % c.look_every == 0 && !(loss - loss == 0);
+  PHASE
+    if (tid == 0 && (diverged || s + 1 == c.num_steps)) c.loss[t] = loss;
+    if (tid == 0 && diverged) c.diverged_at[t] = c.first_step + s;
+  END
+  return diverged;
+}
 // Takes `num_steps` steps of a block's trials; a diverged trial stops at the check that detects it.
 template <class Step> DEVICE void run_block(const Call& c, int number, int blocks) {
   char* const arena = (char*)c.scratch + number * Step::ARENA_BYTES;
-  const Number* const gradient = (const Number*)arena;
   for (int64_t t = number; t < c.num_trials; t += blocks) {
     if (c.diverged_at[t] >= 0) continue;
-    const int64_t row = t * c.num_parameters;
-    const Trial trial = {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], nullptr, c.state + t * c.num_state};
+    const Trial trial = trial_of(c, t);
     for (int64_t s = 0; s < c.num_steps; s++) {
       TIMED_FROM(began)
-      const Number loss = Number(take<Step>(c, trial, arena, c.order ? c.order + t * c.order_row + s * c.batch : nullptr));
-      TIMED(3, const Rule rule = {trial.momentum, c.rate[s * c.num_trials + t], c.correction[s], Number(c.beta1), Number(c.beta2),
-                                  Number(1 - c.beta1), Number(1 - c.beta2), Number(c.adam_eps), clip_factor<Step>(c, trial, gradient)};
-               Step::each_piece([&](int at, int n, int group) {
-                 update(at, n, trial.theta + at, trial.first + at, trial.second ? trial.second + at : nullptr, gradient + at, decay_of(c, trial, group), rule);
-               });)
-      const bool diverged = (c.first_step + s + 1) % c.look_every == 0 && !(loss - loss == 0);
-      PHASE
-        if (tid == 0 && (diverged || s + 1 == c.num_steps)) c.loss[t] = loss;
-        if (tid == 0 && diverged) c.diverged_at[t] = c.first_step + s;
-      END
+      Number* const gradient = (Number*)arena;
+      const Number loss = Number(take<Step>(c, trial, arena, gradient, order_of(c, t, s), 0, int(c.batch)));
+      const bool diverged = finish<Step>(c, trial, t, s, gradient, loss);
       TIMED_TO(4, began)
       if (diverged) break;
     }
   }
 }
+
+// ---- A step of several tiles in two launches: blocks compute the gradients of parts of the batch, then one adds them up ----
+
+// Gradient and loss of a part, in front of the blocks' arenas. Which tiles are a part depends on the batch only.
+DEVICE int64_t part_bytes(const Call& c) { return (c.num_parameters * sizeof(Number) + 31) / 16 * 16; }
+DEVICE int64_t bytes_of_parts(const Call& c) { return (c.num_trials * PARTS * part_bytes(c) + 255) / 256 * 256; }
+DEVICE Number* gradient_of(const Call& c, int64_t part) { return (Number*)((char*)c.scratch + part * part_bytes(c)); }
+DEVICE double& loss_of(const Call& c, int64_t part) { return *(double*)((char*)c.scratch + (part + 1) * part_bytes(c) - 16); }
+template <class Step> DEVICE void part_block(const Call& c, int64_t s, int number, int blocks) {
+  char* const arena = (char*)c.scratch + bytes_of_parts(c) + number * Step::ARENA_BYTES;
+  const int64_t tiles = (c.batch + Step::SAMPLES - 1) / Step::SAMPLES;
+  for (int64_t part = number; part < c.num_trials * PARTS; part += blocks) {
+    const int64_t t = part / PARTS, i = part % PARTS;
+    if (c.diverged_at[t] >= 0) continue;
+    const int begin = i * tiles / PARTS * Step::SAMPLES, end = smaller((i + 1) * tiles / PARTS * Step::SAMPLES, c.batch);
+    const double loss = take<Step>(c, trial_of(c, t), arena, gradient_of(c, part), order_of(c, t, s), begin, end);
+    PHASE
+      if (tid == 0) loss_of(c, part) = loss;
+    END
+  }
+}
+template <class Step> DEVICE void step_block(const Call& c, int64_t s, int number, int blocks) {
+  for (int64_t t = number; t < c.num_trials; t += blocks) {
+    if (c.diverged_at[t] >= 0) continue;
+    Number* const gradient = gradient_of(c, t * PARTS);
+    double loss = 0;
+    UNROLL for (int i = 0; i < PARTS; i++) loss += loss_of(c, t * PARTS + i);
+    PHASE
+      for (int64_t at = tid; at < c.num_parameters; at += THREADS) {
+        Number sum = gradient[at];
+        UNROLL for (int i = 1; i < PARTS; i++) sum += gradient_of(c, t * PARTS + i)[at];
+        gradient[at] = sum;
+      }
+    END
+    finish<Step>(c, trial_of(c, t), t, s, gradient, Number(loss));
+  }
+}
+
 // Computes the loss of a block's trials over all samples, and its gradient.
 template <class Step> DEVICE void evaluate_block(const Call& c, int number, int blocks) {
   char* const arena = (char*)c.scratch + number * Step::ARENA_BYTES;
   for (int64_t t = number; t < c.num_trials; t += blocks) {
     const Trial trial = {c.theta + t * c.num_parameters, nullptr, nullptr, nullptr, 0, c.correct ? c.correct + t : nullptr, c.state + t * c.num_state};
-    const Number loss = Number(take<Step>(c, trial, arena, nullptr));
+    Number* const gradient = (Number*)arena;
+    const Number loss = Number(take<Step>(c, trial, arena, gradient, nullptr, 0, int(c.batch)));
     PHASE
       if (tid == 0) c.loss[t] = loss;
       if (c.gradient)
-        for (int i = tid; i < c.num_parameters; i += THREADS) c.gradient[t * c.num_parameters + i] = ((const Number*)arena)[i];
+        for (int i = tid; i < c.num_parameters; i += THREADS) c.gradient[t * c.num_parameters + i] = gradient[i];
     END
   }
 }
@@ -776,10 +827,18 @@ extern "C" int64_t call_bytes() { return sizeof(Call); }
 extern "C" int64_t call_version() { return 2; }
 // All of a block's memory is NaN at first, so that tests find what is read before it is written.
 // `static`, because libraries that are loaded together would share the memory of a function that others can see.
-template <class Step> static void launch(const Call& c, void (*program)(const Call&)) {
+template <class Step> static void launch(const Call& c, void (*program)(const Call&), int64_t arena_at = 0) {
   alignas(64) static char memory[Step::SHARED_BYTES];
   shared_memory = (char*)memset(memory, 0xFF, sizeof memory);
-  memset(c.scratch, 0xFF, Step::ARENA_BYTES);
+  memset((char*)c.scratch + arena_at, 0xFF, Step::ARENA_BYTES);
   run_threads(program, c);
+}
+static int64_t current_step;
+template <class Step> static void launch_steps(const Call& c) {
+  if (PARTS == 1) return launch<Step>(c, [](auto& c) { run_block<Step>(c, 0, 1); });
+  for (current_step = 0; current_step < c.num_steps; current_step++) {
+    launch<Step>(c, [](auto& c) { part_block<Step>(c, current_step, 0, 1); }, bytes_of_parts(c));
+    launch<Step>(c, [](auto& c) { step_block<Step>(c, current_step, 0, 1); }, bytes_of_parts(c));
+  }
 }
 #endif

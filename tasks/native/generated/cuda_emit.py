@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -45,8 +45,16 @@ class CudaSource:
     blocks: int
     shared_bytes: int
     arena_bytes: int
+    number_bytes: int
     labels: tuple[str, ...]
     """What each statement of a tile does."""
+    num_parts: int = 1
+    """Parts of a trial's batch whose gradients separate blocks compute. With one part a launch takes many steps, and with several
+    parts two launches take one step."""
+
+    def in_parts(self, num_parts: int) -> CudaSource:
+        """Return the source for another number of parts."""
+        return replace(self, num_parts=num_parts, text=f"#define PARTS {num_parts}\n{self.text}")
 
     def to_file(self) -> str:
         """Return the text of a file from which `from_file` reads the source."""
@@ -162,7 +170,13 @@ class _Emitter:
             output_row=output.row_stride(self.layout),
         )
         return CudaSource(
-            text, tuning.threads, tuning.blocks, self.plan.shared_bytes, self.plan.arena_bytes, tuple(labels)
+            text,
+            tuning.threads,
+            tuning.blocks,
+            self.plan.shared_bytes,
+            self.plan.arena_bytes,
+            self.layout.number_bytes,
+            tuple(labels),
         )
 
     def _pieces(self) -> list[str]:
@@ -690,8 +704,7 @@ struct Generated {{
   static constexpr int64_t ARENA_BYTES = {arena_bytes};
   static constexpr int SHARED_BYTES = {shared_bytes};
 
-  static MEMBER void tile(const Call& c, const Trial& trial, char* arena, Batch batch, bool is_first) {{
-    Number* const gradient = (Number*)arena;
+  static MEMBER void tile(const Call& c, const Trial& trial, char* arena, Number* gradient, Batch batch, bool is_first) {{
     TIMED(0, gather_samples<SAMPLES, {inputs}, {x_row}>((const {item}*)c.x, batch, {x}, {second});)
     TIMED(1, gather_targets<SAMPLES, OUTPUTS, CLASSES, {target_row}, {has_targets}>(
                  c.labels, batch, c.batch, Number({smoothing}), {target}, {weight});)
@@ -705,15 +718,17 @@ struct Generated {{
 }};
 
 #ifdef __CUDACC__
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run(const __grid_constant__ Call c) {{
-  run_block<Generated>(c, blockIdx.x, gridDim.x);
-}}
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) evaluate(const __grid_constant__ Call c) {{
-  evaluate_block<Generated>(c, blockIdx.x, gridDim.x);
-}}
+#define PROGRAM extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+#if PARTS == 1
+PROGRAM run(const __grid_constant__ Call c) {{ run_block<Generated>(c, blockIdx.x, gridDim.x); }}
 #else
-extern "C" int64_t scratch_bytes(const Call*) {{ return Generated::ARENA_BYTES; }}
-extern "C" void run(const Call* c) {{ launch<Generated>(*c, [](auto& c) {{ run_block<Generated>(c, 0, 1); }}); }}
+PROGRAM part(const __grid_constant__ Call c, int64_t step) {{ part_block<Generated>(c, step, blockIdx.x, gridDim.x); }}
+PROGRAM step(const __grid_constant__ Call c, int64_t step) {{ step_block<Generated>(c, step, blockIdx.x, gridDim.x); }}
+#endif
+PROGRAM evaluate(const __grid_constant__ Call c) {{ evaluate_block<Generated>(c, blockIdx.x, gridDim.x); }}
+#else
+extern "C" int64_t scratch_bytes(const Call* c) {{ return Generated::ARENA_BYTES + (PARTS == 1 ? 0 : bytes_of_parts(*c)); }}
+extern "C" void run(const Call* c) {{ launch_steps<Generated>(*c); }}
 extern "C" void evaluate(const Call* c) {{ launch<Generated>(*c, [](auto& c) {{ evaluate_block<Generated>(c, 0, 1); }}); }}
 #endif
 """
