@@ -1,4 +1,5 @@
-// What generated steps on a GPU need: one block of threads trains one trial, many steps in a launch.
+// What generated steps on a GPU need: one block of threads trains one trial, many steps in a launch. If a batch has many tiles,
+// several blocks compute a trial's gradient, and each step takes two launches.
 //
 // The text is compiled twice: by NVRTC for a card, and by g++ with the threads of a block as contexts, which tests its arithmetic
 // and its barriers without a card. A step is a sequence of phases, most with a barrier behind them. In a phase of threads (PHASE)

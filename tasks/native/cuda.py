@@ -61,7 +61,7 @@ def compile_cubin(source: CudaSource, number: str, architecture: str, *more_opti
 
 
 def _options(source: CudaSource, number: str, architecture: str) -> list[str]:
-    constants = {"NUMBER": number, "THREADS": source.threads, "BLOCKS": source.blocks}
+    constants = {"NUMBER": number, "THREADS": source.threads, "BLOCKS": source.blocks, "PARTS": source.num_parts}
     return [f"--gpu-architecture={architecture}", *OPTIONS, *(f"-D{name}={value}" for name, value in constants.items())]
 
 

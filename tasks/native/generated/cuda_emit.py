@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -51,10 +51,6 @@ class CudaSource:
     num_parts: int = 1
     """Parts of a trial's batch whose gradients separate blocks compute. With one part a launch takes many steps, and with several
     parts two launches take one step."""
-
-    def in_parts(self, num_parts: int) -> CudaSource:
-        """Return the source for another number of parts."""
-        return replace(self, num_parts=num_parts, text=f"#define PARTS {num_parts}\n{self.text}")
 
     def to_file(self) -> str:
         """Return the text of a file from which `from_file` reads the source."""

@@ -3,6 +3,7 @@
 Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parameters of one trial.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
@@ -150,7 +151,7 @@ def cuda_source(
 
     parts = _parts(network, data, plan.dtype, plan.loss, samples, plan.label_smoothing, tuning)
     source = CudaSource.from_file(cached_source(parts, make, is_fresh=is_fresh))
-    return source.in_parts(_num_parts(network, plan, data, tuning))
+    return dataclasses.replace(source, num_parts=_num_parts(network, plan, data, tuning))
 
 
 def _cuda_samples(network: Network, plan: TrainingPlan, data: DataShape, tuning: Tuning) -> int:

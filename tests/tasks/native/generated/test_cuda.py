@@ -157,8 +157,8 @@ def test_nvrtc_compiles(architecture):
         nvrtc_version()
     except NvrtcMissingError as error:
         pytest.skip(str(error))
-    _, network, plan, samples = BUILT_IN[0]
-    assert compile_cubin(source_of(network, plan, samples, Tuning()), "float", architecture)[:4] == b"\x7fELF"
+    for _, network, plan, samples in (BUILT_IN[0], BUILT_IN[5]):  # in one part, and in several
+        assert compile_cubin(source_of(network, plan, samples, Tuning()), "float", architecture)[:4] == b"\x7fELF"
 
 
 def test_nothing_is_read_through_the_cache_that_is_not_coherent(monkeypatch):
