@@ -49,7 +49,7 @@ class CudaSource:
     labels: tuple[str, ...]
     """What each statement of a tile does."""
     num_parts: int = 1
-    """Parts of a trial's batch whose gradients separate blocks compute. With one part a launch takes many steps, and with several
+    """Parts of a trial's batch whose gradients separate blocks compute. With one part a launch takes many steps, with several
     parts two launches take one step."""
 
     def to_file(self) -> str:
