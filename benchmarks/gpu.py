@@ -14,6 +14,7 @@ three calls of about .1 s. What it does not check: several workers on one GPU, p
 
 import argparse
 import ctypes
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -54,17 +55,29 @@ from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 LIMIT_S = 232
 CLASSES, INPUTS, WIDTH = 10, 64, 64
+ONE_BLOCK = Tuning(blocks=1, shared_bytes=227 << 10)
 TUNINGS = {
     "256x2": Tuning(),
-    "256x1": Tuning(256, 1, 128, 227 << 10, 9 << 10, 32),
-    "512x1": Tuning(512, 1, 128, 227 << 10, 9 << 10, 32),
-    "512x1 4x4": Tuning(512, 1, 128, 227 << 10, 9 << 10, 16),
-    "512x1 16 in loops": Tuning(512, 1, 128, 227 << 10, 9 << 10, 32, 16),
-    "256x2 64 rows": Tuning(256, 2, 64, 113 << 10, 9 << 10, 32),
-    "128x4 64 rows": Tuning(128, 4, 64, 56 << 10, 9 << 10, 32),
-    "128x2 8x8": Tuning(128, 2, 128, 113 << 10, 9 << 10, 64),
+    "256x1": ONE_BLOCK,
+    "256x2 not ahead": Tuning(copies_ahead=False),
+    "256x1 not ahead": dataclasses.replace(ONE_BLOCK, copies_ahead=False),
+    "256x2 16": Tuning(unrolled=16),
+    "256x1 16": dataclasses.replace(ONE_BLOCK, unrolled=16),
+    "512x1 4x4": dataclasses.replace(ONE_BLOCK, threads=512, largest_tile=16),
+    "256x1 256 rows": dataclasses.replace(ONE_BLOCK, tile_rows=256, largest_tile=64),
 }
 """Threads x blocks on a multiprocessor, and what else differs."""
+VARIANTS = {
+    f"{tuning} {name}": (tuning, f"#define {text}\n")
+    for tuning in ("256x1", "256x2")
+    for name, text in (
+        ("tiles in rows", "TILES_IN_ROWS 1"),
+        ("steps 1", "UNROLLED_STEPS 1"),
+        ("update 4", "UPDATED_AT_ONCE 4"),
+        ("1 part", "ONE_PART"),
+    )
+}
+"""Name -> tuning, and text in front of the source."""
 OUT = Path(os.environ.get("OUT", "."))
 
 
@@ -126,8 +139,13 @@ def trainer_of(network: Network, plan: TrainingPlan, trials: list[int], samples:
 SOURCES = Path(tempfile.gettempdir()) / "depthrate-gpu-sources"
 
 
-def source_of(network: Network, plan: TrainingPlan, samples: int, tuning: Tuning) -> CudaSource:
-    """Return the source of a network's steps, which the first part has generated for all parts."""
+def source_of(network: Network, plan: TrainingPlan, samples: int, tuning: Tuning | str) -> CudaSource:
+    """Return the source of a network's steps with a tuning or variant, which the first part has generated for all parts."""
+    if isinstance(tuning, str):
+        name, text = VARIANTS.get(tuning, (tuning, ""))
+        source = source_of(network, plan, samples, TUNINGS[name])
+        parts = 1 if "part" in tuning else source.num_parts
+        return dataclasses.replace(source, text=text + source.text, num_parts=parts)
     key = hashlib.sha256(repr((network, plan, samples, tuning)).encode()).hexdigest()[:24]
     path = SOURCES / f"{key}.pickle"
     if path.exists():
@@ -145,7 +163,7 @@ def _generated(network: Network, plan: TrainingPlan, samples: int, tuning: Tunin
     return cuda_source(network, plan, data, tuning)
 
 
-def library_of(network: Network, plan: TrainingPlan, samples: int, tuning: Tuning, device: str) -> Library:
+def library_of(network: Network, plan: TrainingPlan, samples: int, tuning: Tuning | str, device: str) -> Library:
     """Return a network's kernels, on a CPU compiled by g++."""
     source = source_of(network, plan, samples, tuning)
     number = "double" if plan.dtype == torch.float64 else "float"
@@ -167,15 +185,15 @@ def cubin_of(source: CudaSource, number: str, architecture: str) -> bytes:
 
 
 def by_gcc(source: CudaSource, number: str, *more_flags: str) -> Library:
-    """Build a source with g++, the threads of a block as loops."""
+    """Build a source with g++, the threads of a block as contexts that take turns."""
     folder = Path(tempfile.mkdtemp())
     headers = Path(sys.modules[CudaLibrary.__module__].__file__ or "").parent
     (folder / "steps.cpp").write_text(source.text)
     constants = [f"-DNUMBER={number}", f"-DTHREADS={source.threads}", f"-DBLOCKS={source.blocks}"]
-    flags = ["-std=c++17", "-O1", "-march=native", "-shared", "-fPIC", "-w", f"-I{headers}", *more_flags]
-    subprocess.run(
-        [compiler(), *flags, *constants, str(folder / "steps.cpp"), "-o", str(folder / "steps.so")], check=True
-    )
+    constants += [f"-DPARTS={source.num_parts}"]
+    flags = ["-std=c++17", "-O1", "-march=native", "-fPIC", "-w", f"-I{headers}", *more_flags, *constants]
+    for command in ([*flags, "-c", "steps.cpp", "-o", "steps.o"], ["-shared", "steps.o", "-o", "steps.so"]):
+        subprocess.run([compiler(), *command], check=True, cwd=folder)
     return Library(ctypes.CDLL(str(folder / "steps.so")))
 
 
@@ -226,14 +244,14 @@ def machine(device: str, report: Report) -> None:
     ]
     listed = subprocess.run(query, capture_output=True, text=True).stdout.strip()
     report(device=listed, torch=torch.__version__)
-    wanted: dict[str, tuple[Network, TrainingPlan, int, Tuning]] = {
+    wanted: dict[str, tuple[Network, TrainingPlan, int, Tuning | str]] = {
         name: (network, plan, samples, Tuning()) for name, network, plan, samples in checked()
     }
     for name, (depth, rows, batch, _) in step_cases():
-        wanted[f"{name}, {depth}:{batch or rows} of {rows}"] = residual(depth), plan_of(batch), rows, TUNINGS[name]
+        wanted[f"{name}, {depth}:{batch or rows} of {rows}"] = residual(depth), plan_of(batch), rows, name
     for make, arguments, batch in MODULES:
         for name in MODULE_TUNINGS:
-            wanted[f"{make.__name__}, {name}"] = module(make, 1437, **arguments), plan_of(batch), 1437, TUNINGS[name]
+            wanted[f"{make.__name__}, {name}"] = module(make, 1437, **arguments), plan_of(batch), 1437, name
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     capability = subprocess.run(query, capture_output=True, text=True).stdout.split()[0]
     architecture = f"sm_{capability.replace('.', '')}"
@@ -249,14 +267,17 @@ def machine(device: str, report: Report) -> None:
         try:
             library = CudaLibrary(source_of(*wanted[name]), future.result()[1])
             report(
-                kernel=name, compile_s=future.result()[0], **library.resources("run"), arena=library.source.arena_bytes
+                kernel=name,
+                compile_s=future.result()[0],
+                **library.resources(library.programs[0]),
+                arena=library.source.arena_bytes,
             )
         except Exception as error:
             report(kernel=name, error=f"{type(error).__name__}: {error}"[:500])
 
 
 def prepare(
-    network: Network, plan: TrainingPlan, samples: int, tuning: Tuning, architecture: str
+    network: Network, plan: TrainingPlan, samples: int, tuning: Tuning | str, architecture: str
 ) -> tuple[float, bytes]:
     """Generate and compile steps, which other parts then find. Return seconds of a compilation, and the result."""
     source, started = source_of(network, plan, samples, tuning), time.perf_counter()
@@ -277,6 +298,8 @@ def checked() -> list[tuple[str, Network, TrainingPlan, int]]:
         ("rn1 8 x 64, 3 tiles, adam, clipped", residual(8), plan_of(None, **adam), 300),
         ("rn2 pre-LN, batches", residual(3, 19, linear_layers=2, pre_norm=True), plan_of(33, loss="mse"), 100),
         ("rn1 float64", residual(3, 20), plan_of(None, dtype=torch.float64, **adam), 270),
+        ("rn1 3 x 20, 4 parts, adam, clipped", residual(3, 20), plan_of(None, **adam), 450),
+        ("rn1 float64, 5 tiles in 4 parts, batches", residual(3, 20), plan_of(600, dtype=torch.float64), 700),
         ("mlp", module(Mlp, 150), plan_of(64), 150),
         ("transformer", transformer, plan_of(None), 50),
         ("encoder", module(Encoder, 60, depth=1, width=16), plan_of(32), 60),
@@ -387,9 +410,22 @@ def flops(depth: int, rows: int) -> int:
 def step_cases() -> list[tuple[str, tuple[int, int, int | None, int]]]:
     """Return tunings with settings: depth, samples, batch (None: all), trials."""
     common = [(8, 128, None, 132), (8, 128, None, 528), (8, 512, None, 132)]
-    more = [(8, 128, None, 16), (8, 128, None, 64), (8, 128, None, 264), (8, 1437, 128, 132), (34, 128, None, 132)]
+    more = [
+        (8, 1437, None, 64),
+        (8, 128, None, 16),
+        (8, 128, None, 64),
+        (8, 128, None, 264),
+        (8, 1437, 128, 132),
+        (34, 128, None, 132),
+    ]
     cases: list[Any] = [(name, setting) for name in TUNINGS for setting in common]
-    return [*cases, *((name, setting) for name in ("256x2", "512x1", "256x1") for setting in more)]
+    cases += [(name, common["x2" in name]) for name in VARIANTS if "part" not in name]
+    cases += [
+        ("256x1 1 part", (8, 1437, None, 64)),
+        ("256x2 1 part", (8, 1437, None, 528)),
+        ("256x2", (8, 1437, None, 528)),
+    ]
+    return [*cases, *((name, setting) for name in ("256x2", "256x1") for setting in more)]
 
 
 def steps(device: str, report: Report) -> None:
@@ -398,9 +434,9 @@ def steps(device: str, report: Report) -> None:
     libraries: dict[Any, Library] = {}
     for name, (depth, rows, batch, trials) in cases:
         try:
-            network, plan, key = residual(depth), plan_of(batch), (name, depth, min(batch or rows, 128))
+            network, plan, key = residual(depth), plan_of(batch), (name, depth, min(batch or rows, 512))
             if key not in libraries:
-                libraries[key] = library_of(network, plan, rows, TUNINGS[name], device)
+                libraries[key] = library_of(network, plan, rows, name, device)
             trainer = use(trainer_of(network, plan, list(range(trials)), rows, device), libraries[key])
             rate = trials * steps_per_second(lambda count, trainer=trainer: run_steps(trainer, count), device)  # type: ignore[misc]
             report(
@@ -419,31 +455,37 @@ def timed(device: str, report: Report) -> None:
     if device != "cuda":
         return
     for name, trials in (
-        ("256x2", 132),
-        ("256x2", 264),
-        ("512x1", 132),
-        ("encoder", 132),
         ("256x1", 132),
-        ("512x1 4x4", 132),
+        ("256x2", 264),
+        ("256x1 not ahead", 132),
+        ("256x2 not ahead", 264),
+        ("encoder", 132),
     ):
         try:
             network: Network = residual(8)
             plan, samples = plan_of(None), 128
             if name == "encoder":
                 network, plan, samples = module(Encoder, 1437, depth=2, width=32), plan_of(32), 1437
-            source = source_of(network, plan, samples, TUNINGS.get(name, Tuning()))
+            source = source_of(network, plan, samples, "256x1" if name == "encoder" else name)
             major, minor = torch.cuda.get_device_capability()
             library = CudaLibrary(source, compile_cubin(source, "float", f"sm_{major}{minor}", "-DTIMED_STEPS"))
             trainer = use(trainer_of(network, plan, list(range(trials)), samples, device), library)
             run_steps(trainer, 20)
             before = library.statement_cycles()
+            started = time.perf_counter()
             run_steps(trainer, 50)
+            took = time.perf_counter() - started
             cycles = [(after - first) / 50 for first, after in zip(before, library.statement_cycles(), strict=True)]
-            labels = ("samples", "targets", "loss", "update", *source.labels)
+            labels = ("samples", "targets", "loss", "update", "step", *source.labels)
             groups: dict[str, list[float]] = {}
             for label, count in zip(labels, cycles, strict=True):
                 groups.setdefault(label, []).append(round(count))
-            report(tuning=name, trials=trials, cycles=round(sum(cycles)))
+            report(
+                tuning=name,
+                trials=trials,
+                cycles=round(sum(cycles) - cycles[4]),
+                microseconds=round(took / 50 * 1e6, 1),
+            )
             for label, counts in sorted(groups.items(), key=lambda item: -sum(item[1])):
                 report(tuning=name, trials=trials, statement=label, cycles=sum(counts), each=sorted(counts))
         except Exception as error:
@@ -481,11 +523,11 @@ MODULES: list[tuple[Callable[..., nn.Module], dict[str, int], int]] = [
     (Encoder, {"depth": 2, "width": 32}, 32),
     (Convolutional, {"depth": 2, "width": 16}, 128),
 ]
-MODULE_TUNINGS = ("256x2", "512x1")
+MODULE_TUNINGS = ("256x2", "256x1", "256x1 not ahead", "256x1 16")
 
 
 def modules(device: str, report: Report) -> None:
-    """Trial-steps per second of a user's modules: generated steps of a pack, and a plain PyTorch loop over one trial."""
+    """Trial-steps per second of generated steps of a user's modules."""
     cases, samples, trials = MODULES, 1437, 132
     if device == "cpu":
         cases, samples, trials = [(Residual, {"depth": 1, "width": 8}, 20)], 40, 2
@@ -493,12 +535,20 @@ def modules(device: str, report: Report) -> None:
         for tuning in MODULE_TUNINGS if device == "cuda" else MODULE_TUNINGS[:1]:
             try:
                 network, plan = module(make, samples, **arguments), plan_of(batch)
-                library = library_of(network, plan, samples, TUNINGS[tuning], device)
+                library = library_of(network, plan, samples, tuning, device)
                 trainer = use(trainer_of(network, plan, list(range(trials)), samples, device), library)
                 rate = trials * steps_per_second(lambda count, trainer=trainer: run_steps(trainer, count), device)  # type: ignore[misc]
                 report(side="native", tuning=tuning, module=make.__name__, trial_steps_per_s=round(rate))
             except Exception as error:
                 report(module=make.__name__, error=f"{type(error).__name__}: {error}"[:500])
+
+
+def rivals(device: str, report: Report) -> None:
+    """Trial-steps per second of a user's modules by a plain PyTorch loop over one trial, and by replayed graphs."""
+    cases, samples, trials = MODULES, 1437, 132
+    if device == "cpu":
+        cases, samples, trials = [(Residual, {"depth": 1, "width": 8}, 20)], 40, 2
+    for make, arguments, batch in cases:
         try:
             plain = make(**arguments).to(device)
             optimizer = torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
@@ -586,10 +636,10 @@ def pack(device: str, report: Report) -> None:
 
 
 def race(device: str, report: Report) -> None:
-    """Whether compute-sanitizer finds races of shared memory, and reads and writes outside of it, in a few steps."""
+    """Whether compute-sanitizer finds races of shared memory in a few steps."""
     if device != "cuda":
         return
-    for tool in ("racecheck", "memcheck"):
+    for tool in ("racecheck",):
         command = ["compute-sanitizer", "--tool", tool, sys.executable, "-m", "benchmarks.gpu", "--inner", "raced"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=50)
         lines = [line for line in ended.stdout.splitlines() if "=====" in line]
@@ -598,9 +648,10 @@ def race(device: str, report: Report) -> None:
 
 def raced(device: str, report: Report) -> None:
     """Take two steps with the networks of `checked`."""
-    for _, network, plan, samples in [checked()[0], checked()[6], checked()[8]]:
+    raced_networks = [(*case[1:], "256x2") for case in checked()[::5]]
+    for network, plan, samples, tuning in [*raced_networks, (*checked()[0][1:], "256x1")]:
         trainer = trainer_of(network, plan, [0, 1], samples, device)
-        use(trainer, library_of(network, plan, samples, Tuning(), device))
+        use(trainer, library_of(network, plan, samples, tuning, device))
         run_steps(trainer, 2)
 
 
@@ -659,13 +710,14 @@ def jax(device: str, report: Report) -> None:
 
 PARTS: dict[str, tuple[Callable[[str, Report], None], float]] = {
     "machine": (machine, 70),
-    "check": (check, 60),
+    "check": (check, 40),
     "steps": (steps, 60),
-    "timed": (timed, 30),
     "pack": (pack, 40),
-    "replayed": (replayed, 25),
     "race": (race, 50),
-    "modules": (modules, 45),
+    "modules": (modules, 30),
+    "timed": (timed, 30),
+    "replayed": (replayed, 25),
+    "rivals": (rivals, 45),
     "jax": (jax, 75),
 }
 """Name -> the part, and its maximum seconds."""

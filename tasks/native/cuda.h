@@ -1,22 +1,39 @@
-// What generated steps on a GPU need: one block of threads trains one trial, many steps in a launch.
+// What generated steps on a GPU need: one block of threads trains one trial, many steps in a launch. If a batch has many tiles,
+// several blocks compute a trial's gradient, and each step takes two launches.
 //
-// The text is compiled twice: by NVRTC for a card, and by g++ with the threads of a block as loops, which tests its arithmetic
-// without a card. A step is a sequence of phases with a barrier behind each of them. In a phase of threads (PHASE) `tid` is one
-// thread. In a phase of warps (WARPS_PHASE) an expression stands for 32 lanes: a number on the card, 32 of them in a loop on a CPU.
+// The text is compiled twice: by NVRTC for a card, and by g++ with the threads of a block as contexts, which tests its arithmetic
+// and its barriers without a card. A step is a sequence of phases, most with a barrier behind them. In a phase of threads (PHASE)
+// `tid` is one thread. In a phase of warps (WARPS_PHASE) an expression stands for 32 lanes: a number on the card, 32 of them in a
+// loop on a CPU.
 // All sums run in a fixed order, without atomic operations, so a trial's numbers do not depend on its pack.
 #pragma once
 #ifdef __CUDACC__
 typedef long long int64_t;
 typedef unsigned char uint8_t;
+typedef unsigned long long uintptr_t;
 #else
+#include <ucontext.h>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 #endif
 using Number = NUMBER;
 #include "call.h"
+#ifndef PARTS  // of a trial's batch, whose gradients several blocks compute; 1: a block takes many steps in a launch
+#define PARTS 1
+#endif
 
+#ifndef TILES_IN_ROWS  // 1: a product's tiles in the order of its rows, to compare
+#define TILES_IN_ROWS 0
+#endif
+#ifndef UNROLLED_STEPS
+#define UNROLLED_STEPS 4
+#endif
+#ifndef UPDATED_AT_ONCE  // as many on a multiprocessor with one block as with two, whose threads have half the registers
+#define UPDATED_AT_ONCE (16 / BLOCKS)
+#endif
 constexpr int NUM_WARPS = THREADS / 32;
 constexpr int up(int n, int step) { return (n + step - 1) / step * step; }
 constexpr int parts(int n, int size) { return (n + size - 1) / size; }
@@ -42,8 +59,6 @@ constexpr int WIDE = 16 / sizeof(Number);  // numbers that one instruction copie
 #define END } __syncthreads();
 #define PHASE_END }
 #define BARRIER __syncthreads();
-#define PER_THREAD(Type, name) Type name
-#define OWN(name) name
 #define INFINITY Number(__builtin_bit_cast(double, 0x7ff0000000000000LL))
 #define NAN Number(__builtin_bit_cast(double, 0x7ff8000000000000LL))
 template <class T> using Each = T;
@@ -59,7 +74,8 @@ DEVICE Number plus(Number a, Number b) {
   if constexpr (sizeof(Number) == 4) return __fadd_rn(a, b);
   else return __dadd_rn(a, b);
 }
-// Copies numbers of global to shared memory; `copied` waits for all of a thread's copies.
+// Copies numbers of global to shared memory; `copied` waits for all of a thread's copies. Until then their sources must not change.
+// A copy reads what any thread has written before the last barrier: it is a weak operation of the generic proxy, and .cg is a hint.
 template <int COUNT> DEVICE void copy(Number* to, const Number* from) {
 #if __CUDA_ARCH__ >= 800
   const unsigned target = (unsigned)__cvta_generic_to_shared(to);
@@ -81,19 +97,74 @@ DEVICE void copied() {
 #define FUNCTION static __attribute__((noinline))
 #define TABLE static const
 #define UNROLL
-#ifdef REVERSED  // what depends on the order of threads within a phase gives other numbers
-#define IN_ORDER(i, count) int i = count - 1; i >= 0; i--
-#else
-#define IN_ORDER(i, count) int i = 0; i < count; i++
-#endif
-#define PHASE for (IN_ORDER(tid, THREADS)) {
-#define WARPS_PHASE for (IN_ORDER(warp, NUM_WARPS)) { const Ints lane = lane_numbers();
-#define END }
-#define PHASE_END }
-#define BARRIER ;
-#define PER_THREAD(Type, name) Type name[THREADS]
-#define OWN(name) name[tid]
 static char* shared_memory;
+// The threads of a block. One runs at a time, from one barrier to the next, in an order that is drawn behind each barrier, so a
+// missing barrier gives other numbers. Late copies read and write when they are waited for, others at once.
+struct Copy {
+  Number* to;
+  const Number* from;
+  int count;
+  Copy* next;
+};
+#define UNTRACED __attribute__((no_sanitize("thread")))
+static struct {
+  ucontext_t caller, contexts[THREADS];
+  Copy* copies[THREADS];
+  int order[THREADS], turn, running, lane, finished, round;
+  uint64_t seed;  // 0: in the order of their numbers
+  bool are_copies_late;
+  void (*program)(const Call&);
+  const Call* call;
+} threads;
+static char stacks[THREADS][1 << 19];
+extern "C" void set_timing(int64_t seed, int64_t are_copies_late) { threads.seed = seed, threads.are_copies_late = are_copies_late; }
+UNTRACED static void begin_round() {
+  threads.turn = 0, threads.round++;
+  for (int i = 0; i < THREADS; i++) {
+    if (threads.seed) threads.seed = threads.seed * 6364136223846793005 + 1442695040888963407;
+    const int other = threads.seed ? (threads.seed >> 33) % (i + 1) : i;
+    threads.order[i] = threads.order[other], threads.order[other] = i;
+  }
+}
+UNTRACED static ucontext_t* next_thread() {
+  if (++threads.turn == THREADS) begin_round();
+  return &threads.contexts[threads.running = threads.order[threads.turn]];
+}
+UNTRACED static void barrier() {
+  if (threads.finished) abort();  // not all threads meet the same barriers
+  ucontext_t* const own = &threads.contexts[threads.running];
+  if (ucontext_t* const next = next_thread(); next != own) swapcontext(own, next);
+}
+UNTRACED static void run_thread() {
+  threads.program(*threads.call);
+  if (++threads.finished == THREADS) setcontext(&threads.caller);
+  if (threads.turn + 1 == THREADS) abort();
+  setcontext(next_thread());
+}
+UNTRACED static void run_threads(void (*program)(const Call&), const Call& call) {
+  threads.program = program, threads.call = &call, threads.finished = 0;
+  for (int i = 0; i < THREADS; i++) {
+    ucontext_t& context = threads.contexts[i];
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks[i], context.uc_stack.ss_size = sizeof stacks[i];
+    makecontext(&context, run_thread, 0);
+  }
+  begin_round();
+  swapcontext(&threads.caller, &threads.contexts[threads.running = threads.order[0]]);
+}
+#ifdef RACES  // a file that counts races, see the tests
+#include RACES
+UNTRACED static void set_lane(int lane) { threads.lane = lane; }
+#else
+static void set_lane(int) {}
+static void begin_copy(const Copy&) {}
+static void end_copy(const Copy&) {}
+#endif
+#define PHASE { const int tid = threads.running;
+#define WARPS_PHASE if (threads.running % 32 == 0) { const int warp = threads.running / 32; const Ints lane = lane_numbers();
+#define BARRIER barrier();
+#define END } BARRIER
+#define PHASE_END }
 template <class T> struct Each {
   T v[32];
   Each() = default;
@@ -107,7 +178,11 @@ template <class T, class = std::enable_if_t<!IsEach<T>::value>> inline const T& 
 template <class F, class... A> inline auto map(F f, const A&... a) {
   if constexpr ((IsEach<A>::value || ...)) {
     Each<std::decay_t<decltype(f(in_lane(a, 0)...))>> result;
-    for (int l = 0; l < 32; l++) result.v[l] = f(in_lane(a, l)...);
+    for (int l = 0; l < 32; l++) {
+      set_lane(l);
+      result.v[l] = f(in_lane(a, l)...);
+    }
+    set_lane(0);
     return result;
   } else {
     return f(a...);
@@ -133,14 +208,30 @@ static inline Each<int> lane_numbers() {
 #pragma GCC optimize("fp-contract=off")
 DEVICE Number times(Number a, Number b) { return a * b; }
 DEVICE Number plus(Number a, Number b) { return a + b; }
-template <int COUNT> DEVICE void copy(Number* to, const Number* from) { memcpy(to, from, COUNT * sizeof(Number)); }
-DEVICE void copied() {}
+template <int COUNT> UNTRACED static void copy(Number* to, const Number* from) {
+  if (COUNT > 1 && ((uintptr_t)to | (uintptr_t)from) % 16) abort();  // a fault on a card
+  Copy*& last = threads.copies[threads.running];
+  if (threads.are_copies_late) begin_copy(*(last = new Copy{to, from, COUNT, last}));
+  for (int i = 0; i < COUNT; i++) to[i] = threads.are_copies_late ? Number(NAN) : from[i];
+}
+UNTRACED static void copied() {
+  while (Copy* const c = threads.copies[threads.running]) {
+    for (int i = 0; i < c->count; i++) c->to[i] = c->from[i];
+    end_copy(*c);
+    threads.copies[threads.running] = c->next;
+    delete c;
+  }
+}
 #endif
 #if defined(TIMED_STEPS) && defined(__CUDACC__)  // the cycles of the first block in each statement
 __device__ long long statement_cycles[NUM_TIMED];
-#define TIMED(number, ...) { const long long began = clock64(); __VA_ARGS__ if (threadIdx.x + blockIdx.x == 0) statement_cycles[number] += clock64() - began; }
+#define TIMED(number, ...) { TIMED_FROM(began) __VA_ARGS__ TIMED_TO(number, began) }
+#define TIMED_FROM(began) const long long began = clock64();
+#define TIMED_TO(number, began) if (threadIdx.x + blockIdx.x == 0) statement_cycles[number] += clock64() - began;
 #else
 #define TIMED(number, ...) __VA_ARGS__
+#define TIMED_FROM(began)
+#define TIMED_TO(number, began)
 #endif
 using Lanes = Each<Number>;
 using Ints = Each<int>;
@@ -254,7 +345,8 @@ template <class M, int COUNT, int SIZE> struct Rows {
 // sum[i][j] += the product of row i of the left and row j of the right matrix, over k numbers in order.
 template <int TM, int TN, class A, class B> MEMBER void multiply(Number (&sum)[TM][TN], const A& a, int a_column, const B& b, int b_column, int depth) {
   int k = 0;
-  for (; k + 4 <= depth; k += 4) {
+  // Several steps at a time, so that the numbers of the next one are loaded while this one is computed.
+  _Pragma("unroll UNROLLED_STEPS") for (; k + 4 <= depth; k += 4) {
     Number left[TM][4], right[TN][4];
     a.load(left, k), b.load(right, k);
     UNROLL for (int s = 0; s < 4; s++) UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) sum[i][j] += left[i][s] * right[j][s];
@@ -311,16 +403,30 @@ MEMBER void put(const T& target, Number (&sum)[TM][TN], int tile_m, int tile_n, 
     }
   }
 }
+// The tiles of 32 threads beside each other are 4 x 8 where they can be, of which lanes beside each other share a column: an
+// instruction then reads the fewest banks of shared memory.
+struct Place {
+  int m, n;
+};
+template <int TILES_M, int TILES_N> MEMBER Place tile_place(int tile) {
+  if constexpr (TILES_M % 4 == 0 && TILES_N % 8 == 0 && !TILES_IN_ROWS) {
+    const int warp = tile / 32, lane = tile % 32;
+    return {warp / (TILES_N / 8) * 4 + lane / 16 * 2 + lane % 2, warp % (TILES_N / 8) * 8 + lane % 16 / 2};
+  } else {
+    return {tile / TILES_N, tile % TILES_N};
+  }
+}
 // Z products [M, K] [K, N] of matrices Z_A, Z_B and M rows of the target apart, read where they are. B is given with N as rows.
 template <int Z, int M, int N, int K, int TM, int TN, int Z_A, int Z_B, class A, class B, class T> MEMBER void products(A a, B b, T target) {
   using Left = Rows<A, TM, M>;
   using Right = Rows<B, TN, N>;
   PHASE
     for (int tile = tid; tile < Z * Left::TILES * Right::TILES; tile += THREADS) {
-      const int tile_n = tile % Right::TILES, tile_m = tile / Right::TILES % Left::TILES, z = tile / (Left::TILES * Right::TILES);
+      const int z = tile / (Left::TILES * Right::TILES);
+      const Place own = tile_place<Left::TILES, Right::TILES>(tile % (Left::TILES * Right::TILES));
       Number sum[TM][TN] = {};
-      multiply(sum, Left({a.p + z * Z_A}, tile_m, M), A::COLUMN, Right({b.p + z * Z_B}, tile_n, N), B::COLUMN, K);
-      put<Left, Right, N>(target, sum, tile_m, tile_n, z * M, 0, (z + 1) * M, N);
+      multiply(sum, Left({a.p + z * Z_A}, own.m, M), A::COLUMN, Right({b.p + z * Z_B}, own.n, N), B::COLUMN, K);
+      put<Left, Right, N>(target, sum, own.m, own.n, z * M, 0, (z + 1) * M, N);
     }
   END
 }
@@ -348,40 +454,45 @@ template <class M, int SIZE, int DEPTH, bool IS_COPIED> struct Part {
   }
 };
 // A product [M, K] [K, N] in blocks [BM, BN], of which DEPTH numbers are summed at a time. What is not in shared memory is copied.
-template <int M, int N, int K, int TM, int TN, int BM, int BN, int DEPTH, bool COPIES_A, bool COPIES_B, class A, class B, class T>
+// IS_AHEAD: `copy_ahead` has begun to copy, before the step in front of this one.
+template <int M, int N, int K, int TM, int TN, int BM, int BN, int DEPTH, bool COPIES_A, bool COPIES_B, bool IS_AHEAD, class A, class B, class T>
 MEMBER void product(A a, B b, T target, Number* scratch) {
   using PartA = Part<A, BM, DEPTH, COPIES_A>;
   using PartB = Part<B, BN, DEPTH, COPIES_B>;
   using Left = Rows<typename PartA::As, TM, BM>;
   using Right = Rows<typename PartB::As, TN, BN>;
   static_assert(Left::TILES * Right::TILES <= THREADS, "a block of a product has a tile for a thread");
-  struct Sum {
-    Number of[TM][TN];
-  };
   for (int m = 0; m < M; m += BM)
     for (int n = 0; n < N; n += BN) {
       const int rows = M % BM == 0 ? BM : smaller(BM, M - m), columns = N % BN == 0 ? BN : smaller(BN, N - n);
-      PER_THREAD(Sum, sum);
-      PHASE
-        UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) OWN(sum).of[i][j] = 0;
-      PHASE_END
+      Number sum[TM][TN] = {};
       for (int k = 0; k < K; k += DEPTH) {
         const int depth = K % DEPTH == 0 ? DEPTH : smaller(DEPTH, K - k);
         PHASE
-          PartA::fill(scratch, a, m, rows, k, depth, tid), PartB::fill(scratch + PartA::NUMBERS, b, n, columns, k, depth, tid);
+          if (!IS_AHEAD) PartA::fill(scratch, a, m, rows, k, depth, tid), PartB::fill(scratch + PartA::NUMBERS, b, n, columns, k, depth, tid);
           copied();
         END
         PHASE
+          const Place own = tile_place<Left::TILES, Right::TILES>(tid);
           if (tid < Left::TILES * Right::TILES)
-            multiply(OWN(sum).of, Left(PartA::as_matrix(scratch, a, m, k), tid / Right::TILES, rows), PartA::As::COLUMN,
-                     Right(PartB::as_matrix(scratch + PartA::NUMBERS, b, n, k), tid % Right::TILES, columns), PartB::As::COLUMN, depth);
+            multiply(sum, Left(PartA::as_matrix(scratch, a, m, k), own.m, rows), PartA::As::COLUMN,
+                     Right(PartB::as_matrix(scratch + PartA::NUMBERS, b, n, k), own.n, columns), PartB::As::COLUMN, depth);
         PHASE_END
         if (K > DEPTH && k + DEPTH < K) BARRIER
       }
       PHASE
-        if (tid < Left::TILES * Right::TILES) put<Left, Right, N>(target, OWN(sum).of, tid / Right::TILES, tid % Right::TILES, m, n, m + rows, n + columns);
+        const Place own = tile_place<Left::TILES, Right::TILES>(tid);
+        if (tid < Left::TILES * Right::TILES) put<Left, Right, N>(target, sum, own.m, own.n, m, n, m + rows, n + columns);
       END
     }
+}
+
+// Begins to copy what a product reads from global memory, during the step in front of it, which neither writes it nor uses `scratch`.
+template <int M, int N, int K, int BM, int BN, bool COPIES_A, bool COPIES_B, class A, class B> MEMBER void copy_ahead(A a, B b, Number* scratch) {
+  PHASE
+    Part<A, BM, K, COPIES_A>::fill(scratch, a, 0, M, 0, K, tid);
+    Part<B, BN, K, COPIES_B>::fill(scratch + Part<A, BM, K, COPIES_A>::NUMBERS, b, 0, N, 0, K, tid);
+  PHASE_END
 }
 
 // ---- Sums over rows ----
@@ -444,6 +555,29 @@ struct Batch {
   }
 };
 template <int SAMPLES, int INPUTS, int ROW, class Item> MEMBER void gather_samples(const Item* x, Batch batch, Item* to, Item* second) {
+  struct alignas(16) Group {
+    Item v[16 / sizeof(Item)];
+  };
+  constexpr int COUNT = 16 / sizeof(Item);
+  if (INPUTS % COUNT == 0 && ROW % COUNT == 0 && (uintptr_t)x % 16 == 0) {
+    constexpr int GROUPS = INPUTS / COUNT, TOTAL = SAMPLES * GROUPS, AT_ONCE = smaller(8, parts(TOTAL, THREADS));
+    PHASE
+      for (int at0 = tid; at0 < TOTAL; at0 += AT_ONCE * THREADS) {
+        Group group[AT_ONCE];  // all are read before the first is written
+        UNROLL for (int e = 0; e < AT_ONCE; e++) {
+          const int at = smaller(at0 + e * THREADS, TOTAL - 1);
+          group[e] = *(const Group*)(x + batch.sample(at / GROUPS) * INPUTS + at % GROUPS * COUNT);
+        }
+        UNROLL for (int e = 0; e < AT_ONCE; e++) {
+          const int at = at0 + e * THREADS, place = at / GROUPS * ROW + at % GROUPS * COUNT;
+          if (at >= TOTAL) continue;
+          *(Group*)(to + place) = group[e];
+          if (second) *(Group*)(second + place) = group[e];
+        }
+      }
+    END
+    return;
+  }
   PHASE
     _Pragma("unroll 8") for (int at = tid; at < SAMPLES * INPUTS; at += THREADS) {
       const Item item = x[batch.sample(at / INPUTS) * INPUTS + at % INPUTS];
@@ -456,13 +590,22 @@ template <int SAMPLES, int INPUTS, int ROW, class Item> MEMBER void gather_sampl
 template <int SAMPLES, int OUTPUTS, int CLASSES, int ROW, bool ARE_NUMBERS>
 MEMBER void gather_targets(const int64_t* labels, Batch batch, int64_t batch_size, Number smoothing, Number* to, Number* weight) {
   const Number low = smoothing / CLASSES, high = low + (1 - smoothing), one = Number(1) / Number(batch_size * OUTPUTS);
+  constexpr int TOTAL = SAMPLES * OUTPUTS * CLASSES, AT_ONCE = smaller(8, parts(TOTAL, THREADS));
   PHASE
-    _Pragma("unroll 8") for (int at = tid; at < SAMPLES * OUTPUTS * CLASSES; at += THREADS) {
-      const int row = at / CLASSES, k = at % CLASSES;
-      const int64_t output = batch.sample(row / OUTPUTS) * OUTPUTS + row % OUTPUTS;
-      if constexpr (ARE_NUMBERS) to[row * ROW + k] = ((const Number*)labels)[output * CLASSES + k];
-      else to[row * ROW + k] = labels[output] == k ? high : low;
-      if (k == 0) weight[row] = row < batch.count * OUTPUTS ? one : Number(0);
+    for (int at0 = tid; at0 < TOTAL; at0 += AT_ONCE * THREADS) {
+      Number target[AT_ONCE];  // all are read before the first is written
+      UNROLL for (int e = 0; e < AT_ONCE; e++) {
+        const int at = smaller(at0 + e * THREADS, TOTAL - 1), row = at / CLASSES, k = at % CLASSES;
+        const int64_t output = batch.sample(row / OUTPUTS) * OUTPUTS + row % OUTPUTS;
+        if constexpr (ARE_NUMBERS) target[e] = ((const Number*)labels)[output * CLASSES + k];
+        else target[e] = labels[output] == k ? high : low;
+      }
+      UNROLL for (int e = 0; e < AT_ONCE; e++) {
+        const int at = at0 + e * THREADS, row = at / CLASSES, k = at % CLASSES;
+        if (at >= TOTAL) continue;
+        to[row * ROW + k] = target[e];
+        if (k == 0) weight[row] = row < batch.count * OUTPUTS ? one : Number(0);
+      }
     }
   END
 }
@@ -506,14 +649,16 @@ DEVICE void add_up(double own) {
   __syncthreads();
 }
 #else
-static void add_up(const double (&own)[THREADS]) {
-  double total = 0;
-  for (int warp = 0; warp < NUM_WARPS; warp++) {
-    Each<double> lanes;
-    for (int l = 0; l < 32; l++) lanes.v[l] = own[32 * warp + l];
-    total += sum_of<32>(lanes).v[0];
+static Each<double> all[NUM_WARPS];
+static void add_up(double own) {
+  all[threads.running / 32].v[threads.running % 32] = own;
+  barrier();
+  if (threads.running == 0) {
+    double total = 0;
+    for (int warp = 0; warp < NUM_WARPS; warp++) total += sum_of<32>(all[warp]).v[0];
+    block().total = total;
   }
-  block().total = total;
+  barrier();
 }
 #endif
 
@@ -522,13 +667,13 @@ struct Rule {  // of `update`, as in tiles.h
 };
 // One step of n parameters p with gradient g + decay p, in single operations. `second`: of Adam, else null.
 // `at`: number of the first one: pieces begin with different threads, so that many small ones are shared.
-FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict first, Number* __restrict second, const Number* __restrict g, Number decay, Rule rule) {
-  constexpr int AT_ONCE = 8;
+FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict first, Number* __restrict second, const Number* g, Number decay, Rule rule) {
+  constexpr int AT_ONCE = smaller(UPDATED_AT_ONCE, 64 / sizeof(Number));
   PHASE
     for (int i0 = (tid + THREADS - at % THREADS) % THREADS; i0 < n; i0 += AT_ONCE * THREADS) {
       Number a[AT_ONCE], w[AT_ONCE], m[AT_ONCE], v[AT_ONCE];
       UNROLL for (int e = 0; e < AT_ONCE; e++) {
-        const int i = smaller(i0 + e * THREADS, n - 1);
+        const int i = i0 + e * THREADS < n ? i0 + e * THREADS : i0;  // no other thread's
         a[e] = g[i], w[e] = p[i], m[e] = first[i], v[e] = second ? second[i] : Number(0);
       }
       UNROLL for (int e = 0; e < AT_ONCE; e++) {
@@ -548,24 +693,23 @@ FUNCTION void update(int at, int n, Number* __restrict p, Number* __restrict fir
 }
 
 // A generated Step has tile(), which adds its gradient to that of earlier tiles, piece() for all pieces of the parameters, and places.
-template <class Step> DEVICE double take(const Call& c, const Trial& trial, char* arena, const int64_t* order) {
-  constexpr int ROWS = Step::SAMPLES * Step::OUTPUTS;
+// Returns the loss of the batch's samples from `begin` to `end`, and stores its gradient.
+template <class Step> DEVICE double take(const Call& c, const Trial& trial, char* arena, Number* gradient, const int64_t* order, int begin, int end) {
   double total = 0;
-  for (int row = 0; row < c.batch; row += Step::SAMPLES) {
-    const Batch batch = {order ? order + row : nullptr, row, smaller(Step::SAMPLES, int(c.batch) - row)};
-    Step::tile(c, trial, arena, batch, row == 0);
+  for (int row = begin; row < end; row += Step::SAMPLES) {
+    const Batch batch = {order ? order + row : nullptr, row, smaller(Step::SAMPLES, end - row)};
+    Step::tile(c, trial, arena, gradient, batch, row == begin);
     const Number *loss = Step::loss(arena), *output = Step::output(arena);
-    PER_THREAD(double, own);
+    double own = 0;
     TIMED(2, PHASE
-      OWN(own) = 0;
-      for (int r = tid; r < batch.count * Step::OUTPUTS; r += THREADS) OWN(own) += loss[r];
+      for (int r = tid; r < batch.count * Step::OUTPUTS; r += THREADS) own += loss[r];
     PHASE_END
     add_up(own);)
     total += block().total;
     if (!trial.correct) continue;
+    own = 0;
     PHASE
-      OWN(own) = 0;
-      for (int r = tid; r < batch.count * Step::OUTPUTS; r += THREADS) OWN(own) += is_correct<Step::OUTPUTS, Step::CLASSES, Step::OUTPUT_ROW>(c.labels, batch, output, r);
+      for (int r = tid; r < batch.count * Step::OUTPUTS; r += THREADS) own += is_correct<Step::OUTPUTS, Step::CLASSES, Step::OUTPUT_ROW>(c.labels, batch, output, r);
     PHASE_END
     add_up(own);
     PHASE
@@ -577,14 +721,13 @@ template <class Step> DEVICE double take(const Call& c, const Trial& trial, char
 DEVICE Number decay_of(const Call& c, const Trial& trial, int group) { return group < 0 ? Number(0) : trial.decay[group * c.num_trials]; }
 template <class Step> DEVICE Number clip_factor(const Call& c, const Trial& trial, const Number* gradient) {
   if (!(c.clip_norm > 0)) return 1;
-  PER_THREAD(double, own);
+  double own = 0;
   PHASE
-    OWN(own) = 0;
     Step::each_piece([&](int at, int n, int group) {
       const Number decay = decay_of(c, trial, group);
       for (int i = at + tid; i < at + n; i += THREADS) {
         const Number a = plus(gradient[i], times(decay, trial.theta[i]));
-        OWN(own) += double(a) * double(a);
+        own += double(a) * double(a);
       }
     });
   PHASE_END
@@ -592,40 +735,90 @@ template <class Step> DEVICE Number clip_factor(const Call& c, const Trial& tria
   const Number factor = Number(c.clip_norm) / (Number(sqrt(block().total)) + Number(1e-6));
   return factor > 1 ? 1 : factor;
 }
+DEVICE Trial trial_of(const Call& c, int64_t t) {
+  const int64_t row = t * c.num_parameters;
+  return {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], nullptr, c.state + t * c.num_state};
+}
+DEVICE const int64_t* order_of(const Call& c, int64_t t, int64_t s) { return c.order ? c.order + t * c.order_row + s * c.batch : nullptr; }
+// Takes step s of trial t with the gradient of its batch, and returns whether it has diverged.
+template <class Step> DEVICE bool finish(const Call& c, const Trial& trial, int64_t t, int64_t s, const Number* gradient, Number loss) {
+  TIMED(3, const Rule rule = {trial.momentum, c.rate[s * c.num_trials + t], c.correction[s], Number(c.beta1), Number(c.beta2),
+                              Number(1 - c.beta1), Number(1 - c.beta2), Number(c.adam_eps), clip_factor<Step>(c, trial, gradient)};
+           Step::each_piece([&](int at, int n, int group) {
+             update(at, n, trial.theta + at, trial.first + at, trial.second ? trial.second + at : nullptr, gradient + at, decay_of(c, trial, group), rule);
+           });)
+  const bool diverged = (c.first_step + s + 1) % c.look_every == 0 && !(loss - loss == 0);
+  PHASE
+    if (tid == 0 && (diverged || s + 1 == c.num_steps)) c.loss[t] = loss;
+    if (tid == 0 && diverged) c.diverged_at[t] = c.first_step + s;
+  END
+  return diverged;
+}
 // Takes `num_steps` steps of a block's trials; a diverged trial stops at the check that detects it.
 template <class Step> DEVICE void run_block(const Call& c, int number, int blocks) {
   char* const arena = (char*)c.scratch + number * Step::ARENA_BYTES;
-  const Number* const gradient = (const Number*)arena;
   for (int64_t t = number; t < c.num_trials; t += blocks) {
     if (c.diverged_at[t] >= 0) continue;
-    const int64_t row = t * c.num_parameters;
-    const Trial trial = {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], nullptr, c.state + t * c.num_state};
+    const Trial trial = trial_of(c, t);
     for (int64_t s = 0; s < c.num_steps; s++) {
-      const Number loss = Number(take<Step>(c, trial, arena, c.order ? c.order + t * c.order_row + s * c.batch : nullptr));
-      TIMED(3, const Rule rule = {trial.momentum, c.rate[s * c.num_trials + t], c.correction[s], Number(c.beta1), Number(c.beta2),
-                                  Number(1 - c.beta1), Number(1 - c.beta2), Number(c.adam_eps), clip_factor<Step>(c, trial, gradient)};
-               Step::each_piece([&](int at, int n, int group) {
-                 update(at, n, trial.theta + at, trial.first + at, trial.second ? trial.second + at : nullptr, gradient + at, decay_of(c, trial, group), rule);
-               });)
-      const bool diverged = (c.first_step + s + 1) % c.look_every == 0 && !(loss - loss == 0);
-      PHASE
-        if (tid == 0 && (diverged || s + 1 == c.num_steps)) c.loss[t] = loss;
-        if (tid == 0 && diverged) c.diverged_at[t] = c.first_step + s;
-      END
+      TIMED_FROM(began)
+      Number* const gradient = (Number*)arena;
+      const Number loss = Number(take<Step>(c, trial, arena, gradient, order_of(c, t, s), 0, int(c.batch)));
+      const bool diverged = finish<Step>(c, trial, t, s, gradient, loss);
+      TIMED_TO(4, began)
       if (diverged) break;
     }
   }
 }
+
+// ---- A step of several tiles in two launches: blocks compute the gradients of parts of the batch, then one adds them up ----
+
+// Gradient and loss of a part, in front of the blocks' arenas. Which tiles are a part depends on the batch only.
+DEVICE int64_t part_bytes(const Call& c) { return (c.num_parameters * sizeof(Number) + 31) / 16 * 16; }
+DEVICE int64_t bytes_of_parts(const Call& c) { return (c.num_trials * PARTS * part_bytes(c) + 255) / 256 * 256; }
+DEVICE Number* gradient_of(const Call& c, int64_t part) { return (Number*)((char*)c.scratch + part * part_bytes(c)); }
+DEVICE double& loss_of(const Call& c, int64_t part) { return *(double*)((char*)c.scratch + (part + 1) * part_bytes(c) - 16); }
+template <class Step> DEVICE void part_block(const Call& c, int64_t s, int number, int blocks) {
+  char* const arena = (char*)c.scratch + bytes_of_parts(c) + number * Step::ARENA_BYTES;
+  const int64_t tiles = (c.batch + Step::SAMPLES - 1) / Step::SAMPLES;
+  for (int64_t part = number; part < c.num_trials * PARTS; part += blocks) {
+    const int64_t t = part / PARTS, i = part % PARTS;
+    if (c.diverged_at[t] >= 0) continue;
+    const int begin = i * tiles / PARTS * Step::SAMPLES, end = smaller((i + 1) * tiles / PARTS * Step::SAMPLES, c.batch);
+    const double loss = take<Step>(c, trial_of(c, t), arena, gradient_of(c, part), order_of(c, t, s), begin, end);
+    PHASE
+      if (tid == 0) loss_of(c, part) = loss;
+    END
+  }
+}
+template <class Step> DEVICE void step_block(const Call& c, int64_t s, int number, int blocks) {
+  for (int64_t t = number; t < c.num_trials; t += blocks) {
+    if (c.diverged_at[t] >= 0) continue;
+    Number* const gradient = gradient_of(c, t * PARTS);
+    double loss = 0;
+    UNROLL for (int i = 0; i < PARTS; i++) loss += loss_of(c, t * PARTS + i);
+    PHASE
+      for (int64_t at = tid; at < c.num_parameters; at += THREADS) {
+        Number sum = gradient[at];
+        UNROLL for (int i = 1; i < PARTS; i++) sum += gradient_of(c, t * PARTS + i)[at];
+        gradient[at] = sum;
+      }
+    END
+    finish<Step>(c, trial_of(c, t), t, s, gradient, Number(loss));
+  }
+}
+
 // Computes the loss of a block's trials over all samples, and its gradient.
 template <class Step> DEVICE void evaluate_block(const Call& c, int number, int blocks) {
   char* const arena = (char*)c.scratch + number * Step::ARENA_BYTES;
   for (int64_t t = number; t < c.num_trials; t += blocks) {
     const Trial trial = {c.theta + t * c.num_parameters, nullptr, nullptr, nullptr, 0, c.correct ? c.correct + t : nullptr, c.state + t * c.num_state};
-    const Number loss = Number(take<Step>(c, trial, arena, nullptr));
+    Number* const gradient = (Number*)arena;
+    const Number loss = Number(take<Step>(c, trial, arena, gradient, nullptr, 0, int(c.batch)));
     PHASE
       if (tid == 0) c.loss[t] = loss;
       if (c.gradient)
-        for (int i = tid; i < c.num_parameters; i += THREADS) c.gradient[t * c.num_parameters + i] = ((const Number*)arena)[i];
+        for (int i = tid; i < c.num_parameters; i += THREADS) c.gradient[t * c.num_parameters + i] = gradient[i];
     END
   }
 }
@@ -633,10 +826,20 @@ template <class Step> DEVICE void evaluate_block(const Call& c, int number, int 
 #ifndef __CUDACC__
 extern "C" int64_t call_bytes() { return sizeof(Call); }
 extern "C" int64_t call_version() { return 2; }
-// Shared memory consists of the bytes with which scratch memory begins, so that tests find what is read before it is written.
+// All of a block's memory is NaN at first, so that tests find what is read before it is written.
 // `static`, because libraries that are loaded together would share the memory of a function that others can see.
-template <class Step> static void begin_block(const Call& c) {
+template <class Step> static void launch(const Call& c, void (*program)(const Call&), int64_t arena_at = 0) {
   alignas(64) static char memory[Step::SHARED_BYTES];
-  shared_memory = (char*)memset(memory, *(char*)c.scratch, sizeof memory);
+  shared_memory = (char*)memset(memory, 0xFF, sizeof memory);
+  memset((char*)c.scratch + arena_at, 0xFF, Step::ARENA_BYTES);
+  run_threads(program, c);
+}
+static int64_t current_step;
+template <class Step> static void launch_steps(const Call& c) {
+  if (PARTS == 1) return launch<Step>(c, [](auto& c) { run_block<Step>(c, 0, 1); });
+  for (current_step = 0; current_step < c.num_steps; current_step++) {
+    launch<Step>(c, [](auto& c) { part_block<Step>(c, current_step, 0, 1); }, bytes_of_parts(c));
+    launch<Step>(c, [](auto& c) { step_block<Step>(c, current_step, 0, 1); }, bytes_of_parts(c));
+  }
 }
 #endif

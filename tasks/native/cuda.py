@@ -61,7 +61,7 @@ def compile_cubin(source: CudaSource, number: str, architecture: str, *more_opti
 
 
 def _options(source: CudaSource, number: str, architecture: str) -> list[str]:
-    constants = {"NUMBER": number, "THREADS": source.threads, "BLOCKS": source.blocks}
+    constants = {"NUMBER": number, "THREADS": source.threads, "BLOCKS": source.blocks, "PARTS": source.num_parts}
     return [f"--gpu-architecture={architecture}", *OPTIONS, *(f"-D{name}={value}" for name, value in constants.items())]
 
 
@@ -187,7 +187,9 @@ class CudaLibrary(Library):
         module = self._module = ctypes.c_void_p()
         self._check(self._driver.cuModuleLoadData(ctypes.byref(module), cubin))
         self._functions = {}
-        for name in ("run", "evaluate"):
+        self.programs = ("run",) if source.num_parts == 1 else ("part", "step")
+        """Kernels that take steps."""
+        for name in (*self.programs, "evaluate"):
             function = ctypes.c_void_p()
             self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
             self._check(
@@ -196,7 +198,7 @@ class CudaLibrary(Library):
             self._check(self._driver.cuFuncSetAttribute(function, _SHARED_CARVEOUT, ctypes.c_int(100)))
             self._functions[name] = function
         processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-        self.max_blocks = processors * max(self.resources("run")["blocks"], 1)
+        self.max_blocks = processors * max(self.resources(self.programs[0])["blocks"], 1)
         """Blocks that run at the same time."""
         self._scratch = torch.empty(0, dtype=torch.uint8, device="cuda")
 
@@ -231,31 +233,45 @@ class CudaLibrary(Library):
 
     def run(self, call: AnyCall) -> None:
         """Take `num_steps` steps of every trial in place, and wait for them."""
-        self._launch("run", call)
+        if self.source.num_parts == 1:
+            self._launch("run", call, call.num_trials)
+        else:
+            for step in range(call.num_steps):
+                self._launch("part", call, self.source.num_parts * call.num_trials, step)
+                self._launch("step", call, call.num_trials, step)
+        torch.cuda.current_stream().synchronize()
 
     def evaluate(self, call: AnyCall) -> None:
-        self._launch("evaluate", call)
+        self._launch("evaluate", call, call.num_trials)
+        torch.cuda.current_stream().synchronize()
 
-    def _launch(self, name: str, call: Any) -> None:
-        blocks = min(int(call.num_trials), self.max_blocks)
-        if len(self._scratch) < blocks * self.source.arena_bytes:
-            self._scratch = torch.zeros(blocks * self.source.arena_bytes, dtype=torch.uint8, device="cuda")
-        call.scratch = self._scratch.data_ptr()
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
-        stream = torch.cuda.current_stream()
-        grid, block = (blocks, 1, 1), (self.source.threads, 1, 1)
+    def _launch(self, name: str, call: Any, num_tasks: int, *numbers: int) -> None:
+        """Launch a kernel with a block for each of a number of tasks, or as many as run at the same time."""
+        blocks = min(num_tasks, self.max_blocks)
+        self._allocate(call, min(self.source.num_parts * call.num_trials, self.max_blocks))
+        values = [ctypes.c_int64(number) for number in numbers]
+        arguments = (ctypes.c_void_p * (1 + len(values)))(*(ctypes.addressof(value) for value in (call, *values)))
         self._check(
             self._driver.cuLaunchKernel(
                 self._functions[name],
-                *grid,
-                *block,
+                *(blocks, 1, 1),
+                *(self.source.threads, 1, 1),
                 self.source.shared_bytes,
-                ctypes.c_void_p(stream.cuda_stream),
+                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
                 arguments,
                 None,
             )
         )
-        stream.synchronize()
+
+    def _allocate(self, call: Any, blocks: int) -> None:
+        """Provide scratch memory for the parts of all trials, and for the blocks."""
+        needed = blocks * self.source.arena_bytes
+        if self.source.num_parts > 1:
+            part_bytes = (call.num_parameters * self.source.number_bytes + 31) // 16 * 16  # as in cuda.h
+            needed += (call.num_trials * self.source.num_parts * part_bytes + 255) // 256 * 256
+        if len(self._scratch) < needed:
+            self._scratch = torch.zeros(needed, dtype=torch.uint8, device="cuda")
+        call.scratch = self._scratch.data_ptr()
 
     def _check(self, code: int) -> None:
         if code:

@@ -30,8 +30,8 @@ from depthrate.tasks.native.generated.plan import Loop
 from depthrate.tasks.native.generated.values import Kind, Value, View, merged_rows, up
 
 MAX_ROWS = 4
-TIMED_STATEMENTS = 4
-"""Statements with numbers of their own when a step is timed: samples, targets, loss, update."""
+TIMED_STATEMENTS = 5
+"""Statements with numbers of their own when a step is timed: samples, targets, loss, update, and a whole step."""
 TILES = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 2), (1, 1))
 """Rows and columns of a product that a thread computes."""
 
@@ -45,8 +45,12 @@ class CudaSource:
     blocks: int
     shared_bytes: int
     arena_bytes: int
+    number_bytes: int
     labels: tuple[str, ...]
     """What each statement of a tile does."""
+    num_parts: int = 1
+    """Parts of a trial's batch whose gradients separate blocks compute. With one part a launch takes many steps, with several
+    parts two launches take one step."""
 
     def to_file(self) -> str:
         """Return the text of a file from which `from_file` reads the source."""
@@ -101,12 +105,18 @@ class _Emitter:
         self.written: set[Value] = set()
         """Parameters to whose gradients an earlier step has added."""
         self.time = 0
+        self.ahead = ""
+        """Call that copies the operands of the step that is being written, before the step in front of it."""
 
     def source(self) -> CudaSource:
-        body, labels = [], []
+        body: list[str] = []
+        labels: list[str] = []
         for time, step in enumerate(self.plan.steps):
             self.time = time
+            self.ahead = ""
             statements = self._step(step)
+            if self.ahead:
+                body[-1] = f"{self.ahead} {body[-1]}"
             body += statements
             labels += [_label(step)] * len(statements)
         self.time = len(self.plan.steps)
@@ -156,7 +166,13 @@ class _Emitter:
             output_row=output.row_stride(self.layout),
         )
         return CudaSource(
-            text, tuning.threads, tuning.blocks, self.plan.shared_bytes, self.plan.arena_bytes, tuple(labels)
+            text,
+            tuning.threads,
+            tuning.blocks,
+            self.plan.shared_bytes,
+            self.plan.arena_bytes,
+            self.layout.number_bytes,
+            tuple(labels),
         )
 
     def _pieces(self) -> list[str]:
@@ -290,19 +306,39 @@ class _Emitter:
         adds_text = adds if not flags else "adds"
         target_type = f"Target<{row}, {str(is_aligned_target).lower()}>"
         target = f"{target_type}{{p2, {second}, {start}, {adds_text}}}"
-        operands = f"{matrices[0]}{{p0}}, {matrices[1]}{{p1}}, {target}"
+        factors = f"{matrices[0]}{{p0}}, {matrices[1]}{{p1}}"
         copies = [count == 1 and not place.is_shared for place in places]
         note = f"  // {count} x [{m}, {k}] [{k}, {n}]\n"
         if not any(copies):
             tm, tn = self._tile(count, m, n, self.tuning.threads)
-            body = f"{note}  products<{count}, {m}, {n}, {k}, {tm}, {tn}, {a_step}, {b_step}>({operands});"
+            body = f"{note}  products<{count}, {m}, {n}, {k}, {tm}, {tn}, {a_step}, {b_step}>({factors}, {target});"
             return self.call(body, addresses, flags)
-        tm, tn, bm, bn, depth = self._blocks(m, n, k, copies, (_is_along_rows(a), _is_along_rows(b.t())))
+        along_rows = _is_along_rows(a), _is_along_rows(b.t())
+        place, room = self.plan.scratch[self.time]
+        tm, tn, bm, bn, depth = self._blocks(m, n, k, copies, along_rows, room)
+        copied = [operand.value for operand, is_copied in zip((left, right), copies, strict=True) if is_copied]
+        if is_ahead := self._copies_ahead(copied):
+            ahead = self._blocks(m, n, k, copies, along_rows, self.plan.ahead[self.time][1])
+            is_ahead = ahead[2] >= m and ahead[3] >= n and ahead[4] == k
+            if is_ahead:
+                (tm, tn, bm, bn, depth), place = ahead, self.plan.ahead[self.time][0]
         flags_text = ", ".join(str(flag).lower() for flag in copies)
         scratch = f"p{len(addresses)}"
-        addresses.append(Address(str(self.plan.scratch[self.time][0]), True, True))
-        body = f"{note}  product<{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}>({operands}, {scratch});"
+        addresses.append(Address(str(place), True, True))
+        sizes = f"{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}"
+        body = f"{note}  product<{sizes}, {str(is_ahead).lower()}>({factors}, {target}, {scratch});"
+        if is_ahead:
+            text = f"  copy_ahead<{m}, {n}, {k}, {bm}, {bn}, {flags_text}>({factors}, p2);"
+            self.ahead = self.call(text, [*places, addresses[-1]])
         return self.call(body, addresses, flags)
+
+    def _copies_ahead(self, operands: Sequence[Value]) -> bool:
+        """Return whether a product's operands in global memory can be copied during the step in front of it."""
+        if self.time not in self.plan.ahead or not self.tuning.copies_ahead:
+            return False
+        before = self.plan.steps[self.time - 1]
+        written = before.stored if isinstance(before, Loop) else [before]
+        return not any(operand in written for operand in operands)
 
     def _tile(self, count: int, m: int, n: int, threads: int) -> tuple[int, int]:
         """Choose the results of a thread: many, because each number that it reads takes part in several, but enough threads.
@@ -320,11 +356,10 @@ class _Emitter:
         return min((tile for tile in TILES if tile[0] * tile[1] <= self.tuning.largest_tile), key=cost)
 
     def _blocks(
-        self, m: int, n: int, k: int, copies: Sequence[bool], along_rows: Sequence[bool]
+        self, m: int, n: int, k: int, copies: Sequence[bool], along_rows: Sequence[bool], room: int
     ) -> tuple[int, int, int, int, int]:
         """Choose a thread's results, a block's rows and columns, and how many numbers are summed at a time."""
         threads, stride = self.tuning.threads, self.layout.row_stride
-        room = self.plan.scratch[self.time][1]
 
         def numbers(bm: int, bn: int, depth: int) -> int:
             sizes = [
@@ -425,6 +460,8 @@ class _CudaLoop(LoopText):
         self.cuda = emitter
         self.places: list[Address] = []
         self._indices: dict[tuple[str, bool], int] = {}
+        self._first: dict[tuple[str, str, str], str] = {}
+        """Pointer, position and columns of a number of each lane that is read before all phases -> its name."""
         widths = [self._width(value) for value in loop.computed]
         widest = max(widths, default=1)
         self.lanes = 1
@@ -463,7 +500,12 @@ class _CudaLoop(LoopText):
             f"q[r] = {f'least(row, {self.loop.rows - 1})' if self.rest else 'row'}; "
             f"there[r] = {f'row < {self.loop.rows}' if self.rest else 'true'}; }}",
         ]
-        inner = "\n      ".join([*head, *lines])
+        first = [
+            f"Lanes {name}[{self.rows}]; UNROLL for (int r = 0; r < {self.rows}; r++) "
+            f"{{ {columns} {name}[r] = one({pointer}, Ints({position})); }}"
+            for (pointer, position, columns), name in self._first.items()
+        ]
+        inner = "\n      ".join([*head, *first, *lines])
         body = (
             f"  WARPS_PHASE\n    for (int i = warp * {per_warp}; i < {self.loop.rows}; i += NUM_WARPS * {per_warp}) {{\n"
             f"      {inner}\n    }}\n  END"
@@ -479,22 +521,30 @@ class _CudaLoop(LoopText):
         seen: dict[Any, str] = {}
         is_masked = width % (group * self.lanes) != 0
         there = "there[r] & inside" if is_masked else "there[r]"
+        step = group * self.lanes
+        column = f"const Ints c = b * {step} + l * {group};"
+        if is_masked:
+            column = (
+                f"const Ints wished = b * {step} + l * {group}; const Flags inside = wished < {width}; "
+                f"const Ints c = least(wished, {width - group});"
+            )
 
         def loaded(view: View) -> str:
             key = (view.value, view.seen.storage_offset(), view.shape, view.seen.stride())
             is_one = view.seen.shape[-1] == 1 or view.seen.stride(-1) == 0
+            if is_one or self._numbers(width) == 1:
+                pointer, position = self._named_place(self.cuda.at(view)), position_of(merged_rows(view.seen), "q[r]")
+                return self._read_first(pointer, position if is_one else f"{position} + c", "" if is_one else column)
             if key not in seen:
                 name = seen[key] = f"l{len(seen)}"
                 place = self.cuda.at(view)
                 axes = merged_rows(view.seen)
                 is_aligned = place.is_aligned and group == 4 and all(stride % 4 == 0 for _, stride in axes)
                 pointer, position = self._named_place(place), position_of(axes, "q[r]")
-                count = 1 if is_one else group
-                index = f"Ints({position})" if is_one else f"{position} + c"
                 loads.append(
-                    f"Lanes {name}[{count}]; load<{count}, {str(is_aligned).lower()}, 1>({name}, {pointer}, {index});"
+                    f"Lanes {name}[{group}]; load<{group}, {str(is_aligned).lower()}, 1>({name}, {pointer}, {position} + c);"
                 )
-            return f"{seen[key]}[{'0' if is_one else 'e'}]"
+            return f"{seen[key]}[e]"
 
         def operand(item: View | float, masks: bool) -> str:
             if not isinstance(item, View):
@@ -542,13 +592,6 @@ class _CudaLoop(LoopText):
         if not body:
             return before
         parts = self._numbers(width) // group
-        step = group * self.lanes
-        column = f"const Ints c = b * {step} + l * {group};"
-        if is_masked:
-            column = (
-                f"const Ints wished = b * {step} + l * {group}; const Flags inside = wished < {width}; "
-                f"const Ints c = least(wished, {width - group});"
-            )
         unused = "(void)inside; " if is_masked else ""
         inner = "\n        ".join(
             [
@@ -594,9 +637,14 @@ class _CudaLoop(LoopText):
         if self._own(item):
             text = f"s{self.names[value]}[r]"
             return text if masks or not value.is_boolean else f"to_number({text})"
-        pointer = self._named_place(self.cuda.at(item))
-        text = f"one({pointer}, Ints({position_of(merged_rows(item.seen), 'q[r]')}))"
+        text = self._read_first(self._named_place(self.cuda.at(item)), position_of(merged_rows(item.seen), "q[r]"), "")
         return f"({text} != 0)" if value.is_boolean and masks else text
+
+    def _read_first(self, pointer: str, position: str, columns: str) -> str:
+        """Return the name of a number of each lane, which is read before sums over a row are waited for."""
+        columns = columns.replace("b * ", "0 * ")
+        name = self._first.setdefault((pointer, position, columns), f"h{len(self._first)}")
+        return f"{name}[r]"
 
     def _named_place(self, place: Address) -> str:
         key = place.text, place.is_shared
@@ -652,8 +700,7 @@ struct Generated {{
   static constexpr int64_t ARENA_BYTES = {arena_bytes};
   static constexpr int SHARED_BYTES = {shared_bytes};
 
-  static MEMBER void tile(const Call& c, const Trial& trial, char* arena, Batch batch, bool is_first) {{
-    Number* const gradient = (Number*)arena;
+  static MEMBER void tile(const Call& c, const Trial& trial, char* arena, Number* gradient, Batch batch, bool is_first) {{
     TIMED(0, gather_samples<SAMPLES, {inputs}, {x_row}>((const {item}*)c.x, batch, {x}, {second});)
     TIMED(1, gather_targets<SAMPLES, OUTPUTS, CLASSES, {target_row}, {has_targets}>(
                  c.labels, batch, c.batch, Number({smoothing}), {target}, {weight});)
@@ -667,15 +714,17 @@ struct Generated {{
 }};
 
 #ifdef __CUDACC__
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run(const __grid_constant__ Call c) {{
-  run_block<Generated>(c, blockIdx.x, gridDim.x);
-}}
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) evaluate(const __grid_constant__ Call c) {{
-  evaluate_block<Generated>(c, blockIdx.x, gridDim.x);
-}}
+#define PROGRAM extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+#if PARTS == 1
+PROGRAM run(const __grid_constant__ Call c) {{ run_block<Generated>(c, blockIdx.x, gridDim.x); }}
 #else
-extern "C" int64_t scratch_bytes(const Call*) {{ return Generated::ARENA_BYTES; }}
-extern "C" void run(const Call* c) {{ begin_block<Generated>(*c), run_block<Generated>(*c, 0, 1); }}
-extern "C" void evaluate(const Call* c) {{ begin_block<Generated>(*c), evaluate_block<Generated>(*c, 0, 1); }}
+PROGRAM part(const __grid_constant__ Call c, int64_t step) {{ part_block<Generated>(c, step, blockIdx.x, gridDim.x); }}
+PROGRAM step(const __grid_constant__ Call c, int64_t step) {{ step_block<Generated>(c, step, blockIdx.x, gridDim.x); }}
+#endif
+PROGRAM evaluate(const __grid_constant__ Call c) {{ evaluate_block<Generated>(c, blockIdx.x, gridDim.x); }}
+#else
+extern "C" int64_t scratch_bytes(const Call* c) {{ return Generated::ARENA_BYTES + (PARTS == 1 ? 0 : bytes_of_parts(*c)); }}
+extern "C" void run(const Call* c) {{ launch_steps<Generated>(*c); }}
+extern "C" void evaluate(const Call* c) {{ launch<Generated>(*c, [](auto& c) {{ evaluate_block<Generated>(c, 0, 1); }}); }}
 #endif
 """

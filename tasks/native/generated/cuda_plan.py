@@ -6,6 +6,7 @@ global memory if it is used later, or if there is none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from depthrate.tasks.native.generated.lower import Program
@@ -16,6 +17,8 @@ BLOCK_BYTES = 288
 """Bytes at the start of shared memory that blocks use themselves, as in cuda.h."""
 CLOSE_STEPS = 4
 """Steps between two uses of a value that stays in shared memory meanwhile."""
+SCRATCH_BYTES = 9 << 10
+"""Bytes of shared memory that are left for parts of matrices at every step."""
 SLACK_BYTES = 64
 """Bytes behind the last value, which may be read but are not used."""
 _PLACED_BYTES = 64
@@ -31,12 +34,12 @@ class Tuning:
     tile_rows: int = 128
     shared_bytes: int = 113 << 10
     """Bytes of shared memory of a block."""
-    scratch_bytes: int = 9 << 10
-    """Bytes of them that are left for parts of matrices at every step."""
     largest_tile: int = 32
     """Maximum number of a product's results that a thread computes at a time."""
     unrolled: int = 8
     """Maximum number of a lane's numbers that a loop computes at a time, in one or several rows."""
+    copies_ahead: bool = True
+    """Whether a product's operands are copied to shared memory during the step in front of it."""
 
 
 @dataclass
@@ -54,6 +57,8 @@ class CudaPlan:
     arena_bytes: int
     scratch: list[tuple[int, int]]
     """Place and bytes of each step's scratch memory in shared memory."""
+    ahead: dict[int, tuple[int, int]]
+    """Product after a loop or sum -> place and bytes of memory that is free during both."""
     shared_bytes: int
 
 
@@ -64,7 +69,7 @@ def plan_cuda(program: Program, tuning: Tuning) -> CudaPlan:
     times = {value: sorted(set(used)) for value, used in uses(program, steps, in_place).items()}
     if len(times[program.x]) > 1 and times[program.x][-1] == len(steps):
         times[program.x].pop()  # only the CPU's padding must stay
-    room = tuning.shared_bytes - tuning.scratch_bytes - SLACK_BYTES
+    room = tuning.shared_bytes - SCRATCH_BYTES - SLACK_BYTES
     shared = _shared(program, steps, times, room)
     layout = program.layout
     number = layout.number_bytes
@@ -77,23 +82,38 @@ def plan_cuda(program: Program, tuning: Tuning) -> CudaPlan:
     }
     arena, arena_bytes = _first_fit(spans, {value: _size(program, value) for value in spans}, base, None)
     end = tuning.shared_bytes - SLACK_BYTES
-    scratch = [_largest_gap(program, shared, times, time, end) for time in range(len(steps))]
-    return CudaPlan(
-        program, steps, in_place, shared, arena, up(arena_bytes + SLACK_BYTES, 256), scratch, tuning.shared_bytes
-    )
+    scratch = [_largest_gap(program, shared, times, (time,), end) for time in range(len(steps))]
+    ahead = {}
+    for time, step in enumerate(steps[1:], 1):
+        before = steps[time - 1]
+        if isinstance(step, Loop) or step.kind is not Kind.PRODUCT:
+            continue
+        if isinstance(before, Loop):
+            ahead[time] = _largest_gap(program, shared, times, (time - 1, time), end)
+        elif before.kind is Kind.ROW_SUM:
+            place = scratch[time - 1][0]
+            used = place, up(place + tuning.threads * number, _PLACED_BYTES)
+            ahead[time] = _largest_gap(program, shared, times, (time - 1, time), end, [used])
+    arena_bytes = up(arena_bytes + SLACK_BYTES, 256)
+    return CudaPlan(program, steps, in_place, shared, arena, arena_bytes, scratch, ahead, tuning.shared_bytes)
 
 
 def _largest_gap(
-    program: Program, shared: dict[Value, tuple[int, int]], times: dict[Value, list[int]], time: int, end: int
+    program: Program,
+    shared: dict[Value, tuple[int, int]],
+    times: dict[Value, list[int]],
+    during: Sequence[int],
+    end: int,
+    used: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, int]:
-    """Return place and bytes of the largest part of shared memory that no value needs at a step."""
-    present = sorted(
+    """Return place and bytes of the largest part of shared memory that no value needs at these steps, and that is not used."""
+    present = [
         (place, place + _size(program, value))
         for value, (place, last) in shared.items()
-        if times[value][0] <= time <= last
-    )
+        if any(times[value][0] <= time <= last for time in during)
+    ]
     gaps, at = [], up(BLOCK_BYTES, _PLACED_BYTES)
-    for begin, stop in [*present, (end, end)]:
+    for begin, stop in [*sorted([*present, *used]), (end, end)]:
         gaps.append((begin - at, at))
         at = max(at, stop)
     size, place = max(gaps)

@@ -3,6 +3,7 @@
 Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parameters of one trial.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
@@ -27,6 +28,9 @@ from depthrate.tasks.networks import operations
 from depthrate.tasks.networks.flat_parameters import split_parameters, start_trials
 from depthrate.tasks.networks.network import GENERATED, Network
 from depthrate.tasks.training.training_plan import TrainingPlan
+
+NUM_PARTS = 4
+"""Parts of a large batch on a GPU: 66 trials then occupy 264 blocks."""
 
 
 @lru_cache(maxsize=256)
@@ -123,7 +127,8 @@ def generated_cuda_library(
         Interrupted: As `load_cuda_library`.
     """
     try:
-        source = cuda_source(network, plan, dataset.shape, tuning_of(num_trials), is_fresh=is_fresh)
+        num_blocks = num_trials * _num_parts(network, plan, dataset.shape, Tuning())
+        source = cuda_source(network, plan, dataset.shape, tuning_of(num_blocks), is_fresh=is_fresh)
     except CannotGenerateError as error:
         raise EngineError(f"no kernels can be generated for the network: {error}") from error
     return load_cuda_library(source, NUMBERS[plan.dtype_name], should_stop)
@@ -138,14 +143,28 @@ def cuda_source(
         CannotGenerateError: They cannot be generated.
         EngineError: The cache cannot be used.
     """
-    samples = tile_samples(plan.batch_size or data.num_samples, network.rows_per_sample, tuning.tile_rows)
+    samples = _cuda_samples(network, plan, data, tuning)
 
     def make() -> str:
         tile, groups, options = _tile(network, plan.dtype, plan.loss, samples, data, plan.label_smoothing)
         return generate_cuda(tile, groups, tuning, **options).to_file()
 
     parts = _parts(network, data, plan.dtype, plan.loss, samples, plan.label_smoothing, tuning)
-    return CudaSource.from_file(cached_source(parts, make, is_fresh=is_fresh))
+    source = CudaSource.from_file(cached_source(parts, make, is_fresh=is_fresh))
+    return dataclasses.replace(source, num_parts=_num_parts(network, plan, data, tuning))
+
+
+def _cuda_samples(network: Network, plan: TrainingPlan, data: DataShape, tuning: Tuning) -> int:
+    return tile_samples(plan.batch_size or data.num_samples, network.rows_per_sample, tuning.tile_rows)
+
+
+def _num_parts(network: Network, plan: TrainingPlan, data: DataShape, tuning: Tuning) -> int:
+    """Choose the parts of a trial's batch whose gradients separate blocks compute: one, or several if each has a tile.
+
+    They depend on the batch only, not on the pack, because sums over parts round differently.
+    """
+    batch = min(plan.batch_size or data.num_samples, data.num_samples)
+    return NUM_PARTS if batch > (NUM_PARTS - 1) * _cuda_samples(network, plan, data, tuning) else 1
 
 
 def _tile(
