@@ -150,19 +150,9 @@ class _Lowering:
             name: self._gradient(self.parameters[name], [self.items[term] for term in group])
             for name, group in terms.items()
         }
-        return Program(
-            self.layout,
-            self.values,
-            self.kernels,
-            {name: self.parameters[name] for name in gradients},
-            self.state,
-            self.x,
-            self.target,
-            self.weight,
-            loss.value,
-            output,
-            gradients,
-        )
+        trained, inputs = {name: self.parameters[name] for name in gradients}, (self.x, self.target, self.weight)
+        numbers = (*inputs, loss.value, output, gradients)
+        return Program(self.layout, self.values, self.kernels, trained, self.state, *numbers)
 
     def _gradient(self, parameter: Value, items: Sequence[Any]) -> list[View]:
         terms = []
