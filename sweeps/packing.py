@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from depthrate.grouping import grouped
 from depthrate.sweeps.errors import MemoryLimitError
 from depthrate.sweeps.trial import CanonicalWriter, Trial
 from depthrate.tasks.interface import Engine, Task
@@ -113,10 +114,8 @@ def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
     if along is None:
         return [[trial] for trial in trials]
     others = CanonicalWriter(task.schema.keys() - {along})
-    by_others: dict[str, list[Trial]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.params[along]):
-        by_others.setdefault(others.write(trial.params), []).append(trial)
-    return list(by_others.values())
+    ordered = sorted(trials, key=lambda trial: trial.params[along])
+    return list(grouped(ordered, lambda trial: others.write(trial.params)).values())
 
 
 def largest(group: Sequence[list[Trial]], task: Task) -> Trial:

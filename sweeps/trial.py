@@ -22,18 +22,6 @@ def canonical_json(value: Any) -> str:
     return _ENCODER.encode(value)
 
 
-def trial_id_of(
-    task: str, task_version: int, params: Mapping[str, Any], added: Mapping[str, Any] = MappingProxyType({})
-) -> str:
-    """Return the first 16 hex digits of sha256 over the canonical JSON of task, version and parameters.
-
-    Parameters that the task gained later are omitted if they have the value in `added` (`ParameterSchema.added_later`), so that
-    the ids of earlier trials remain valid.
-    """
-    content = {"task": task, "task_version": task_version, "params": identifying(params, added)}
-    return _short_hash(canonical_json(content))
-
-
 def identifying(params: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that enter the identity: all except parameters equal to their value in `added`."""
     return {
@@ -41,10 +29,6 @@ def identifying(params: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str
         for name, value in params.items()
         if name not in added or canonical_json(value) != canonical_json(added[name])
     }
-
-
-def _short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class CanonicalWriter:
@@ -77,12 +61,16 @@ class CanonicalWriter:
 
 
 class TrialMaker:
-    """Makes many trials of one task, with the ids that `trial_id_of` returns."""
+    """Makes many trials of one task.
+
+    An id is the first 16 hex digits of sha256 over the canonical JSON of task, version and parameters. Parameters that the task
+    gained later are omitted if they have their value in `added`, so that the ids of earlier trials remain valid.
+    """
 
     def __init__(
         self, task: str, task_version: int, names: Iterable[str], added: Mapping[str, Any] = MappingProxyType({})
     ):
-        """Prepare for a task with the parameters `names`. `added` has the same meaning as in `trial_id_of`."""
+        """Prepare for a task with the parameters `names`. `added`: see `ParameterSchema.added_later`."""
         self._task, self._task_version = task, task_version
         self._params = CanonicalWriter(names, omitted=added)
         self._tail = f',"task":{canonical_json(task)},"task_version":{canonical_json(task_version)}}}'
@@ -90,7 +78,8 @@ class TrialMaker:
     def make(self, params: Mapping[str, Any]) -> Trial:
         """Make a trial with these parameters."""
         identity = f'{{"params":{self._params.write(params)}{self._tail}'
-        return Trial(_short_hash(identity), self._task, self._task_version, params)
+        trial_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        return Trial(trial_id, self._task, self._task_version, params)
 
     def ids(self, params: Mapping[str, Any], name: str, values: Sequence[int]) -> list[str]:
         """Return the ids of trials that differ in one int parameter. The part before it is hashed only once."""

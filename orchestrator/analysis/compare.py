@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power
 from depthrate.orchestrator.analysis.replicates import replicate_keys
@@ -57,10 +58,8 @@ def unpaired_text(names: Sequence[str], curves: Sequence[Sequence[FittedCurve]])
 
 def _describe_fits(curves: Sequence[FittedCurve]) -> list[str]:
     """Name the fits of some curves, with all groups of a fit in one entry."""
-    groups: dict[str, list[FittedCurve]] = {}
-    for curve in curves:
-        groups.setdefault(str(curve.asked), []).append(curve)
-    return [", ".join(_fit_details(group)) for group in groups.values()]
+    groups = grouped(curves, lambda curve: str(curve.asked)).values()
+    return [", ".join(_fit_details(group)) for group in groups]
 
 
 def _fit_details(group: Sequence[FittedCurve]) -> Iterator[str]:

@@ -1,11 +1,13 @@
-"""Fit a sweep's committed metrics, and count the excluded trials by reason."""
+"""Group the trials of fit requests, count excluded trials by reason, and fit requests over one variable."""
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
@@ -20,55 +22,10 @@ from depthrate.tasks.fits.lack_of_fit import check_bound, lack_of_fit, sensitivi
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many
 from depthrate.tasks.interface import Task
-from depthrate.tasks.metric import Metric, by_name
+from depthrate.tasks.metric import Metric
 
 MIN_DISTINCT_X = 3
 """Minimum number of distinct x for a fit. A line through two leaves no residual."""
-
-
-class ReadTrials(NamedTuple):
-    """What fits read of trials."""
-
-    values: FittedValues
-    ended: Mapping[str, Convergence]
-    """Trial -> how its training ended."""
-
-
-def read_trials(
-    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None
-) -> ReadTrials:
-    """Read the values of requests and judge the trials."""
-    return ReadTrials(FittedValues(results, requests), judge(results, trials, task.measurements if task else ()))
-
-
-def fit_curves(
-    results: Results,
-    requests: Sequence[FitRequest],
-    trials: Sequence[Trial],
-    task: Task | None = None,
-    read: ReadTrials | None = None,
-) -> list[FittedCurve]:
-    """Fit a sweep's requests to the values of its trials, over whole seeds.
-
-    Diverged, untrained and failed trials, missing values and values without a logarithm are excluded and counted. A trial is
-    untrained if it ends at the loss of constant predictions while others train. It has failed if its objective is far above
-    its siblings', the trials that differ only in the seed. Unconverged trials are counted,
-    and excluded if the request says so.
-
-    Args:
-        task: Task of the trials, with its parameters and metrics.
-        read: Their values and judgements, if they are read already.
-    """
-    requests = [request for request in requests if not request.forms and not request.is_over_layers]
-    declared = {} if task is None else by_name(task.measurements)
-    params = {trial.trial_id: trial.params for trial in trials}
-    curves = []
-    for request, grouped, values, judged in requested_groups(results, requests, trials, task, read):
-        fitted = _with_drift(_fitted(grouped), values, request, judged)
-        common = common_fit([curve for curve in fitted if curve.fits])  # whether the groups share their exponent
-        fitted = [replace(curve, common=common) if curve.fits else curve for curve in fitted]
-        curves += [_with_bound(curve, declared.get(request.metric), params) for curve in fitted]
-    return curves
 
 
 class RequestedGroups(NamedTuple):
@@ -82,20 +39,31 @@ class RequestedGroups(NamedTuple):
 
 
 def requested_groups(
-    results: Results,
-    requests: Sequence[FitRequest],
-    trials: Sequence[Trial],
-    task: Task | None,
-    read: ReadTrials | None = None,
+    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None
 ) -> Iterator[RequestedGroups]:
-    """Yield each request's groups of trials. Values and judgements are read unless they are given."""
+    """Yield each request's groups of trials. Values and judgements are read once for all."""
     if not requests:
         return
-    values, ended = read or read_trials(results, requests, trials, task)
+    values, ended = FittedValues(results, requests), judge(results, trials, task.measurements if task else ())
     for request in requests:
         measured = values.last(request)
         done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
         yield RequestedGroups(request, _group_curves(request, done, ended, random_seeds(task)), values, ended)
+
+
+def fit_curves(
+    groups: RequestedGroups, declared: Metric | None, params: Mapping[str, Mapping[str, Any]]
+) -> list[FittedCurve]:
+    """Fit a request over one variable.
+
+    Args:
+        declared: The task's declaration of the metric.
+        params: Trial -> its parameters.
+    """
+    fitted = _with_drift(_fitted(groups.curves), groups)
+    common = common_fit([curve for curve in fitted if curve.fits])  # whether the groups share their exponent
+    fitted = [replace(curve, common=common) if curve.fits else curve for curve in fitted]
+    return [_with_bound(curve, declared, params) for curve in fitted]
 
 
 Done = tuple[Mapping[str, Any], dict[str, Any]]
@@ -105,9 +73,7 @@ Done = tuple[Mapping[str, Any], dict[str, Any]]
 def _group_curves(
     request: FitRequest, done: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
 ) -> list[FittedCurve]:
-    groups: dict[str, list[Done]] = {}
-    for params, row in done:
-        groups.setdefault(json.dumps([params[name] for name in request.by]), []).append((params, row))
+    groups = grouped(done, lambda trial: json.dumps([trial[0][name] for name in request.by]))
     values = {key: [group[0][0][name] for name in request.by] for key, group in groups.items()}
     ordered = sorted(groups, key=lambda key: [(str(type(value)), value) for value in values[key]])
     return [_build_curve(request, groups[key], ended, seed_names) for key in ordered]
@@ -140,9 +106,7 @@ def _build_curve(
     if request.x_min is not None and request.variables:
         left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < request.x_min]
         used = [point for point in used if point["x"] >= request.x_min]
-    excluded: dict[str, int] = {}
-    for point in left_out:
-        excluded[point["reason"]] = excluded.get(point["reason"], 0) + 1
+    excluded = dict(Counter(point["reason"] for point in left_out))
     ids = {point["trial_id"] for point in used}
     return FittedCurve(
         request.metric, request.x_text, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request,
@@ -218,14 +182,13 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
     return fitted
 
 
-def _with_drift(
-    curves: list[FittedCurve], values: FittedValues, request: FitRequest, ended: Mapping[str, Convergence]
-) -> list[FittedCurve]:
+def _with_drift(curves: list[FittedCurve], groups: RequestedGroups) -> list[FittedCurve]:
     """Add the change of each exponent over the last quarter of training."""
     if not any(curve.fits for curve in curves):
         return curves
-    past = values.past(request)
-    return [replace(curve, drift=exponent_drift(curve.rows, past, ended)) if curve.power else curve for curve in curves]
+    past = groups.values.past(groups.request)
+    drifts = [exponent_drift(curve.rows, past, groups.ended) if curve.power else None for curve in curves]
+    return [replace(curve, drift=drift) for curve, drift in zip(curves, drifts, strict=True)]
 
 
 def _with_bound(curve: FittedCurve, declared: Metric | None, params: Mapping[str, Mapping[str, Any]]) -> FittedCurve:

@@ -1,31 +1,57 @@
 """Fit all requests of a sweep: over one variable, over several, and over layers."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
-from depthrate.orchestrator.analysis.fit_curves import fit_curves, read_trials
+from depthrate.orchestrator.analysis.fit_curves import fit_curves, requested_groups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.fitted_surface import FittedSurface, fit_surface_requests
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface, fit_surface, with_all_tests
 from depthrate.orchestrator.analysis.layer_law import LayerLaw, fit_layer_laws
+from depthrate.orchestrator.analysis.replicates import random_seeds
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import Task
+from depthrate.tasks.metric import by_name
 
 
-class Fits(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Fits:
     """The fits of a sweep's requests."""
 
-    curves: list[FittedCurve]
-    surfaces: list[FittedSurface]
-    layer_laws: list[LayerLaw]
+    curves: list[FittedCurve] = field(default_factory=list)
+    surfaces: list[FittedSurface] = field(default_factory=list)
+    """Fits in several variables."""
+    layer_laws: list[LayerLaw] = field(default_factory=list)
+    """Fits over layers."""
+
+    @property
+    def others(self) -> list[FittedSurface | LayerLaw]:
+        """The fits in several variables and over layers."""
+        return [*self.surfaces, *self.layer_laws]
 
 
 def fit_requests(
     results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
 ) -> Fits:
-    """Fit a sweep's requests. Values and judgements are read once for all."""
-    if not requests:
-        return Fits([], [], [])
-    given = results, requests, trials, task, read_trials(results, requests, trials, task)
-    return Fits(fit_curves(*given), fit_surface_requests(*given), fit_layer_laws(*given))
+    """Fit a sweep's requests to the values of its trials, over whole seeds.
+
+    Diverged, untrained and failed trials, missing values and values without a logarithm are excluded and counted. A trial is
+    untrained if it ends at the loss of constant predictions while others train. It has failed if its objective is far above
+    its siblings', the trials that differ only in the seed. Unconverged trials are counted,
+    and excluded if the request says so.
+
+    Args:
+        task: Task of the trials, with its parameters and metrics.
+    """
+    fits = Fits()
+    declared = {} if task is None else by_name(task.measurements)
+    params = {trial.trial_id: trial.params for trial in trials}
+    for groups in requested_groups(results, requests, trials, task):
+        if groups.request.forms:
+            fits.surfaces.extend(map(fit_surface, groups.curves))
+        elif groups.request.is_over_layers:
+            fits.layer_laws.extend(fit_layer_laws(groups, params, random_seeds(task)))
+        else:
+            fits.curves.extend(fit_curves(groups, declared.get(groups.request.metric), params))
+    return replace(fits, surfaces=with_all_tests(fits.surfaces))

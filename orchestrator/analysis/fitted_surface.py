@@ -1,4 +1,4 @@
-"""Fit a sweep's requests in several variables: one table of values per group, and its rows of the fits table."""
+"""Fit a group of trials in several variables: one table of values, and its rows of the fits table."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from depthrate.orchestrator.analysis.fit_curves import ReadTrials, requested_groups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.orchestrator.analysis.table_fit import TableFit, fit_table
-from depthrate.storage.query.results import Results
-from depthrate.sweeps.spec import FitRequest
-from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.points import FitError
-from depthrate.tasks.interface import Task
 
 UNIT = "unit of resampling"
 
@@ -36,19 +31,8 @@ class FittedSurface:
         values = self.values
         preferred = " or ".join(fit.form for fit in self.fit.preferred) or "none"
         shared = values.values_columns(sweep) | {"variables": values.x, "preferred": preferred}
-        copied = (
-            "x",
-            "exponent",
-            "ci_low",
-            "ci_high",
-            "floor",
-            "r2",
-            "aicc",
-            "p_half",
-            "p_one",
-            "p_lack_of_fit",
-            "n_points",
-        )
+        copied = [*("x", "exponent", "ci_low", "ci_high", "floor", "r2", "aicc"), *("p_half", "p_one")]
+        copied += ["p_lack_of_fit", "n_points"]
         return [
             {name: row[name] for name in copied}
             | {"model": row["form"], "prefactor": row["coefficient"], "ci_method": row["method"] or None}
@@ -58,26 +42,18 @@ class FittedSurface:
         ]
 
 
-def fit_surface_requests(
-    results: Results,
-    requests: Sequence[FitRequest],
-    trials: Sequence[Trial],
-    task: Task | None = None,
-    read: ReadTrials | None = None,
-) -> list[FittedSurface]:
-    """Fit the requests with several variables. Trials are excluded by the rules of fits in one variable."""
-    requests = [request for request in requests if request.forms]
-    grouped = requested_groups(results, requests, trials, task, read)
-    surfaces = [_fitted(curve) for group in grouped for curve in group.curves]
+def with_all_tests(surfaces: Sequence[FittedSurface]) -> list[FittedSurface]:
+    """Give each fit of a sweep the p-values of all others, for which Holm's procedure corrects too."""
     p_values = [() if surface.fit is None else tuple(surface.fit.p_values()) for surface in surfaces]
+    corrected = []
     for number, surface in enumerate(surfaces):
-        if surface.fit is not None:
-            others = sum((*p_values[:number], *p_values[number + 1 :]), start=())
-            surfaces[number] = replace(surface, fit=replace(surface.fit, other_p_values=others))
-    return surfaces
+        others = sum((*p_values[:number], *p_values[number + 1 :]), start=())
+        corrected.append(replace(surface, fit=surface.fit and replace(surface.fit, other_p_values=others)))
+    return corrected
 
 
-def _fitted(values: FittedCurve) -> FittedSurface:
+def fit_surface(values: FittedCurve) -> FittedSurface:
+    """Fit a group of a request in several variables."""
     import pandas as pd
 
     rows: list[Mapping[str, Any]] = sorted(values.rows, key=lambda row: row["trial_id"])
@@ -88,14 +64,9 @@ def _fitted(values: FittedCurve) -> FittedSurface:
     frame[values.metric] = [row["y"] for row in rows]
     if units is not None:
         frame[UNIT] = [str(unit) for unit in units]
+    over = None if units is None else UNIT
     try:
-        fit = fit_table(
-            frame,
-            values.metric,
-            list(values.asked.variables),
-            None if units is None else UNIT,
-            forms=values.asked.forms,
-        )
+        fit = fit_table(frame, values.metric, list(values.asked.variables), over, forms=values.asked.forms)
     except FitError as error:
         return FittedSurface(values, None, str(error))
     return FittedSurface(values, fit)

@@ -1,4 +1,4 @@
-"""Fit a sweep's requests over layers: the law of equi-separation for the trials of one depth."""
+"""Fit a request over layers: the law of equi-separation for the trials of one depth."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from depthrate.orchestrator.analysis.fit_curves import ReadTrials, requested_groups
+from depthrate.grouping import grouped
+from depthrate.orchestrator.analysis.fit_curves import RequestedGroups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.replicates import interval_text, random_seeds
-from depthrate.storage.query.results import Results
-from depthrate.sweeps.spec import FitRequest
-from depthrate.sweeps.trial import Trial
+from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.tasks.fits.layer_law import LayerFit, decay_over_depth, fit_layers
 from depthrate.tasks.fits.points import FitError
-from depthrate.tasks.interface import Task
 
 HEADER = ["L", "rho [95 %]", "r", "p(straight)", "-L log rho", "trials", "left out"]
 Profile = Mapping[int, float | None]
@@ -64,11 +61,8 @@ class LayerLaw:
 
 def decay_texts(laws: Sequence[LayerLaw]) -> list[tuple[str, str]]:
     """Return, per request and group, its name and how rho changes with the depth, where it can be fitted."""
-    groups: dict[str, list[LayerLaw]] = {}
-    for law in laws:
-        groups.setdefault(f"{law.values.asked} {law.values.by}", []).append(law)
     texts = []
-    for group in groups.values():
+    for group in grouped(laws, lambda law: f"{law.values.asked} {law.values.by}").values():
         decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
         if decay is not None:
             interval = "" if decay.ci_low is None else f" [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
@@ -78,21 +72,19 @@ def decay_texts(laws: Sequence[LayerLaw]) -> list[tuple[str, str]]:
 
 
 def fit_layer_laws(
-    results: Results,
-    requests: Sequence[FitRequest],
-    trials: Sequence[Trial],
-    task: Task | None = None,
-    read: ReadTrials | None = None,
+    groups: RequestedGroups, params: Mapping[str, Mapping[str, Any]], seed_names: Sequence[str]
 ) -> list[LayerLaw]:
-    """Fit the requests over layers. Trials are excluded by the rules of fits in one variable, applied to each layer."""
-    requests = [request for request in requests if request.is_over_layers]
-    params, seed_names, laws = {trial.trial_id: trial.params for trial in trials}, random_seeds(task), []
-    for group in requested_groups(results, requests, trials, task, read):
-        profiles = group.values.profiles(group.request.metric)
-        for law in [law for curve in group.curves for law in _laws(curve, profiles)]:
-            used = [params[row["trial_id"]] for row in law.values.rows]
-            values = replace(law.values, draws=interval_text(group.request, used, seed_names))
-            laws.append(replace(law, values=values))
+    """Fit a request over layers. The rules by which trials are excluded apply to each layer.
+
+    Args:
+        params: Trial -> its parameters.
+        seed_names: Parameters that seed random numbers.
+    """
+    profiles, laws = groups.values.profiles(groups.request.metric), []
+    for law in [law for curve in groups.curves for law in _laws(curve, profiles)]:
+        used = [params[row["trial_id"]] for row in law.values.rows]
+        values = replace(law.values, draws=interval_text(groups.request, used, seed_names))
+        laws.append(replace(law, values=values))
     return laws
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
@@ -114,20 +115,15 @@ def local_exponents_text(curve: FittedCurve) -> str:
 
 def curves_with_common_exponent(curves: Sequence[FittedCurve]) -> list[FittedCurve]:
     """Return the first curve of each request with a tested common exponent and adequate power laws in all groups."""
-    requests: dict[str, list[FittedCurve]] = {}
-    for curve in curves:
-        requests.setdefault(str(curve.asked), []).append(curve)
-    tested = [[curve for curve in group if curve.common is not None] for group in requests.values()]
+    requests = grouped(curves, lambda curve: str(curve.asked)).values()
+    tested = [[curve for curve in group if curve.common is not None] for group in requests]
     return [group[0] for group in tested if group and all(map(adequate_power, group))]
 
 
 def _log_means(curve: FittedCurve) -> dict[float, float]:
     """Return the mean of log y at each x, over the positive values."""
-    logs: dict[float, list[float]] = {}
-    for row in curve.rows:
-        if row["y"] > 0:
-            logs.setdefault(float(row["x"]), []).append(math.log(row["y"]))
-    return {x: math.fsum(values) / len(values) for x, values in logs.items()}
+    rows = grouped((row for row in curve.rows if row["y"] > 0), lambda row: float(row["x"]))
+    return {x: math.fsum(math.log(row["y"]) for row in at_x) / len(at_x) for x, at_x in rows.items()}
 
 
 def _aicc(fit: RateFit) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from depthrate.grouping import grouped
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.interface import Task
@@ -62,9 +63,7 @@ def interval_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], seed
 def _mixed(request: FitRequest, trials: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the settings, without seeds, that differ between trials of one replicate and one x."""
     names = [*request.x_names, request.over]
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for params in trials:
-        groups.setdefault(tuple(params.get(name) for name in names), []).append(params)
+    groups = grouped(trials, lambda params: tuple(params.get(name) for name in names))
     differing = {
         name
         for first, *others in groups.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,25 +74,15 @@ class TableFit:
                 "adequate": fit.is_adequate,
                 **{name: getattr(fit, name) for name in ("floor", "objective", "r2", "aicc", "left_out", "on_bound")},
                 **{name: getattr(fit, name) for name in ("p_lack_of_fit", "n_points", "n_units", "method")},
-                "floor_low": fit.floor_interval[0] if fit.floor_interval else None,
-                "floor_high": fit.floor_interval[1] if fit.floor_interval else None,
+                **dict(zip(("floor_low", "floor_high"), fit.floor_interval or (None, None), strict=True)),
                 "num_tests": len(tests) + len(self.other_p_values),
             }
             for k, name in enumerate(fit.names):
-                interval = fit.intervals[k]
-                rows.append(
-                    {
-                        "form": fit.form,
-                        "x": name,
-                        "exponent": fit.exponents[k],
-                        "ci_low": None if interval is None else interval[0],
-                        "ci_high": None if interval is None else interval[1],
-                        "coefficient": fit.coefficients[k if fit.form == "sum" else 0],
-                        "p_half": adjusted[0][k],
-                        "p_one": adjusted[1][k],
-                        **shared,
-                    }
-                )
+                coefficient = fit.coefficients[k if fit.form == "sum" else 0]
+                row = {"form": fit.form, "x": name, "exponent": fit.exponents[k]}
+                row |= dict(zip(("ci_low", "ci_high"), fit.intervals[k] or (None, None), strict=True))
+                tested = {"p_half": adjusted[0][k], "p_one": adjusted[1][k]}
+                rows.append(row | {"coefficient": coefficient} | tested | shared)
         return rows
 
     def fields(self) -> dict[str, Any]:
@@ -138,14 +129,8 @@ def fit_table(
     """Fit y over one to three variables.
 
     Args:
-        frame: The table, one row per observation.
-        y: Column to fit.
-        x: Columns, or arithmetic over columns such as `depth - 2`.
-        over: Column of the independent units, such as a seed or a run. Default: each row.
-        huber: Huber's delta for the residuals of log y. Default: squares.
-        forms: Forms to fit: `product`, `sum`, `log_product`, `log2_product`, `proportional`.
-        num_resamples: Number of resamples of whole units.
-        seed: Seed of the resamples.
+        frame, y, x, over, forms: As for `depthrate.fit`.
+        huber, num_resamples, seed: As `delta`, `num_resamples` and `seed` of `fit_surfaces`.
 
     Raises:
         FitError: A column is unknown or not numeric, or see `fit_surfaces`.
@@ -155,8 +140,7 @@ def fit_table(
     units = None if over is None else _units(frame, over)
     is_used = np.all([np.isfinite(column) & (column > 0) for column in columns], axis=0)
     y_N, *x_KN = (column[is_used] for column in columns)
-    if units is not None:
-        units = [unit for unit, used in zip(units, is_used, strict=True) if used]
+    units = units and list(compress(units, is_used))
 
     def fit(x_KN: Sequence[np.ndarray], **options: Any) -> SurfaceFits:
         return fit_surfaces(np.array(x_KN), y_N, list(x), units=units, delta=huber, seed=seed, **options)
@@ -174,7 +158,7 @@ def fit_table(
     return TableFit(y, surfaces, int((~is_used).sum()), shifts, np.array(x_KN), y_N, unit_N)
 
 
-def law_text(fit: SurfaceFit, digits: int = 3) -> str:
+def law_text(fit: SurfaceFit) -> str:
     """Write a fit as a formula, as in `0.05 + 1.2 depth^-0.90 + 4.1 width^-0.70`."""
     powers = [f"{_base(name)}^{-a:.2f}" for name, a in zip(fit.names, fit.exponents, strict=True)]
     if fit.form == "proportional":
@@ -182,9 +166,9 @@ def law_text(fit: SurfaceFit, digits: int = 3) -> str:
     elif fit.form in LOG_FORMS:
         powers = [f"log({fit.names[0]})^{fit.log_power:.3g}", *powers]
     if fit.form != "sum":
-        return f"{fit.coefficients[0]:.{digits}g} {' '.join(powers)}"
-    terms = [f"{c:.{digits}g} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
-    return " + ".join([*([f"{fit.floor:.{digits}g}"] if fit.floor else []), *terms])
+        return f"{fit.coefficients[0]:.3g} {' '.join(powers)}"
+    terms = [f"{c:.3g} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
+    return " + ".join([*([f"{fit.floor:.3g}"] if fit.floor else []), *terms])
 
 
 def _base(name: str) -> str:

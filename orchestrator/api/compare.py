@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.analysis.compare import FitPair, pair_up, unpaired_text
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.report.curve_groups import sort_key
@@ -46,7 +46,7 @@ class SweepComparison:
 def compare_fits(sweeps: tuple[FoundSweep, FoundSweep], store: Store) -> SweepComparison:
     """Fit the curves of two sweeps and compare them, parameter by parameter and curve by curve."""
     curves = [
-        fit_curves(results_of(store, sweep.task), sweep.sweep.fit, fitted_trials(sweep, view), sweep.task)
+        fit_requests(results_of(store, sweep.task), sweep.sweep.fit, fitted_trials(sweep, view), sweep.task).curves
         for sweep, view in sweeps
     ]
     first, second = (sweep for sweep, _ in sweeps)

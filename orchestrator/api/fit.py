@@ -4,10 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.analysis.fit_requests import fit_requests
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
-from depthrate.orchestrator.analysis.layer_law import LayerLaw
+from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
@@ -20,26 +17,16 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """Fitted curves of a sweep."""
+@dataclass(frozen=True, kw_only=True)
+class FitResult(Fits):
+    """Fits of a sweep with their rows and problems."""
 
-    curves: Sequence[FittedCurve]
-    surfaces: Sequence[FittedSurface]
-    """Fits in several variables."""
-    layer_laws: Sequence[LayerLaw]
-    """Fits over layers."""
     rows: Sequence[Mapping[str, Any]]
     """Rows of the table `fits`, one per curve and model."""
     warnings: Sequence[str]
     """Warnings about mixed settings or code versions, and about a failure to save the rows."""
     problems: Sequence[Problem]
     """Problems with the store."""
-
-    @property
-    def others(self) -> list[FittedSurface | LayerLaw]:
-        """The fits in several variables and over layers."""
-        return [*self.surfaces, *self.layer_laws]
 
 
 def fit_sweep(
@@ -60,14 +47,13 @@ def fit_sweep(
         check_fits(changed, checked.task)
         check_filters(changed, checked.task)
     results = results_of(store, checked.task)
-    fitted = (results, checked.sweep.fit if requests is None else requests, fitted_trials(checked, view), checked.task)
-    curves, surfaces, layer_laws = fit_requests(*fitted)
+    requested = checked.sweep.fit if requests is None else requests
+    fits = fit_requests(results, requested, fitted_trials(checked, view), checked.task)
     rows = []
-    for curve in curves:
+    for curve in fits.curves:
         shared = curve.table_rows(checked.sweep.name, preferred_models(curve).text)
         rows += [row | {"is_adequate": not inadequacy(curve, fit)} for row, fit in zip(shared, curve.fits, strict=True)]
-    rows += [row for surface in surfaces for row in surface.table_rows(checked.sweep.name)]
-    rows += [row for law in layer_laws for row in law.table_rows(checked.sweep.name)]
+    rows += [row for fit in fits.others for row in fit.table_rows(checked.sweep.name)]
     warnings = list(mixtures(checked, store, results.snapshot))
     if (note := results.membership().note(checked.sweep.name)) is not None:
         warnings.append(note)
@@ -76,7 +62,7 @@ def fit_sweep(
             write_fits(store, checked.sweep.name, rows)
         except OSError as error:
             warnings.append(f"fits are not saved: {error}")
-    return FitResult(curves, surfaces, layer_laws, rows, warnings, results.problems)
+    return FitResult(**vars(fits), rows=rows, warnings=warnings, problems=results.problems)
 
 
 def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
 
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -158,9 +157,8 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     sweep = checked.sweep
     state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
     numbers = in_memory(results, sweep.fit, checked.trials.ids)
-    fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
-    curves, surfaces, layer_laws = fit_requests(*fitted)
-    return read_report(checked, state, results, curves, command, view, surfaces, layer_laws)
+    fits = fit_requests(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    return read_report(checked, state, results, fits, command, view)
 
 
 def explore(checked: CheckedSweep, store: Store, results: Results, reader: RecordReader | None = None) -> SweepData:
@@ -174,10 +172,9 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
     members = results.only(ids, sweep.name)
     state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
     numbers = members.in_memory(ids, all_layers=any(request.reads_layers for request in sweep.fit))
-    fitted = (numbers, sweep.fit, fitted_trials(checked, view), checked.task)
-    curves, surfaces, layer_laws = fit_requests(*fitted)
-    sections = [*layer_law_panels(layer_laws), *map(surface_panel, surfaces[:MAX_SECTIONS])][:MAX_SECTIONS]
-    return SweepData(sweep, checked.trials, checked.task, state, curves, members, numbers, sections)
+    fits = fit_requests(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    sections = [*layer_law_panels(fits.layer_laws), *map(surface_panel, fits.surfaces[:MAX_SECTIONS])][:MAX_SECTIONS]
+    return SweepData(sweep, checked.trials, checked.task, state, fits.curves, members, numbers, sections)
 
 
 def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -> SweepData:
@@ -192,5 +189,5 @@ def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -
     names = dict.fromkeys(name for trial in trials for name in trial.params)
     trials = [replace(trial, params={name: trial.params.get(name) for name in names}) for trial in trials]
     requests = [fit for fit in sweep.fit if {*fit.by, *fit.x_names} <= names.keys()]
-    curves = fit_curves(members, requests, trials)
+    curves = fit_requests(members, requests, trials).curves
     return SweepData(sweep, Trials(trials), None, status, curves, members, members)

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.api.planning import estimates_on, plan_on, resume_command
 from depthrate.orchestrator.api.run import PlannedRun, RunEnd, end_run, plan_run
 from depthrate.orchestrator.attempts.options import LaunchOptions
@@ -30,7 +31,7 @@ from depthrate.orchestrator.launch.estimates import Estimates
 from depthrate.orchestrator.launch.launch import LaunchEnd, launch, submit
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.notify import Notifier
-from depthrate.orchestrator.launch.outcome import Outcome, PackFailure, RunState
+from depthrate.orchestrator.launch.outcome import Outcome, RunState
 from depthrate.storage.files.delayed_call import call_after
 from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
 from depthrate.sweeps.spec import SweepSpec
@@ -221,15 +222,11 @@ def _print_fits(run: PlannedRun, end: RunEnd, console: Console) -> None:
         print_warnings(mixtures(end.checked, run.store, end.snapshot))
         return
     from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and duckdb, which many runs do not need
-    from depthrate.orchestrator.console.fit_table import print_fits
-    from depthrate.orchestrator.console.layer_table import print_layer_laws
-    from depthrate.orchestrator.console.surface_table import print_surfaces
+    from depthrate.orchestrator.console.fit_table import print_all_fits
 
     result = fit_sweep(end.checked, run.store, run.view)
     print_warnings(result.warnings)
-    print_fits(console, result.curves, more=next_call("fit", end.checked.sweep.name, run.store.url, "--wide"))
-    print_surfaces(console, result.surfaces)
-    print_layer_laws(console, result.layer_laws)
+    print_all_fits(console, result, more=next_call("fit", end.checked.sweep.name, run.store.url, "--wide"))
 
 
 def _write_report(run: PlannedRun, end: RunEnd, console: Console) -> None:
@@ -267,9 +264,7 @@ def _print_failures(outcome: Outcome, num_open: int, unseen: int, options: Launc
     if unseen:
         text = "committed, but the store's listing does not show them yet. Nothing is lost. Check again later."
         lines.append(f"  {unseen} of them are {text}")
-    by_pattern: dict[str, list[PackFailure]] = {}
-    for failure in outcome.failures:
-        by_pattern.setdefault(error_pattern(failure.error), []).append(failure)
+    by_pattern = grouped(outcome.failures, lambda failure: error_pattern(failure.error))
     for failures in list(by_pattern.values())[:MAX_ERRORS_SHOWN]:
         trial_ids = [trial_id for failure in failures for trial_id in failure.pack.trial_ids]
         nodes = sorted({failure.node for failure in failures})

@@ -1,4 +1,4 @@
-"""Print fitted curves, one row per curve, and the convergence of their trials."""
+"""Print the fits of a sweep: one row per curve, with the convergence of its trials, and one per depth of a law over layers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
+from depthrate.orchestrator.analysis.fit_requests import Fits
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.layer_law import HEADER, decay_texts
 from depthrate.orchestrator.analysis.preferred_model import (
     adequate_power,
     curves_with_common_exponent,
@@ -14,8 +16,20 @@ from depthrate.orchestrator.analysis.preferred_model import (
     preferred_models,
     undecided_text,
 )
-from depthrate.orchestrator.console.tables import print_rows
+from depthrate.orchestrator.console.surface_table import print_surfaces
+from depthrate.orchestrator.console.tables import counted, print_rows, print_table, with_interval
 from depthrate.tasks.fits.rate_fit import RateFit
+
+
+def print_all_fits(console: Console, fits: Fits, *, wide: bool = False, more: str) -> None:
+    """Print the fits of a sweep over one variable, over several, and over layers."""
+    print_fits(console, fits.curves, wide=wide, more=more)
+    print_surfaces(console, fits.surfaces)
+    if laws := fits.layer_laws:
+        rows = [[law.values.metric, law.values.label(), *law.cells] for law in laws]
+        print_table(console, ["metric", "group", *HEADER], rows)
+    for name, text in decay_texts(laws):
+        console.print(f"{name}: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_fits(
@@ -42,24 +56,17 @@ def print_fits(
         rows.append([*name, law, exponent, *numbers, model, _reached(curve), curve.excluded_text])
     columns = ["metric", "group", "power law", "exponent a [95 %]", "R^2", "trials", "theorem's bound"]
     columns += ["preferred model", "target at", "left out"]
-    optional = [columns.index(name) for name in ("group", "theorem's bound", "target at", "left out")]
-    kept = [i for i in range(len(columns)) if i not in optional or any(row[i] for row in rows)]
-    print_rows(
-        console,
-        [columns[i] for i in kept],
-        [[(round(row[i], 3) if isinstance(row[i], float) else row[i]) for i in kept] for row in rows],
-        wide=wide,
-        more=more,
-    )
+    optional = ("group", "theorem's bound", "target at", "left out")
+    rows = [[round(value, 3) if isinstance(value, float) else value for value in row] for row in rows]
+    print_rows(console, columns, rows, optional=optional, wide=wide, more=more)
     undecided = undecided_text(curves)
     for line in [*([undecided] if undecided else []), *_untrained(curves), *_convergence(curves)]:
         console.print(line)
     for curve in curves_with_common_exponent(curves):
         if (common := curve.common) is not None:
-            text = f"{curve.metric}: one exponent for all {common.num_groups} groups: {common.exponent:.3f}"
+            exponent = with_interval(common.exponent, common.ci_low, common.ci_high)
             p = "<0.001" if common.p_common < 0.001 else f"{common.p_common:.3f}"
-            text += f" [{common.ci_low:.3f}, {common.ci_high:.3f}], p = {p}"
-            console.print(text)
+            console.print(f"{curve.metric}: one exponent for all {common.num_groups} groups: {exponent}, p = {p}")
 
 
 def _untrained(curves: Sequence[FittedCurve]) -> list[str]:
@@ -117,10 +124,9 @@ def _bounded(curve: FittedCurve) -> str:
 
 
 def _interval(fit: RateFit) -> str:
-    if fit.ci_low is None or fit.ci_high is None:
-        few = "" if fit.n_seeds is None else f": {fit.n_seeds} seed{'s' if fit.n_seeds > 1 else ''}"
-        return f"{fit.exponent:.3f} (no interval{few})"
-    return f"{fit.exponent:.3f} [{fit.ci_low:.3f}, {fit.ci_high:.3f}]"
+    text = with_interval(fit.exponent, fit.ci_low, fit.ci_high)
+    few = "" if fit.n_seeds is None else f": {counted(fit.n_seeds, 'seed')}"
+    return text if fit.ci_low is not None and fit.ci_high is not None else f"{text} (no interval{few})"
 
 
 def _reached(curve: FittedCurve) -> str:

@@ -1,6 +1,7 @@
 """Print fits in several variables, one row per form and variable, and what they leave undecided."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +22,7 @@ def print_surfaces(console: Console, surfaces: Sequence[FittedSurface]) -> None:
 
 def print_surface(console: Console, found: TableFit, title: str = "") -> None:
     """Print the forms of one table: exponents with intervals and tests, the formulas, and sentences."""
+    show = partial(console.print, markup=False, highlight=False)
     rows: list[list[Any]] = []
     for row in found.rows():
         interval = "" if row["ci_low"] is None else f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
@@ -35,15 +37,11 @@ def print_surface(console: Console, found: TableFit, title: str = "") -> None:
         intervals = [f"{letter} in [{ends[0]:.4g}, {ends[1]:.4g}]" for letter, ends in named if ends is not None]
         left_out = f"left out {fit.left_out:.3g}" if fit.left_out == fit.left_out else ""
         facts = [mark, *intervals, f"R^2 {fit.r2:.3f}", f"AICc {fit.aicc:.1f}", left_out]
-        console.print(f"{fit.form}: {name} = {law_text(fit)}", soft_wrap=True, markup=False, highlight=False)
-        console.print(f"  {', '.join(filter(None, facts))}", markup=False, highlight=False)
+        show(f"{fit.form}: {name} = {law_text(fit)}", soft_wrap=True)
+        show(f"  {', '.join(filter(None, facts))}")
     first, tests = found.surfaces.fits[0], found.rows()[0]["num_tests"]
     methods = " and ".join(dict.fromkeys(fit.method for fit in found.surfaces.fits if fit.method))
     by = f"intervals by {methods}" if methods else "too few units for intervals"
-    console.print(
-        f"{first.n_points} values of {first.n_units} units, {by}, p-values corrected for {tests} tests (Holm)",
-        markup=False,
-        highlight=False,
-    )
+    show(f"{first.n_points} values of {first.n_units} units, {by}, p-values corrected for {tests} tests (Holm)")
     for sentence in found.words():
-        console.print(sentence, markup=False, highlight=False)
+        show(sentence)

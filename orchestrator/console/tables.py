@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -80,12 +80,21 @@ def print_table(
 
 
 def print_rows(
-    console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, wide: bool = False, more: str = "--wide"
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    optional: Collection[str] = (),
+    wide: bool = False,
+    more: str = "--wide",
 ) -> None:
     """Print the first columns that fit the terminal (or `FILE_WIDTH`), or all of them with `wide`.
 
-    If some do not fit, empty columns come last. `more` is the hint after the names of the omitted columns.
+    Empty `optional` columns are left out. If some do not fit, empty columns come last. `more` is the hint after the names of
+    the omitted columns.
     """
+    used = [i for i, name in enumerate(columns) if name not in optional or any(row[i] for row in rows)]
+    columns, rows = [columns[i] for i in used], [[row[i] for i in used] for row in rows]
     width = console.width if console.is_terminal else FILE_WIDTH
     kept = len(columns) if wide else _columns_that_fit(columns, rows, width)
     if kept < len(columns) and rows:
@@ -96,9 +105,7 @@ def print_rows(
     print_table(shown, columns[:kept], [row[:kept] for row in rows])
     if kept < len(columns):
         left = ", ".join(columns[kept : kept + 8]) + (", ..." if len(columns) > kept + 8 else "")
-        hidden = len(columns) - kept
-        counted = f"{hidden} more column{'s' if hidden > 1 else ''}"
-        console.print(f"{counted} ({printable(left)}): {more}")
+        console.print(f"{counted(len(columns) - kept, 'more column')} ({printable(left)}): {more}")
 
 
 def print_described(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -146,6 +153,11 @@ def format_value(value: Any) -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Format a count with its noun: 1 trial, 2 trials."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
+def with_interval(value: float, low: float | None, high: float | None) -> str:
+    """Format a number with its interval, if it has one: 0.512 [0.433, 0.591]."""
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def listed(names: Sequence[str], limit: int) -> str:

@@ -44,7 +44,7 @@ class StoreResults(Results):
             SweepError: An option is not allowed.
             QueryError: A column is unknown, or no trial has a value.
         """
-        from depthrate.orchestrator.analysis.fit_curves import fit_curves
+        from depthrate.orchestrator.analysis.fit_requests import fit_requests
         from depthrate.orchestrator.report.figure_files import Picture
         from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 
@@ -58,7 +58,7 @@ class StoreResults(Results):
         trials = [Trial(trial_id, task, version, parse_object(params)) for trial_id, task, version, params in rows]
         names_of_tasks = {trial.task for trial in trials}
         task = find_task(names_of_tasks.pop()) if len(names_of_tasks) == 1 else None
-        plots = rate_plots(fit_curves(self, [request], trials, task))
+        plots = rate_plots(fit_requests(self, [request], trials, task).curves)
         if not plots:
             raise QueryError(f"no committed trial has a positive {metric} and a positive {x} to plot")
         return Picture(plots[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.table_fit import TableFit, fit_table
@@ -75,5 +74,4 @@ def fit(
         FitError: A column is unknown or not numeric, or there are too few values.
         ExpressionError: A variable is not arithmetic.
     """
-    found = fit_table(frame, y, [x] if isinstance(x, str) else x, over, forms=forms, **options)
-    return Fit(**{field.name: getattr(found, field.name) for field in fields(found)})
+    return Fit(**vars(fit_table(frame, y, [x] if isinstance(x, str) else x, over, forms=forms, **options)))

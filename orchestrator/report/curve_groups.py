@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 import pandas as pd
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.report.figure import MAX_FACETS, MAX_LINES, Axis, Facet, Mark, colours_of, omission_notes
 from depthrate.orchestrator.report.text import shorten, value_text
 
@@ -69,9 +70,7 @@ def split_facets(
     """
     groups = [(tuple(map(shorten, key)), content) for key, content in groups]
     by = _facet_parameters([key for key, _ in groups])
-    facets: dict[tuple[str, ...], list[tuple[tuple[str, ...], T]]] = {}
-    for key, content in groups:
-        facets.setdefault(tuple(key[place] for place in by), []).append((key, content))
+    facets = grouped(groups, lambda group: tuple(group[0][place] for place in by))
     selected = {title: spread(facets[title], MAX_LINES) for title in spread(list(facets), MAX_FACETS)}
     keys = [key for part in selected.values() for key, _ in part]
     within = [place for place in varying_places(keys) if place not in by]

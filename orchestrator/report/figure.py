@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.text import is_finite, shorten
-from depthrate.tasks.fits.proportions import wilson_interval
 
 MUTED = "muted"
 """Colour of reference lines."""
@@ -177,19 +176,6 @@ def trial_dots(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, **opt
     return Series(x=numbers(x), y=numbers(y), colour=colour, name=name, **looks)
 
 
-def share_marks(tally: Sequence[tuple[Any, float, float]], name: str, colour: str) -> list[Mark]:
-    """Return the shares over x as a line, and their 95 % Wilson intervals as bars.
-
-    Args:
-        tally: (x, number of observations with the property, number of observations), ascending in x.
-    """
-    x = numbers(place for place, _, _ in tally)
-    low, high = zip(*(wilson_interval(count, total) for _, count, total in tally), strict=True)
-    shares = [count / total for _, count, total in tally]
-    bars = Range(x=x, low=low, high=high, colour=colour, name=name, is_bars=True)
-    return [bars, mean_line(x, shares, name, colour)]
-
-
 def is_log(requested: str, values: Iterable[float]) -> bool:
     """Return whether an axis is logarithmic, as requested or, without a request, according to its values."""
     array = np.asarray(list(values), dtype=np.float64)
@@ -205,16 +191,6 @@ def value_axis(title: str, values: Iterable[float], *, is_log: bool) -> Axis:
     return Axis(title=shorten(title), is_log=is_log, ticks=ticks)
 
 
-def heat_map(
-    values_YX: np.ndarray, label: str, low: float | None = None, high: float | None = None, **options: Any
-) -> HeatMap:
-    """Return a heat map whose colours range over its values by default."""
-    finite = values_YX[np.isfinite(values_YX)]
-    low = float(finite.min()) if low is None else low
-    high = float(finite.max()) if high is None else high
-    return HeatMap(values=values_YX, label=label, low=low, high=high, **options)
-
-
 def map_facet(
     heat: HeatMap, x_title: str, y_title: str, x_names: Sequence[str], y_names: Sequence[str], **options: Any
 ) -> Facet:
@@ -227,32 +203,6 @@ def map_facet(
         )
     )
     return Facet(x=x, y=y, marks=[heat], **options)
-
-
-def mean_map(
-    rows: pd.DataFrame,
-    columns: tuple[str, str, str],
-    titles: tuple[str, str],
-    label: str,
-    *,
-    title: str = "",
-    is_log: bool = False,
-) -> Facet:
-    """Return the heat map of a column's mean over two other columns. The largest y is on top.
-
-    Args:
-        columns: Names of x, y and the value in `rows`.
-        titles: Titles of x and y.
-        label: Name of the values.
-        title: Title of the facet.
-        is_log: Whether to show the logarithm to base ten, if all means are positive.
-    """
-    x, y, value = columns
-    grid = rows.pivot_table(index=y, columns=x, values=value, aggfunc="mean").sort_index(ascending=False)
-    is_log = is_log and bool((grid > 0).all().all())
-    values = np.log10(grid.to_numpy()) if is_log else grid.to_numpy()
-    names = ([f"{place:g}" for place in places] for places in (grid.columns, grid.index))
-    return map_facet(heat_map(values, f"log₁₀ {label}" if is_log else label), *titles, *names, title=title)
 
 
 def with_common_colours(facets: Sequence[Facet]) -> list[Facet]:
@@ -272,5 +222,5 @@ def omission_notes(
     notes = [f"{num_shown} of {num_groups} {noun} shown."] if num_shown < num_groups else []
     if num_dropped:
         reason = "zero, negative or not finite" if log else "not finite"
-        notes.append(f"{num_dropped} {'value' if num_dropped == 1 else 'values'} omitted: {reason}.")
+        notes.append(f"{counted(num_dropped, 'value')} omitted: {reason}.")
     return notes

@@ -76,17 +76,17 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
     groups = [Group(_title(curve), [_fit_row(fit) for fit in curve.fits]) for curve in curves if curve.fits]
     if not groups:
         return "<p>No fits yet.</p>"
-    header = [
-        "model",
-        "a",
-        "std. error",
-        "95 % interval",
-        "SD over seeds",
-        "profile interval",
+    header = ["model", "a", "std. error", "95 % interval", "SD over seeds", "profile interval"]
+    header += [
         "p(a = ½)",
         "p(a = 1)",
+        "c",
+        *(parameter.symbol for parameter in _parameters()),
+        "R²",
+        "AICc",
+        "weight",
+        "n",
     ]
-    header += ["c", *(parameter.symbol for parameter in _parameters()), "R²", "AICc", "weight", "n"]
     models = "; ".join(f"{model.words}: {formula_markup(model.formula)}" for model in MODELS.values())
     note = (
         f"Models of a metric y over x, fitted to log y of every trial: {models}. 95 % interval of a: over whole seeds "

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
@@ -38,10 +39,7 @@ MAX_GROUPS_NAMED = 4
 
 def fit_requests(curves: Sequence[FittedCurve]) -> list[list[FittedCurve]]:
     """Return the curves of each metric over one x by the same parameters, in order."""
-    requests: dict[tuple[str, ...], list[FittedCurve]] = {}
-    for curve in curves:
-        requests.setdefault((curve_label(curve), curve.x, *curve.by), []).append(curve)
-    return list(requests.values())
+    return list(grouped(curves, lambda curve: (curve_label(curve), curve.x, *curve.by)).values())
 
 
 def fit_sentences(curves: Sequence[FittedCurve]) -> list[str]:

@@ -206,10 +206,8 @@ def _trials(data: ReportData) -> str:
     """Return the trials' states, times, costs, failures and values."""
     if data.trials.empty:
         return "<p>No trials are planned.</p>"
-    wall_s, sentences = (
-        _finite_values(data.trials, "wall_s"),
-        [f"{', '.join(_states(data, reversed(TRIAL_STATE_ORDER)))}."],
-    )
+    wall_s = _finite_values(data.trials, "wall_s")
+    sentences = [f"{', '.join(_states(data, reversed(TRIAL_STATE_ORDER)))}."]
     if wall_s.size:
         median, maximum = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
         hours = number_text(wall_s.sum() / 3600)

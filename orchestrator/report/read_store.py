@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
+from depthrate.orchestrator.analysis.fit_requests import Fits
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
-from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
@@ -46,11 +45,9 @@ def read_report(
     checked: CheckedSweep,
     status: SweepStatus,
     results: Results,
-    curves: list[FittedCurve],
+    fits: Fits,
     command: list[str],
-    search: SearchView | None = None,
-    surfaces: Sequence[FittedSurface] = (),
-    layer_laws: Sequence[LayerLaw] = (),
+    search: SearchView | None,
 ) -> ReportData:
     """Read a sweep's trials, metrics and fits for the report."""
     import pandas as pd
@@ -61,7 +58,7 @@ def read_report(
     trials = _trial_rows(planned, status, done)
     trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
     read_rows = partial(_read_rows, results, trial_dtype)
-    skipped = columns_to_skip(checked.task, [curve.metric for curve in curves])
+    skipped = columns_to_skip(checked.task, [curve.metric for curve in fits.curves])
     shown = [quoted(name) for name in results.sql("select * from results limit 0").columns if name not in skipped]
     fitted = read_rows(f"select {', '.join(shown)} from results")
     logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
@@ -85,6 +82,10 @@ def read_report(
     records = read_records(results.store, results.snapshot, sweep=sweep.name)
     commits = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_batches()
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
+
+    def declared(curve: FittedCurve) -> FittedCurve:
+        return replace(curve, measurement=metrics_by_name.get(curve.metric))
+
     return ReportData(
         name=sweep.name,
         spec=sweep.spec(),
@@ -92,7 +93,7 @@ def read_report(
         results=fitted,
         metrics=metrics,
         curves=_with_running(results, trials, read_rows("select * exclude (attempt_id) from curves", "step")),
-        fits=[replace(curve, measurement=metrics_by_name.get(curve.metric)) for curve in curves],
+        fits=[declared(curve) for curve in fits.curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
         versions=versions,
@@ -102,14 +103,8 @@ def read_report(
         measurements=metrics_by_name,
         lists=_read_lists(checked.task, read_rows),
         panels=checked.task.panels,
-        surfaces=[
-            replace(surface, values=replace(surface.values, measurement=metrics_by_name.get(surface.values.metric)))
-            for surface in surfaces
-        ],
-        layer_laws=[
-            replace(law, values=replace(law.values, measurement=metrics_by_name.get(law.values.metric)))
-            for law in layer_laws
-        ],
+        surfaces=[replace(surface, values=declared(surface.values)) for surface in fits.surfaces],
+        layer_laws=[replace(law, values=declared(law.values)) for law in fits.layer_laws],
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
         cost=compute_cost(records, (row for batch in commits for row in batch.to_pylist()), time.time()),
@@ -237,9 +232,8 @@ def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids:
     for request in requests:
         try:
             is_column = request.metric in columns  # such as `val/loss`, otherwise an SQL expression
-            rows = results.sql(
-                _figure_query(request.replace(metric=quoted(request.metric)) if is_column else request)
-            ).df()
+            query = _figure_query(request.replace(metric=quoted(request.metric)) if is_column else request)
+            rows = results.sql(query).df()
         except QueryError as error:
             contents.append(FigureContent(request, pd.DataFrame(), str(error)))
             continue

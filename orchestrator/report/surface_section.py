@@ -6,12 +6,11 @@ from typing import Any
 
 from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
 from depthrate.orchestrator.analysis.table_fit import TableFit, law_text
-from depthrate.orchestrator.report.drawing.render import figure_html
-from depthrate.orchestrator.report.explorer_panel import explorer_panel
+from depthrate.orchestrator.report.drawing.render import explorer_panel, figure_html
 from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.figures.surfaces import surface_plot
 from depthrate.orchestrator.report.html_table import Cell, number_cell, table, text_cell
-from depthrate.orchestrator.report.text import escape, minus_signs, p_text, signed_text
+from depthrate.orchestrator.report.text import ends_text, escape, minus_signs, p_text, signed_text
 
 OPEN_FIGURES = 2
 """Number of figures that are not folded."""
@@ -52,13 +51,11 @@ def _title(surface: FittedSurface) -> str:
 def _rows(found: TableFit) -> list[list[str]]:
     rows = []
     for row in found.rows():
-        ends = [row["ci_low"], row["ci_high"]]
-        interval = "" if None in ends else f" [{', '.join(signed_text(end, '.2f') for end in ends)}]"
+        ends = None if row["ci_low"] is None else (row["ci_low"], row["ci_high"])
+        exponent = f"{signed_text(row['exponent'], '.2f')} {ends_text(ends)}".rstrip()
         tests = [p_text(row[name]) for name in ("p_half", "p_one")]
         verdict = "preferred" if row["preferred"] else "" if row["adequate"] else "inadequate"
-        rows.append(
-            [row["form"], minus_signs(row["x"]), signed_text(row["exponent"], ".2f") + interval, *tests, verdict]
-        )
+        rows.append([row["form"], minus_signs(row["x"]), exponent, *tests, verdict])
     return rows
 
 

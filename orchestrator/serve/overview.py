@@ -3,8 +3,10 @@
 import json
 import threading
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.status import StatusSnapshot
 from depthrate.orchestrator.attempts.record import stalled_text
@@ -56,7 +58,7 @@ class Overview:
             if stamps != self._stamps:
                 relation = results_of(self._store, snapshot=status.snapshot).sql(_FITS)
                 rows = [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
-                self._rates = {sweep: _first_rate(of) for sweep, of in _grouped(rows).items()}
+                self._rates = {sweep: _first_rate(of) for sweep, of in grouped(rows, itemgetter("sweep")).items()}
                 self._stamps = stamps
             return self._rates
 
@@ -78,10 +80,8 @@ def spark_lines(results: Results, fits: Any) -> list[list[tuple[float, float]]]:
         f"select ln({at}), avg(ln({y})){groups} from results where judgement in ('ok', 'unconverged') and {y} > 0 and {at} > 0 "
         f"group by {at}{groups} order by {at}{groups}"
     ).fetchall()
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for log_x, log_y, *group in rows:
-        lines.setdefault(repr(group), []).append((log_x, log_y))
-    return list(lines.values())[:MAX_LINES]
+    lines = grouped(rows, lambda row: repr(row[2:])).values()
+    return [[(log_x, log_y) for log_x, log_y, *_ in line] for line in lines][:MAX_LINES]
 
 
 def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
@@ -99,13 +99,6 @@ def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
         "failures": 0 if cost is None else sum(number for number, _ in cost.failures.values()),
         "notes": [*stalled, *errors],
     }
-
-
-def _grouped(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["sweep"], []).append(row)
-    return groups
 
 
 def _first_rate(rows: list[dict[str, Any]]) -> dict[str, Any]:

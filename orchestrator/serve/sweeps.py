@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from depthrate.errors import InputError
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_launch
 from depthrate.orchestrator.api.report import explore, explore_committed
@@ -116,7 +116,7 @@ class SweepPages:
         # all trials are judged, as they are compared with one another, and the chosen ones are fitted
         where = f"trial_id in ({', '.join(repr(trial_id) for trial_id in chosen)})" if chosen else "false"
         request = FitRequest(metric, x, by, where=where)
-        return [fit_row(curve) for curve in fit_curves(data.results, [request], trials, data.task)]
+        return [fit_row(curve) for curve in fit_requests(data.results, [request], trials, data.task).curves]
 
     def _load(self, view: StoreView, state: SweepStatus) -> _Loaded:
         """Return the sweep, read again if a trial changed its state and the last read is long enough ago."""

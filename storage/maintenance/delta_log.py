@@ -74,9 +74,8 @@ def update_delta_logs(store: Store, ignore: Iterable[str], cache: SnapshotCache)
         CorruptFileError: A version of a log cannot be read.
     """
     for _ in range(MAX_TRIES):
-        logs = {
-            table: _read_log(store, table) for table in DELTA_TABLES
-        }  # before the snapshot: versions are refused if stale
+        # before the snapshot: versions are refused if stale
+        logs = {table: _read_log(store, table) for table in DELTA_TABLES}
         snapshot = take_snapshot(store, ignore=ignore, cache=cache)
         named: dict[str, list[DataFile]] = {table: [] for table in DELTA_TABLES}
         for source in snapshot.sources:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from depthrate.grouping import grouped
 from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.catalog.removals import Removals
 from depthrate.storage.commits.commit import join_rows
@@ -82,9 +83,8 @@ def plan_groups(
     Args:
         splits: Whether to rewrite files with visible and other rows.
     """
-    sources: dict[str, list[VisibleCommit]] = {}
-    for source in (*snapshot.sources, *snapshot.superseded_commits):
-        sources.setdefault(sweep_of_path(source.path), []).append(source)
+    all_sources = (*snapshot.sources, *snapshot.superseded_commits)
+    sources = grouped(all_sources, lambda source: sweep_of_path(source.path))
     records = _settled_records(store, snapshot)
     shrinking = {source.path for of_sweep in sources.values() for source in of_sweep if _has_gone(source, snapshot)}
     shrinking |= {source.path for source in snapshot.sources if splits and visible_files(source) is None}

@@ -9,6 +9,7 @@ sweep without an intact list of trials, or known only by its results, has the tr
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from depthrate.grouping import grouped
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.catalog.specs import LaunchedSpec, read_specs
 from depthrate.storage.commits.snapshot import Snapshot
@@ -38,9 +39,7 @@ def read_membership(store: Store, snapshot: Snapshot) -> Membership:
     for source in snapshot.sources:
         ran_for.setdefault(sweep_of_path(source.path), set()).update(source.trial_ids())
     committed = {trial_id for ids in ran_for.values() for trial_id in ids}
-    launches: dict[str, list[LaunchedSpec]] = {}
-    for spec in read_specs(store):
-        launches.setdefault(spec.sweep, []).append(spec)
+    launches = grouped(read_specs(store), lambda spec: spec.sweep)
     members: dict[str, set[str]] = {}
     for sweep, specs in launches.items():
         specs.sort(key=lambda spec: (spec.number, spec.launched_at), reverse=True)

@@ -138,10 +138,8 @@ class Views:
 
     def _create_table(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
         """Create the view of a table: all rows of most files, and only the rows of visible trials of the remaining files."""
-        sources, schema = (
-            self.snapshot.sources,
-            pa.schema([*self.columns.schemas[name], *self._custom_columns(name).items()]),
-        )
+        schema = pa.schema([*self.columns.schemas[name], *self._custom_columns(name).items()])
+        sources = self.snapshot.sources
         complete = [index for index, source in enumerate(sources) if source.is_fully_visible]
         rest = [index for index, source in enumerate(sources) if not source.is_fully_visible]
         # An attempt's ID distinguishes its rows from those of other attempts, but not the rows of its own parts, which hold

@@ -70,9 +70,8 @@ def fit_collapse(
         FitError: A value is not positive and finite, a layer is beyond its depth, lengths differ, fewer than two depths
             have two layers, or their curves do not overlap.
     """
-    depth_N, layer_N, value_N = (
-        as_curve(name, values) for name, values in (("depth", depth_N), ("layer", layer_N), ("value", value_N))
-    )
+    named = {"depth": depth_N, "layer": layer_N, "value": value_N}
+    depth_N, layer_N, value_N = (as_curve(name, values) for name, values in named.items())
     if not len(depth_N) == len(layer_N) == len(value_N) == len(value_N if units is None else units):
         raise FitError("depth, layer, value and units have different lengths.")
     check_positive("depth", depth_N)

@@ -151,9 +151,15 @@ def _start(
     upper_PC: Array,
     limit_C: Array,
 ) -> _Descent:
-    """Return the initial state of the rows of some curves."""
-    num_groups, _, num_rows = mean_GCB.shape
-    rows = _rows_at_start(shape, theta_PC, ref_C, mean_GCB, share_GC)
+    """Return the initial state of the rows of some curves. Values that a curve's rows share are computed once."""
+    num_groups, num_curves, num_rows = mean_GCB.shape
+    _, shape_GC, jacobian_PGC = residuals(shape, theta_PC, ref_C, np.zeros((num_groups, 1)), share_GC)
+    residual_GCB = mean_GCB + shape_GC[..., None]
+    residual_GCB -= np.einsum("gc,gcb->cb", share_GC, residual_GCB)
+    squares_CB = np.einsum("gcb,gcb,gc->cb", residual_GCB, residual_GCB, share_GC)
+    gradient_PCB = np.einsum("pgc,gcb->pcb", jacobian_PGC * share_GC, residual_GCB)
+    theta_PR, normal_TR = (np.repeat(part, num_rows, axis=-1) for part in (theta_PC, _normal(jacobian_PGC, share_GC)))
+    rows = _Rows(theta_PR, squares_CB.reshape(-1), gradient_PCB.reshape(-1, num_curves * num_rows), normal_TR)
     design = tuple(_of_each_row(part, num_rows) for part in (ref_C, share_GC, lower_PC, upper_PC, limit_C))
     place_R = np.arange(len(rows.squares_R))
     damping_R, before_R = np.full(len(place_R), 1e-4), np.zeros(len(place_R))
@@ -164,18 +170,6 @@ def _of_each_row(part_C: Array, num_rows: int) -> Array:
     """Repeat each curve's values for its rows, or return them once if all curves agree."""
     shared_1 = part_C[..., :1]
     return shared_1 if (part_C == shared_1).all() else np.repeat(part_C, num_rows, axis=-1)
-
-
-def _rows_at_start(shape: Shape, theta_PC: Array, ref_C: Array, mean_GCB: Array, share_GC: Array) -> _Rows:
-    """Return the rows at their starting points, computing values shared by a curve's rows once."""
-    num_groups, num_curves, num_rows = mean_GCB.shape
-    _, shape_GC, jacobian_PGC = residuals(shape, theta_PC, ref_C, np.zeros((num_groups, 1)), share_GC)
-    residual_GCB = mean_GCB + shape_GC[..., None]
-    residual_GCB -= np.einsum("gc,gcb->cb", share_GC, residual_GCB)
-    squares_CB = np.einsum("gcb,gcb,gc->cb", residual_GCB, residual_GCB, share_GC)
-    gradient_PCB = np.einsum("pgc,gcb->pcb", jacobian_PGC * share_GC, residual_GCB)
-    theta_PR, normal_TR = (np.repeat(part, num_rows, axis=-1) for part in (theta_PC, _normal(jacobian_PGC, share_GC)))
-    return _Rows(theta_PR, squares_CB.reshape(-1), gradient_PCB.reshape(-1, num_curves * num_rows), normal_TR)
 
 
 def _rows_at(shape: Shape, theta_PR: Array, ref_R: Array, mean_GR: Array, share_GR: Array) -> _Rows:

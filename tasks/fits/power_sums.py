@@ -42,7 +42,6 @@ class PowerSum:
     log_y_N: Array
     delta: float | None
     """Residual from which Huber's function is linear. None: squares."""
-    has_floor: bool = True
 
     @property
     def num_variables(self) -> int:
@@ -101,16 +100,12 @@ class PowerSum:
         rows = []
         inverse_N = np.exp(-self.log_y_N)
         for exponents in itertools.product(START_EXPONENTS, repeat=self.num_variables):
-            columns_NK = np.exp(-np.array(exponents)[:, None] * self.log_x_KN).T * inverse_N[:, None]
-            if self.has_floor:
-                columns_NK = np.concatenate([columns_NK, inverse_N[:, None]], axis=1)
-            solution, _ = nnls(columns_NK, np.ones(len(inverse_N)))
-            floor = solution[-1] if self.has_floor else 0.0
+            powers_NK = np.exp(-np.array(exponents)[:, None] * self.log_x_KN).T * inverse_N[:, None]
+            columns_NQ = np.concatenate([powers_NK, inverse_N[:, None]], axis=1)
+            solution, _ = nnls(columns_NQ, np.ones(len(inverse_N)))
             # a coefficient of zero has no slope in its logarithm, so it starts at a share of the whole
-            coefficients = np.maximum(
-                solution[: self.num_variables], 1e-3 / columns_NK[:, : self.num_variables].mean(0)
-            )
-            rows.append([*exponents, *np.log(coefficients), floor])
+            coefficients = np.maximum(solution[:-1], 1e-3 / columns_NQ[:, :-1].mean(0))
+            rows.append([*exponents, *np.log(coefficients), solution[-1]])
         return np.array(rows)
 
     def minimise(
@@ -187,7 +182,7 @@ class PowerSum:
         """Return which parameters are on a bound that the gradient pushes against [R, P]."""
         k = self.num_variables
         held_RP = np.zeros(theta_RP.shape, dtype=bool)
-        held_RP[:, 2 * k] = (theta_RP[:, 2 * k] <= 0) & (gradient_RP[:, 2 * k] > 0) | (not self.has_floor)
+        held_RP[:, 2 * k] = (theta_RP[:, 2 * k] <= 0) & (gradient_RP[:, 2 * k] > 0)
         held_RP[:, k : 2 * k] = (theta_RP[:, k : 2 * k] <= MIN_LOG_COEFFICIENT) & (gradient_RP[:, k : 2 * k] > 0)
         return held_RP
 

@@ -22,6 +22,7 @@ import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +31,13 @@ from scipy import special
 from depthrate.tasks.fits import ALL_FORMS, FORMS, LOG_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits.bootstrap_and_profile import COVERAGE, t_quantile, t_quantiles
 from depthrate.tasks.fits.least_squares import Array
+from depthrate.tasks.fits.model import exp
 from depthrate.tasks.fits.points import FitError, as_curve, check_positive
 from depthrate.tasks.fits.power_sums import MIN_LOG_COEFFICIENT, PowerSum, best_of_starts
 
+Interval: TypeAlias = tuple[float, float]
+ENDS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
+"""Quantiles of resamples at which intervals end."""
 MIN_UNITS = 3
 """Minimum number of units for an interval."""
 MANY_UNITS = 20
@@ -64,17 +69,17 @@ class SurfaceFit:
     form: str
     names: tuple[str, ...]
     exponents: tuple[float, ...]
-    intervals: tuple[tuple[float, float] | None, ...]
+    intervals: tuple[Interval | None, ...]
     """95 % intervals of the exponents."""
     coefficients: tuple[float, ...]
     """c_k of a sum, or the one c of a product."""
-    coefficient_intervals: tuple[tuple[float, float] | None, ...]
+    coefficient_intervals: tuple[Interval | None, ...]
     log_power: float
     """b, the power of the first variable's logarithm. 0 without."""
-    log_power_interval: tuple[float, float] | None
+    log_power_interval: Interval | None
     floor: float
     """E. 0 for a product."""
-    floor_interval: tuple[float, float] | None
+    floor_interval: Interval | None
     objective: float
     """Sum of half squares, or of Huber's function, of the residuals of log y."""
     delta: float | None
@@ -199,17 +204,27 @@ def fit_surfaces(
     unit_N = np.arange(len(y_N)) if units is None else unit_numbers(units)
     log_x_KN, log_y_N = np.log(x_KN), np.log(y_N)
     cells = np.unique(x_KN, axis=1, return_inverse=True)[1].reshape(-1)
-    fits = [
-        _Fit(form, log_x_KN, log_y_N, unit_N, cells, delta).fit(tuple(names), num_resamples, seed) for form in forms
-    ]
-    return SurfaceFits(tuple(fits), _inflation(log_x_KN), tuple(names[k] for k in _most_correlated(log_x_KN)))
+    fits = [_Fit(form, log_x_KN, log_y_N, unit_N, cells, delta, num_resamples, seed) for form in forms]
+    return SurfaceFits(
+        tuple(fit.result(tuple(names)) for fit in fits),
+        _inflation(log_x_KN),
+        tuple(names[k] for k in _most_correlated(log_x_KN)),
+    )
 
 
 class _Fit:
-    """One form on one table, with scaled variables."""
+    """One form fitted to one table, with scaled variables, and to resamples of its units."""
 
     def __init__(
-        self, form: str, log_x_KN: Array, log_y_N: Array, unit_N: np.ndarray, cell_N: np.ndarray, delta: float | None
+        self,
+        form: str,
+        log_x_KN: Array,
+        log_y_N: Array,
+        unit_N: np.ndarray,
+        cell_N: np.ndarray,
+        delta: float | None,
+        num_resamples: int,
+        seed: int,
     ):
         self._form, self._unit_N, self._cell_N, self._delta = form, unit_N, cell_N, delta
         self._centre_K, self._level = log_x_KN.mean(1), float(log_y_N.mean())
@@ -226,25 +241,33 @@ class _Fit:
         self._fixed_P[k] = 0.0 if not has_log else LOG_FORMS[form]
         if form == "proportional":
             self._fixed_P[:k] = 1.0
+        self._theta_P, self._objective = self._best()
+        self._jacobian_PN = self._sum.jacobian(self._theta_P) if form == "sum" else self._plane_PN
+        self._residual_N = self._log_y_N - self._log_model(self._theta_P)
+        self._is_free_P = self._is_free()
+        self._covariance_PP, self._freedom_P = _covariance(
+            self._jacobian_PN, self._residual_N, unit_N, self._is_free_P, delta
+        )
+        self._resampled_BP: Array | None = None
+        if num_resamples > 0 and self._num_units >= MANY_UNITS:
+            even_U = np.full(self._num_units, 1 / self._num_units)
+            drawn_BU = np.random.default_rng(seed).multinomial(self._num_units, even_U, num_resamples)
+            self._resampled_BP = self._solve(drawn_BU[:, unit_N].astype(np.float64))
 
-    def fit(self, names: tuple[str, ...], num_resamples: int, seed: int) -> SurfaceFit:
-        """Fit the form to all values, to resamples, and with each value of each variable left out."""
+    def result(self, names: tuple[str, ...]) -> SurfaceFit:
+        """Return the parameters with their intervals and tests, and the error of predictions of values left out."""
         k, n = len(self._log_x_KN), len(self._log_y_N)
-        theta_P, objective = self._best()
-        jacobian_PN, residual_N = self._jacobian(theta_P), self._log_y_N - self._log_model(theta_P)
-        is_free_P = self._is_free(theta_P)
-        covariance_PP, freedom_P = _covariance(jacobian_PN, residual_N, self._unit_N, is_free_P, self._delta)
-        is_resampled = num_resamples > 0 and self._num_units >= MANY_UNITS
-        resampled_BP = self._resampled(theta_P, num_resamples, seed) if is_resampled else None
-        intervals, method = self._intervals(theta_P, objective, covariance_PP, freedom_P, is_free_P, resampled_BP)
-        error_K = np.sqrt(np.diag(covariance_PP)[:k])
+        theta_P, residual_N, resampled_BP = self._theta_P, self._residual_N, self._resampled_BP
+        intervals, method = self._intervals()
+        error_K = np.sqrt(np.diag(self._covariance_PP)[:k])
         p_half, p_one = (
-            tuple(_p_value(theta_P[i] - value, error_K[i], freedom_P[i]) for i in range(k)) for value in (0.5, 1.0)
+            tuple(_p_value(theta_P[i] - value, error_K[i], self._freedom_P[i]) for i in range(k))
+            for value in (0.5, 1.0)
         )
         is_sum = self._form == "sum"
         on_bound = float((resampled_BP[:, -1] <= 0).mean()) if is_sum and resampled_BP is not None else 0.0
         y_level = math.exp(self._level)
-        squares, num_parameters = self._squares_of_means(residual_N), int(is_free_P.sum()) + 1
+        squares, num_free = self._squares_of_means(residual_N), int(self._is_free_P.sum())
         total = self._squares_of_means(self._log_y_N - self._log_y_N.mean())
         floor_interval = intervals[-1] if is_sum else None
         log_c_CP = self._log_coefficients()
@@ -253,22 +276,21 @@ class _Fit:
             names=names,
             exponents=tuple(theta_P[:k].tolist()),
             intervals=tuple(intervals[:k]),
-            coefficients=tuple(_exp(log_c_CP @ theta_P + self._level).tolist()),
-            coefficient_intervals=self._coefficient_intervals(
-                log_c_CP, theta_P, covariance_PP, freedom_P, is_free_P, resampled_BP
-            ),
+            # of confounded variables, any coefficient may be possible, also an infinite one
+            coefficients=tuple(exp(log_c_CP @ theta_P + self._level).tolist()),
+            coefficient_intervals=self._coefficient_intervals(log_c_CP),
             log_power=0.0 if is_sum else float(theta_P[k]),
             log_power_interval=None if is_sum else intervals[k],
             floor=float(theta_P[-1]) * y_level if is_sum else 0.0,
             floor_interval=floor_interval and (floor_interval[0] * y_level, floor_interval[1] * y_level),
-            objective=objective,
+            objective=self._objective,
             delta=self._delta,
             r2=1 - squares / total if total > 0 else 0.0,
-            aicc=self._aicc(residual_N, num_parameters),
-            left_out=self._left_out(theta_P),
-            p_lack_of_fit=self._lack_of_fit(residual_N, int(is_free_P.sum())),
+            aicc=self._aicc(num_free + 1),
+            left_out=self._left_out(),
+            p_lack_of_fit=self._lack_of_fit(num_free),
             on_bound=on_bound,
-            trade_offs=self._trade_offs(names, jacobian_PN[is_free_P], is_free_P, resampled_BP),
+            trade_offs=self._trade_offs(names),
             p_half=p_half,
             p_one=p_one,
             n_points=n,
@@ -276,9 +298,7 @@ class _Fit:
             method=method,
         )
 
-    def _trade_offs(
-        self, names: tuple[str, ...], jacobian_QN: Array, is_free_P: np.ndarray, resampled_BP: Array | None
-    ) -> tuple[tuple[str, str, float], ...]:
+    def _trade_offs(self, names: tuple[str, ...]) -> tuple[tuple[str, str, float], ...]:
         """Return the pairs of exponents, and of the logarithm's power, whose estimates correlate.
 
         Without resamples, the correlations are those of independent values: a few units would correlate by chance.
@@ -286,10 +306,12 @@ class _Fit:
         labels = [f"the exponent of {name}" for name in names]
         if self._form == "log_product":
             labels.append(f"the power of log {names[0]}")
+        is_free_P = self._is_free_P
         covariance_PP = np.full((len(is_free_P), len(is_free_P)), np.nan)
-        if resampled_BP is not None:
-            covariance_PP = np.cov(resampled_BP.T)
+        if self._resampled_BP is not None:
+            covariance_PP = np.cov(self._resampled_BP.T)
         else:
+            jacobian_QN = self._jacobian_PN[is_free_P]
             covariance_PP[np.ix_(is_free_P, is_free_P)] = np.linalg.pinv(jacobian_QN @ jacobian_QN.T)
         error_P = np.sqrt(np.diag(covariance_PP))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -298,33 +320,24 @@ class _Fit:
         sizes = [(labels[one], labels[other], float(correlation_PP[one, other])) for one, other in pairs]
         return tuple(pair for pair in sizes if abs(pair[2]) > HIGH_CORRELATION)
 
-    def _coefficient_intervals(
-        self,
-        log_c_CP: Array,
-        theta_P: Array,
-        covariance_PP: Array,
-        freedom_P: Array,
-        is_free_P: np.ndarray,
-        resampled_BP: Array | None,
-    ) -> tuple[tuple[float, float] | None, ...]:
+    def _coefficient_intervals(self, log_c_CP: Array) -> tuple[Interval | None, ...]:
         """Return intervals of the coefficients: percentiles, or Student's t of their logarithms."""
-        tail = (1 - COVERAGE) / 2
-        if resampled_BP is not None:
-            ends_EC = np.quantile(_exp(resampled_BP @ log_c_CP.T + self._level), [tail, 1 - tail], axis=0)
+        if self._resampled_BP is not None:
+            ends_EC = np.quantile(exp(self._resampled_BP @ log_c_CP.T + self._level), ENDS, axis=0)
             return tuple((float(low), float(high)) for low, high in ends_EC.T)
         if self._num_units < MIN_UNITS:
             return (None,) * len(log_c_CP)
-        intervals = list[tuple[float, float] | None]()
+        intervals = list[Interval | None]()
         for row_P in log_c_CP:
-            is_used_P = (row_P != 0) & is_free_P
+            is_used_P = (row_P != 0) & self._is_free_P
             if not is_used_P.any():
                 intervals.append(None)
                 continue
             used_Q = row_P[is_used_P]
-            error = math.sqrt(used_Q @ covariance_PP[np.ix_(is_used_P, is_used_P)] @ used_Q)
-            reach = t_quantile(freedom_P[is_used_P].min()) * error
-            middle = float(row_P @ theta_P) + self._level
-            low, high = _exp(np.array([middle - reach, middle + reach])).tolist()
+            error = math.sqrt(used_Q @ self._covariance_PP[np.ix_(is_used_P, is_used_P)] @ used_Q)
+            reach = t_quantile(self._freedom_P[is_used_P].min()) * error
+            middle = float(row_P @ self._theta_P) + self._level
+            low, high = exp(np.array([middle - reach, middle + reach])).tolist()
             intervals.append((low, high))
         return tuple(intervals)
 
@@ -353,16 +366,14 @@ class _Fit:
         theta_RP[:, is_free_P] = theta_RQ
         return theta_RP
 
-    def _jacobian(self, theta_P: Array) -> Array:
-        return self._sum.jacobian(theta_P) if self._form == "sum" else self._plane_PN
-
     def _log_model(self, theta_P: Array) -> Array:
         return self._sum.log_model(theta_P) if self._form == "sum" else np.asarray(theta_P @ self._plane_PN)
 
-    def _is_free(self, theta_P: Array) -> np.ndarray:
+    def _is_free(self) -> np.ndarray:
         """Return which parameters are neither fixed nor on a bound [P]. A term without a coefficient has no exponent."""
         if self._form != "sum":
             return np.isnan(self._fixed_P)
+        theta_P = self._theta_P
         is_free_P, k = np.ones(len(theta_P), dtype=bool), len(self._log_x_KN)
         is_free_P[-1] = theta_P[-1] > 0
         is_free_P[k : 2 * k] = theta_P[k : 2 * k] > MIN_LOG_COEFFICIENT
@@ -376,7 +387,7 @@ class _Fit:
             return np.array([[*self._centre_K, -self._log_centre, 1.0]])
         return np.concatenate([np.diag(self._centre_K), np.eye(k), np.zeros((k, 1))], axis=1)
 
-    def _solve(self, theta_P: Array, weight_RN: Array) -> Array:
+    def _solve(self, weight_RN: Array) -> Array:
         """Fit with weights, each row from the estimate."""
         if self._form != "sum":
             return self._plane(weight_RN)
@@ -392,55 +403,35 @@ class _Fit:
         rows, size = [], max(1, ROWS_PER_BLOCK // weight_RN.shape[1])
         for start in range(0, len(weight_RN), size):
             here = slice(start, start + size)
-            starts_RP = np.repeat(theta_P[None], len(weight_RN[here]), 0)
+            starts_RP = np.repeat(self._theta_P[None], len(weight_RN[here]), 0)
             own_y_RN = None if log_y_RN is None else log_y_RN[here]
             rows.append(problem.minimise(starts_RP, weight_RN[here], 60, log_y_RN=own_y_RN)[0])
         return np.concatenate(rows)
 
-    def _resampled(self, theta_P: Array, num_resamples: int, seed: int) -> Array:
-        """Fit resamples of whole units, [B, P]."""
-        rng = np.random.default_rng(seed)
-        drawn_BU = rng.multinomial(self._num_units, np.full(self._num_units, 1 / self._num_units), num_resamples)
-        return self._solve(theta_P, drawn_BU[:, self._unit_N].astype(np.float64))
-
-    def _intervals(
-        self,
-        theta_P: Array,
-        objective: float,
-        covariance_PP: Array,
-        freedom_P: Array,
-        is_free_P: np.ndarray,
-        resampled_BP: Array | None,
-    ) -> tuple[list[tuple[float, float] | None], str]:
-        tail = (1 - COVERAGE) / 2
-        if resampled_BP is not None:
-            low_P, high_P = np.quantile(resampled_BP, [tail, 1 - tail], axis=0)
-            may_vary_P = is_free_P | (self._form == "sum")
-            percentiles = zip(low_P.tolist(), high_P.tolist(), may_vary_P.tolist(), strict=True)
-            return [(low, high) if may_vary else None for low, high, may_vary in percentiles], "bootstrap"
+    def _intervals(self) -> tuple[list[Interval | None], str]:
+        """Return the intervals of the parameters, and their method."""
+        if self._resampled_BP is not None:
+            low_P, high_P = np.quantile(self._resampled_BP, ENDS, axis=0)
+            return _where(self._is_free_P | (self._form == "sum"), low_P, high_P), "bootstrap"
         if self._num_units < MIN_UNITS:
-            return [None] * len(theta_P), ""
-        t_P = t_quantiles(freedom_P)
+            return [None] * len(self._theta_P), ""
         if self._form == "sum" and self._delta is None:
-            return self._profile(theta_P, objective, covariance_PP, t_P, is_free_P), "profile"
-        reach_P = t_P * np.sqrt(np.diag(covariance_PP))
-        ends = zip((theta_P - reach_P).tolist(), (theta_P + reach_P).tolist(), is_free_P.tolist(), strict=True)
-        return [(low, high) if free else None for low, high, free in ends], "t"
+            return self._profile(), "profile"
+        reach_P = t_quantiles(self._freedom_P) * np.sqrt(np.diag(self._covariance_PP))
+        return _where(self._is_free_P, self._theta_P - reach_P, self._theta_P + reach_P), "t"
 
-    def _profile(
-        self, theta_P: Array, objective: float, covariance_PP: Array, t_P: Array, is_free_P: np.ndarray
-    ) -> list[tuple[float, float] | None]:
+    def _profile(self) -> list[Interval | None]:
         """Return where the minimum with one parameter fixed rises by t^2 / 2 times its variance over whole units.
 
         The rise is in units of the variance that independent values would have (Kent 1982). A parameter on its bound has the
         variance of the residuals.
         """
-        jacobian_PN = self._jacobian(theta_P)
-        k, (num_parameters, n), free_NQ = len(self._log_x_KN), jacobian_PN.shape, jacobian_PN[is_free_P].T
+        theta_P, is_free_P, t_P = self._theta_P, self._is_free_P, t_quantiles(self._freedom_P)
+        k, (num_parameters, n), free_NQ = len(self._log_x_KN), self._jacobian_PN.shape, self._jacobian_PN[is_free_P].T
         alone_P = np.full(num_parameters, np.nan)
         alone_P[is_free_P] = np.diag(np.linalg.pinv(free_NQ.T @ free_NQ))
-        spread = 2 * objective / max(n - int(is_free_P.sum()), 1)
-        error_P = np.sqrt(np.diag(covariance_PP))
+        spread = 2 * self._objective / max(n - int(is_free_P.sum()), 1)
+        error_P = np.sqrt(np.diag(self._covariance_PP))
         rise_P = np.where(is_free_P, t_P**2 / 2 * error_P**2 / alone_P, t_P**2 / 2 * spread)
         step_P = np.where(is_free_P & (error_P > 0), t_P * error_P, 0.05)
         chosen = np.array([*range(k), num_parameters - 1])
@@ -454,7 +445,7 @@ class _Fit:
             theta_RP[rows, which_R] = value_R
             found_RP, least_R = self._sum.minimise(theta_RP, weight_RN, 60, fixed_RP)
             theta_RP[:] = found_RP
-            return np.asarray(np.sqrt(np.maximum(least_R - objective, 0.0) / rise_P[which_R]) - 1)
+            return np.asarray(np.sqrt(np.maximum(least_R - self._objective, 0.0) / rise_P[which_R]) - 1)
 
         inside_R, low_R = theta_P[which_R].copy(), np.full(len(rows), -1.0)
         outside_R, high_R = inside_R.copy(), np.full(len(rows), -1.0)
@@ -483,11 +474,9 @@ class _Fit:
             if np.abs(height_R[is_found_R]).max(initial=0.0) < CLOSE:
                 break
         ends_R = np.where(is_found_R, tried_R, np.where(np.isfinite(floor_R) & (sign_R < 0), 0.0, sign_R * np.inf))
-        low_K, high_K = ends_R[: len(chosen)].tolist(), ends_R[len(chosen) :].tolist()
-        intervals: list[tuple[float, float] | None] = [None] * num_parameters
-        for parameter, low, high in zip(chosen.tolist(), low_K, high_K, strict=True):
-            intervals[parameter] = (low, high)
-        return intervals
+        low_P, high_P = np.full((2, num_parameters), np.nan)
+        low_P[chosen], high_P[chosen] = ends_R[: len(chosen)], ends_R[len(chosen) :]
+        return _where(~np.isnan(low_P), low_P, high_P)
 
     def _squares_of_means(self, residual_N: Array) -> float:
         """Return the squares of the means of cells, weighted by their number of values."""
@@ -495,25 +484,25 @@ class _Fit:
         mean_G = np.bincount(self._cell_N, residual_N) / count_G
         return float((count_G * mean_G**2).sum())
 
-    def _within_units(self, residual_N: Array) -> tuple[Array, int]:
+    def _within_units(self) -> tuple[Array, int]:
         """Return residuals with each unit at its own level, if all units have all cells, and the number of levels."""
-        num_cells = int(self._cell_N.max()) + 1
+        num_cells, residual_N = int(self._cell_N.max()) + 1, self._residual_N
         if self._num_units == len(residual_N) or len(residual_N) != self._num_units * num_cells:
             return residual_N, 0
         level_U = np.bincount(self._unit_N, residual_N) / np.bincount(self._unit_N)
         return residual_N - level_U[self._unit_N] + residual_N.mean(), self._num_units - 1
 
-    def _aicc(self, residual_N: Array, num_parameters: int) -> float:
-        around_N, levels = self._within_units(residual_N)
+    def _aicc(self, num_parameters: int) -> float:
+        around_N, levels = self._within_units()
         n, p = len(around_N), num_parameters + levels
         if n - p - 1 <= 0:
             return math.inf
         return n * math.log(max(float((around_N**2).mean()), 1e-300)) + 2 * p + 2 * p * (p + 1) / (n - p - 1)
 
-    def _lack_of_fit(self, residual_N: Array, num_parameters: int) -> float | None:
+    def _lack_of_fit(self, num_parameters: int) -> float | None:
         """Test the form against one mean per cell, with the spread of replicates. None without replicates."""
-        around_N, levels = self._within_units(residual_N)
-        num_cells, n = int(self._cell_N.max()) + 1, len(residual_N)
+        around_N, levels = self._within_units()
+        num_cells, n = int(self._cell_N.max()) + 1, len(around_N)
         missing, free = num_cells - num_parameters, n - num_cells - levels
         if missing <= 0 or free <= 0:
             return None
@@ -521,7 +510,7 @@ class _Fit:
         within = max(float((around_N**2).sum()) - between, 1e-300)
         return float(special.fdtrc(missing, free, (between / missing) / (within / free)))
 
-    def _left_out(self, theta_P: Array) -> float:
+    def _left_out(self) -> float:
         """Return the root mean square error when each value of each variable is left out and predicted."""
         groups = []
         for of_x_N in self._log_x_KN:
@@ -531,17 +520,17 @@ class _Fit:
         if not groups:
             return math.nan
         is_out_VN = np.array(groups)[np.linspace(0, len(groups) - 1, min(len(groups), MAX_LEFT_OUT)).astype(int)]
-        theta_VP = self._solve(theta_P, 1.0 - is_out_VN)
+        theta_VP = self._solve(1.0 - is_out_VN)
         errors = [
             (self._log_y_N - self._log_model(theta))[is_out] for theta, is_out in zip(theta_VP, is_out_VN, strict=True)
         ]
         return float(np.sqrt((np.concatenate(errors) ** 2).mean()))
 
 
-def _exp(logs: Array) -> Array:
-    """Return exponentials. Of confounded variables, any coefficient may be possible, also an infinite one."""
-    with np.errstate(over="ignore"):
-        return np.asarray(np.exp(logs))
+def _where(is_known_P: np.ndarray, low_P: Array, high_P: Array) -> list[Interval | None]:
+    """Return the intervals that are known."""
+    ends = zip(low_P.tolist(), high_P.tolist(), is_known_P.tolist(), strict=True)
+    return [(low, high) if is_known else None for low, high, is_known in ends]
 
 
 def _covariance(
@@ -560,20 +549,16 @@ def _covariance(
     score_N = residual_N if delta is None else np.clip(residual_N, -delta, delta)
     members = [np.flatnonzero(unit_N == unit) for unit in range(int(unit_N.max()) + 1)]
     if delta is not None or len(members) == n:
-        root_N = (
-            score_N if delta is not None else score_N / np.sqrt(np.maximum(1 - _leverage(design_NQ, bread_QQ), 1e-9))
-        )
-        sums_UQ = np.stack([root_N[own] @ design_NQ[own] for own in members])
+        if delta is None:
+            leverage_N = np.einsum("nq,qp,np->n", design_NQ, bread_QQ, design_NQ)
+            score_N = score_N / np.sqrt(np.maximum(1 - leverage_N, 1e-9))
+        sums_UQ = np.stack([score_N[own] @ design_NQ[own] for own in members])
         covariance_QQ = bread_QQ @ (sums_UQ.T @ sums_UQ) @ bread_QQ
         freedom_Q = np.full(len(bread_QQ), max(len(members) - (len(bread_QQ) if len(members) == n else 1), 1.0))
     else:
         covariance_QQ, freedom_Q = _cr2(design_NQ, bread_QQ, residual_N, members)
     covariance_PP[np.ix_(is_free_P, is_free_P)], freedom_P[is_free_P] = covariance_QQ, freedom_Q
     return covariance_PP, freedom_P
-
-
-def _leverage(design_NQ: Array, bread_QQ: Array) -> Array:
-    return np.asarray(np.einsum("nq,qp,np->n", design_NQ, bread_QQ, design_NQ))
 
 
 def _cr2(design_NQ: Array, bread_QQ: Array, residual_N: Array, members: Sequence[np.ndarray]) -> tuple[Array, Array]:

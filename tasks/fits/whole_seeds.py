@@ -15,16 +15,13 @@ Greenhouse and Geisser (1959) (means of correlated values).
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantiles
 from depthrate.tasks.fits.least_squares import Array
+from depthrate.tasks.fits.model import Mask
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MIN_SEEDS = 3
 """Minimum number of seeds for an interval: with two, Student's t is 12.7 and the spread has one degree of freedom."""

@@ -102,8 +102,3 @@ def start_trials(
             draw_parameters(other_P, specs, init, stream)
             torch.where(fixed_P, other_P, theta_P, out=theta_P)
     return theta_TP, initial_state(network.state_specs(), len(streams), dtype, torch.device("cpu"))
-
-
-def decay_groups(specs: Sequence[ParameterSpec]) -> list[str]:
-    """Return the sorted names of the decay groups."""
-    return sorted({spec.decay for spec in specs if spec.decay is not None})

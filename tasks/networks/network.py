@@ -57,6 +57,11 @@ class ParameterSpec:
         return math.prod(self.shape)
 
 
+def decay_groups(specs: Sequence[ParameterSpec]) -> list[str]:
+    """Return the sorted names of the decay groups."""
+    return sorted({spec.decay for spec in specs if spec.decay is not None})
+
+
 @dataclass(frozen=True)
 class StateSpec:
     """One tensor that a network carries without training, like a running mean: name, shape and initial value."""
@@ -246,9 +251,8 @@ class Network(ABC):
         handwritten = self.kernels() if has_classes else None
         if handwritten is not None:
             return handwritten
-        groups = sorted({spec.decay for spec in self.parameter_specs() if spec.decay is not None})
         arguments = {"depth": 0, "last_bias": 0, "ln_eps": 0.0}
-        return Kernels(GENERATED, {}, arguments, groups, evaluates=True)
+        return Kernels(GENERATED, {}, arguments, decay_groups(self.parameter_specs()), evaluates=True)
 
     def arranged(self, x_NI: np.ndarray) -> np.ndarray:
         """Arrange a data set's samples in the network's reading order. Called once, before training."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import SampleStream
 from depthrate.tasks.interface import Engine
-from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, start_trials
-from depthrate.tasks.networks.network import Kernels, Network, Tensors
+from depthrate.tasks.networks.flat_parameters import split_parameters, start_trials
+from depthrate.tasks.networks.network import Kernels, Network, Tensors, decay_groups
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor, order_bytes
 
 NEVER = -1

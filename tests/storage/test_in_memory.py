@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.store_synthetic import write_pack
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import check_sweep
@@ -71,8 +71,10 @@ def test_the_last_layer_alone_gives_the_same_results(sweep: SweepSpec, store: St
 def test_fits_are_the_same_to_the_last_bit(sweep: SweepSpec, store: Store) -> None:
     checked = check_sweep(sweep)
     results = results_of(store, checked.task)
-    plain = fit_curves(results, sweep.fit, checked.trials, checked.task)
-    from_memory = fit_curves(in_memory(results, sweep.fit, checked.trials.ids), sweep.fit, checked.trials, checked.task)
+    plain = fit_requests(results, sweep.fit, checked.trials, checked.task).curves
+    from_memory = fit_requests(
+        in_memory(results, sweep.fit, checked.trials.ids), sweep.fit, checked.trials, checked.task
+    ).curves
     assert [curve.fits for curve in from_memory] == [curve.fits for curve in plain]
     assert [curve.rows for curve in from_memory] == [curve.rows for curve in plain]
     assert all(curve.rows for curve in plain)

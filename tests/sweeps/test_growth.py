@@ -10,11 +10,11 @@ from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.packing import pack_trials
 from depthrate.sweeps.studies import make_studies
-from depthrate.sweeps.trial import trial_id_of
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
 from depthrate.tasks.registry import registered_tasks
 from tests.support.here import answer, printed
+from tests.support.trial_ids import trial_id_of
 
 COLLAPSE = registered_tasks()["collapse"]
 TEMPERATURE = Parameter(name="temperature", kind="float", default=1e-5, minimum=0, added_later=True)

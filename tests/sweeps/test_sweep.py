@@ -9,10 +9,11 @@ from depthrate.sweeps.expand import expand
 from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import check_fits
-from depthrate.sweeps.trial import Trial, trial_id_of
+from depthrate.sweeps.trial import Trial
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
 from tests.support.plain_task import PlainTask
+from tests.support.trial_ids import trial_id_of
 
 
 def refuse_wide_and_deep(params):

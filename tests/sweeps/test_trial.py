@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
-from depthrate.sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, trial_id_of, varying_parameters
+from depthrate.sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, varying_parameters
+from tests.support.trial_ids import trial_id_of
 
 PARAMS = {"depth": 4, "exponent": 0.5, "seed": 0}
 GOLDEN_QUICKSTART = "5c64b702e458d20b"  # of version 3 of the task

@@ -9,7 +9,14 @@ from depthrate.orchestrator.analysis.preferred_model import adequate_power
 from depthrate.orchestrator.api.compare import compare_fits
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
-from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_table
+from depthrate.orchestrator.console.tables import (
+    counted,
+    make_console,
+    print_json,
+    print_rows,
+    print_table,
+    with_interval,
+)
 from depthrate.storage.files.store import existing_store
 
 MAX_VALUES_SHOWN = 6
@@ -23,7 +30,7 @@ def _listed(values: Sequence[Any]) -> str:
 
 def _pair_row(pair: FitPair) -> list[Any]:
     common = pair.stated_common
-    both = "" if common is None else _with_interval(common.exponent, common.ci_low, common.ci_high)
+    both = "" if common is None else with_interval(common.exponent, common.ci_low, common.ci_high)
     p = None if common is None else "<0.001" if common.p_common < 0.001 else f"{common.p_common:.3f}"
     labels = pair.first.label(), pair.second.label()
     group = labels[0] if pair.first.by == pair.second.by else " / ".join(label or "all" for label in labels)
@@ -35,11 +42,7 @@ def _exponent(curve: FittedCurve) -> str:
     power = adequate_power(curve)
     if power is None:
         return "no power law fits" if curve.power else "no fit"
-    return _with_interval(power.exponent, power.ci_low, power.ci_high)
-
-
-def _with_interval(exponent: float, low: float | None, high: float | None) -> str:
-    return f"{exponent:.3f}" if low is None or high is None else f"{exponent:.3f} [{low:.3f}, {high:.3f}]"
+    return with_interval(power.exponent, power.ci_low, power.ci_high)
 
 
 @declared(__doc__)
@@ -63,10 +66,7 @@ def command(first: str, second: str, store: str | None, json: bool) -> None:
         console.print("parameters: the same values")
     if comparison.pairs:
         head = ["metric", "group", "p(equal)", "exponent of first", "of second", "of both"]
-        compared_rows = [_pair_row(pair) for pair in comparison.pairs]
-        columns = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared_rows)]
-        rows = [[row[i] for i in columns] for row in compared_rows]
-        print_rows(console, [head[i] for i in columns], rows, more="see --json")
+        print_rows(console, head, list(map(_pair_row, comparison.pairs)), optional=["group"], more="see --json")
         console.print("p(equal): F test that both share the exponent, over the seeds in both")
     else:
         console.print(comparison.unpaired)

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from depthrate.orchestrator.api.export import export_sweep
+from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, store_option, sweep_argument
 from depthrate.orchestrator.console.tables import print_line
-from depthrate.orchestrator.export.exporter import exporters
+from depthrate.orchestrator.export.exporter import ExportedSweep, exporters, select_exporter
 from depthrate.storage.files.store import existing_store
 
 
@@ -28,6 +28,7 @@ def _destination(name: str) -> str:
 @_exporter_flags
 @store_option
 def command(sweep: str, to: str | None, store: str | None, **flags: bool) -> None:
-    names = [name for name in exporters() if flags[_destination(name)]]
-    for line in export_sweep(sweep, existing_store(store), to, names).splitlines():
+    opened = existing_store(store)
+    exporter = select_exporter([name for name in exporters() if flags[_destination(name)]], to)
+    for line in exporter.run(ExportedSweep(*find_sweep(sweep, opened), opened), to).splitlines():
         print_line(line)

@@ -11,15 +11,9 @@ from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.console.layer_table import print_layer_laws
-from depthrate.orchestrator.console.surface_table import print_surface, print_surfaces
-from depthrate.orchestrator.console.tables import (
-    counted,
-    make_console,
-    print_json,
-    print_warnings,
-)
+from depthrate.orchestrator.console.fit_table import print_all_fits
+from depthrate.orchestrator.console.surface_table import print_surface
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_warnings
 from depthrate.storage.files.store import existing_store
 from depthrate.tasks.fits import ALL_FORMS, FORMS
 
@@ -53,11 +47,8 @@ def command(
         _fit_table(Path(sweep), options["x"] or "depth", **table, forms=model or FORMS, json=json)
         return
     opened = existing_store(store)
-    changes = {
-        name: value
-        for name, value in {"by": list(by) or None, "model": model or None, **options}.items()
-        if value is not None
-    }
+    given_options = {"by": list(by) or None, "model": model or None, **options}
+    changes = {name: value for name, value in given_options.items() if value is not None}
     if changes.get("layer", 0.5).is_integer():
         changes["layer"] = int(changes["layer"])
     if "," in changes.get("x", ""):
@@ -79,9 +70,7 @@ def command(
         print_json(result.rows)
         return
     more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
-    print_fits(console, result.curves, wide=wide, more=more)
-    print_surfaces(console, result.surfaces)
-    print_layer_laws(console, result.layer_laws)
+    print_all_fits(console, result, wide=wide, more=more)
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)

@@ -187,18 +187,9 @@ def _print_packs(console: Console, plan: Plan, target: Executor, estimates: Esti
     varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:MAX_PACKS_SHOWN]:
-        estimated_s = _two_digits(estimates(pack))
-        peak = peak_gb(pack, plan, target)
-        rows.append(
-            [
-                pack.pack_id,
-                len(pack.trials),
-                estimated_s,
-                _two_digits(estimates.steps_per_s(pack)),
-                None if peak is None else round(peak, 2),
-                *pack_values(pack, varying),
-            ]
-        )
+        estimated, peak = map(_two_digits, (estimates(pack), estimates.steps_per_s(pack))), peak_gb(pack, plan, target)
+        peaks = [None if peak is None else round(peak, 2)]
+        rows.append([pack.pack_id, len(pack.trials), *estimated, *peaks, *pack_values(pack, varying)])
     print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "steps/s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > MAX_PACKS_SHOWN:
         console.print(f"and {counted(len(plan.packs) - MAX_PACKS_SHOWN, 'more pack')}")

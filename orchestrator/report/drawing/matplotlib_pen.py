@@ -8,13 +8,12 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from depthrate.orchestrator.report.drawing.style import FigureStyle
+from depthrate.orchestrator.report.drawing.style import POINTS_PER_INCH, FigureStyle
 from depthrate.orchestrator.report.drawing.svg import DASHES
 
 METADATA: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
 """Format -> metadata to omit, so that a file's bytes depend only on the figure."""
 PNG_DPI = 200
-POINTS_PER_INCH = 72
 MARKERS = {"dot": "o", "ring": "o", "up": "^", "down": "v"}
 """Symbol -> marker of matplotlib."""
 ALIGNMENTS = {"start": "left", "middle": "center", "end": "right"}

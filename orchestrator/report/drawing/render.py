@@ -1,12 +1,13 @@
-"""Render figures for the page, and as SVG, PDF and PNG files with the facets in rows."""
+"""Render figures for the page and the explorer, and as SVG, PDF and PNG files with the facets in rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.report.drawing.layout import draw_key, draw_legend, layouts, legend_keys
-from depthrate.orchestrator.report.drawing.style import PAGE, SCREEN, FigureStyle
+from depthrate.orchestrator.report.drawing.style import DARK, PAGE, SCREEN, FigureStyle
 from depthrate.orchestrator.report.drawing.svg import SvgPen
 from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.text import escape
@@ -55,6 +56,15 @@ def draw(figure: Figure, style: FigureStyle = SCREEN, formats: Sequence[str] = (
         printer = MatplotlibPen(style)
         files |= printer.files(*_draw_file(printer, figure, style), others)
     return files
+
+
+def explorer_panel(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], figure: Figure | None
+) -> dict[str, Any]:
+    """Return a fit's table, sentences and figure for the explorer, which shows the figure as SVG in light and dark."""
+    styles = [replace(style, file_width=1000.0) for style in (SCREEN, DARK)]
+    pictures = [] if figure is None else [draw(figure, style, ["svg"])["svg"].decode() for style in styles]
+    return {"title": title, "header": header, "rows": rows, "notes": notes, "pictures": pictures}
 
 
 def _draw_file(pen: SvgPen | MatplotlibPen, figure: Figure, style: FigureStyle) -> tuple[float, float]:

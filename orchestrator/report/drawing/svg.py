@@ -36,7 +36,9 @@ class SvgPen:
     def file(self, width: float, height: float) -> bytes:
         """Return the content of a file."""
         style, size = self._style, f"{_number(width)} {_number(height)}"
-        background = "" if style.is_transparent else f'<rect width="100%" height="100%" fill="{self._colour("page")}"/>'
+        background = (
+            "" if style.is_transparent else f'<rect width="100%" height="100%" fill="{self._style.colour("page")}"/>'
+        )
         text = (
             f'<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" width="{_number(width)}pt" '
             f'height="{_number(height)}pt" viewBox="0 0 {size}" font-family="{SERIF if style.is_paper else SANS}">'
@@ -50,16 +52,16 @@ class SvgPen:
         """Draw lines through arrays of points (x, y)."""
         dashes = " ".join(_number(self._style.scale * length) for length in DASHES[dash])
         path = "".join(map(_polyline, parts))
-        looks = f"fill:none;stroke:{self._colour(colour)};stroke-width:{_number(width)}"
+        looks = f"fill:none;stroke:{self._style.colour(colour)};stroke-width:{_number(width)}"
         self._add_path(path, looks + (f";stroke-dasharray:{dashes}" if dashes else ""), opacity)
 
     def area(self, points: np.ndarray, colour: str, opacity: float) -> None:
         """Fill a polygon."""
-        self._add_path(f"{_polyline(points)}z" if len(points) else "", f"fill:{self._colour(colour)}", opacity)
+        self._add_path(f"{_polyline(points)}z" if len(points) else "", f"fill:{self._style.colour(colour)}", opacity)
 
     def spots(self, points: np.ndarray, colour: str, size: float, symbol: str, opacity: float = 1.0) -> None:
         """Draw dots, rings or triangles."""
-        paint, scale = self._colour(colour), self._style.scale
+        paint, scale = self._style.colour(colour), self._style.scale
         if symbol in ("up", "down"):
             half, height = size / 2, size if symbol == "up" else -size
             triangle = f"l{_number(size)} 0l{_number(-half)} {_number(-height)}z"
@@ -68,7 +70,7 @@ class SvgPen:
             return
         sizes = [(paint, size)]
         if symbol == "ring":
-            sizes = [(paint, size + scale), (self._colour("page"), size - 2 * scale)]
+            sizes = [(paint, size + scale), (self._style.colour("page"), size - 2 * scale)]
         # a dot is a line without length and with a round cap
         path = "".join(f"M{_number(x)} {_number(y)}h0" for x, y in points)
         for stroke, width in sizes:
@@ -95,7 +97,9 @@ class SvgPen:
     ) -> None:
         """Write a text with its baseline at y. The anchor is start, middle or end."""
         if text:
-            looks = f"fill:{self._colour(colour)};font-size:{_number(size)}px{';font-weight:600' if is_bold else ''}"
+            looks = (
+                f"fill:{self._style.colour(colour)};font-size:{_number(size)}px{';font-weight:600' if is_bold else ''}"
+            )
             place = f'x="{_number(x)}" y="{_number(y)}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
             self._elements.append(f'<text {place} style="{looks}">{escape(self._style.label(text))}</text>')
 
@@ -103,9 +107,6 @@ class SvgPen:
         if path:
             looks += "" if opacity == 1 else f";opacity:{_number(opacity)}"
             self._elements.append(f'<path d="{path}" style="{looks}"/>')
-
-    def _colour(self, name: str) -> str:
-        return self._style.colour(name)
 
 
 def _polyline(points: np.ndarray) -> str:

@@ -34,7 +34,7 @@ def collapse_plot(data: ReportData, content: FigureContent) -> Figure | None:
     rows = rows.assign(depth=rows.groupby("trial_id", observed=True)["layer"].transform("max"))
     depths = [str(depth) for depth in sorted(rows["depth"].unique())]
     colours = dict(zip(depths, colours_of(depths), strict=True))
-    label = data.measurement(request.metric).label if request.metric in data.measurements else request.metric
+    label = data.measurement(request.metric).label
     x, y = Axis(title="(L − layer) / Lᵇ"), Axis(title=shorten(f"Lᵃ · {label}"), is_log=True)
     notes = [f"{counted(rows['trial_id'].nunique(), 'trial')}. Geometric means by layer and depth L."]
     notes += [f"{counted(len(bad), 'trial')} omitted: not positive at every layer."] if len(bad) else []

@@ -1,6 +1,8 @@
 """Plot the panels that a task declares: features as points, vectors and layers with predictions, shares and verdicts."""
 
 import collections
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,6 +38,7 @@ from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import (
     LayerMapPanel,
+    Panel,
     PathPanel,
     ProfilePanel,
     ScatterPanel,
@@ -57,21 +60,12 @@ PREDICTED = Key("predicted", dash="dash")
 
 def declared_plots(data: ReportData) -> list[Figure]:
     """Plot the task's panels, in order."""
-    figures: list[Figure | None] = []
-    for panel in data.panels:
-        if isinstance(panel, ScatterPanel):
-            figures += _scatter_plots(data, panel)
-        elif isinstance(panel, LayerMapPanel):
-            figures.append(_layer_maps(data, panel))
-        elif isinstance(panel, ProfilePanel):
-            figures.append(_profile_plot(data, panel))
-        elif isinstance(panel, SharePanel):
-            figures.append(_share_plot(data, panel))
-        elif isinstance(panel, PathPanel):
-            figures.append(_path_plot(data, panel))
-        elif isinstance(panel, TradeOffPanel):
-            figures.append(_trade_off_plot(data, panel))
-    return [figure for figure in figures if figure is not None]
+    plot_functions: dict[type[Panel], Callable[[ReportData, Any], Figure | list[Figure] | None]] = {
+        **{ScatterPanel: _scatter_plots, LayerMapPanel: _layer_maps, ProfilePanel: _profile_plot},
+        **{SharePanel: _share_plot, PathPanel: _path_plot, TradeOffPanel: _trade_off_plot},
+    }
+    plots = [plot_functions[type(panel)](data, panel) for panel in data.panels if type(panel) in plot_functions]
+    return [figure for plot in plots if plot for figure in (plot if isinstance(plot, list) else [plot])]
 
 
 def _scatter_plots(data: ReportData, panel: ScatterPanel) -> list[Figure]:

@@ -9,18 +9,21 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import Group, facet_groups, facets_of, mean_array, unique
 from depthrate.orchestrator.report.figure import (
     Axis,
+    Facet,
     Figure,
+    HeatMap,
     Mark,
     Range,
     is_log,
+    map_facet,
     mean_line,
-    mean_map,
-    share_marks,
+    numbers,
     trial_dots,
     value_axis,
     with_common_colours,
 )
 from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.tasks.fits.proportions import wilson_interval
 
 MAX_ENTRIES = 120
 """Maximum number of entries of a vector that are shown."""
@@ -41,12 +44,18 @@ def share_figure(
     has_dots = bool((rows["weight"] > 1).any())
 
     def marks(group: Group[pd.DataFrame]) -> list[Mark]:
-        tally = []
-        for place, at_x in group.content.groupby("x"):
+        part, name, colour = group.content, group.name, group.colour
+        x, shares, ends = [], [], []
+        for place, at_x in part.groupby("x"):
             total = float(at_x["weight"].sum())
-            tally.append((place, min(total, float((at_x["share"] * at_x["weight"]).sum())), total))
-        dots = [trial_dots(group.content["x"], group.content["share"], group.name, group.colour)] if has_dots else []
-        return [*dots, *share_marks(tally, group.name, group.colour)]
+            count = min(total, float((at_x["share"] * at_x["weight"]).sum()))
+            x.append(place)
+            shares.append(count / total)
+            ends.append(wilson_interval(count, total))
+        low, high = zip(*ends, strict=True)
+        bars = Range(x=numbers(x), low=low, high=high, colour=colour, name=name, is_bars=True)
+        dots = [trial_dots(part["x"], part["share"], name, colour)] if has_dots else []
+        return [*dots, bars, mean_line(x, shares, name, colour)]
 
     groups, omissions = facet_groups(data.trials, rows, by)
     x_axis = value_axis(x, rows["x"], is_log=is_log(x_scale, rows["x"]))
@@ -85,16 +94,27 @@ def map_figure(
     *,
     is_log: bool = False,
 ) -> Figure:
-    """Plot the mean of a column over two others, with one facet per (title, rows).
+    """Plot the mean of a column over two others, with one facet per (title, rows). The largest y is on top.
 
     Args:
         columns: Names of x, y and the value.
         titles: Titles of x and y.
         label: Name of the values.
-        is_log: Whether to show logarithms, if all means are positive.
+        is_log: Whether to show logarithms to base ten, if all means are positive.
     """
-    facets = [mean_map(rows, columns, titles, label, title=name, is_log=is_log) for name, rows in parts]
-    counts = [rows.groupby([columns[1], columns[0]])["trial_id"].nunique() for _, rows in parts]
+    x, y, value = columns
+
+    def facet(name: str, rows: pd.DataFrame) -> Facet:
+        grid = rows.pivot_table(index=y, columns=x, values=value, aggfunc="mean").sort_index(ascending=False)
+        has_logs = is_log and bool((grid > 0).all().all())
+        values = np.log10(grid.to_numpy()) if has_logs else grid.to_numpy()
+        names = ([f"{place:g}" for place in places] for places in (grid.columns, grid.index))
+        finite, name_of_values = values[np.isfinite(values)], f"log₁₀ {label}" if has_logs else label
+        heat = HeatMap(values=values, label=name_of_values, low=float(finite.min()), high=float(finite.max()))
+        return map_facet(heat, *titles, *names, title=name)
+
+    facets = [facet(name, rows) for name, rows in parts]
+    counts = [rows.groupby([y, x])["trial_id"].nunique() for _, rows in parts]
     few, many = min(int(count.min()) for count in counts), max(int(count.max()) for count in counts)
     note = f"Mean of {'' if few == many else f'{few} to '}{counted(many, 'trial')} per cell."
     return Figure(title, with_common_colours(facets), [note], has_common_axes=False)

@@ -14,7 +14,7 @@ from depthrate.orchestrator.report.curve_groups import (
     sort_key,
     spread,
 )
-from depthrate.orchestrator.report.figure import Axis, Facet, Figure, heat_map, map_facet, with_common_colours
+from depthrate.orchestrator.report.figure import Axis, Facet, Figure, HeatMap, map_facet, with_common_colours
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape, signed_text
@@ -116,11 +116,11 @@ def matrix_facet(
     size = len(values_KK)
     largest = 1.0 if is_cosine else float(np.abs(values_KK).max()) or 1.0
     low = -largest if is_diverging else min(0.0, float(values_KK.min()))
-    heat = heat_map(
-        np.round(values_KK, 4) if is_cosine else values_KK,
-        "cosine" if is_cosine else "",
-        low,
-        largest if is_diverging else None,
+    heat = HeatMap(
+        values=np.round(values_KK, 4) if is_cosine else values_KK,
+        label="cosine" if is_cosine else "",
+        low=low,
+        high=largest if is_diverging else float(values_KK.max()),
         is_diverging=is_diverging,
         has_numbers=not is_diverging,
     )

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts
 from depthrate.orchestrator.report.curve_groups import Group, facets_of, split_facets
-from depthrate.orchestrator.report.explorer_panel import explorer_panel
+from depthrate.orchestrator.report.drawing.render import explorer_panel
 from depthrate.orchestrator.report.figure import Axis, EndLabel, Figure, Mark, mean_line
 from depthrate.orchestrator.report.html_table import Cell, grouped_table, number_cell, text_cell
 from depthrate.orchestrator.report.html_table import Group as Rows
@@ -33,10 +34,7 @@ def layer_law_panels(laws: Sequence[LayerLaw]) -> list[dict[str, Any]]:
 
 
 def _requests(laws: Sequence[LayerLaw]) -> list[list[LayerLaw]]:
-    requests: dict[str, list[LayerLaw]] = {}
-    for law in laws:
-        requests.setdefault(str(law.values.asked), []).append(law)
-    return list(requests.values())
+    return list(grouped(laws, lambda law: str(law.values.asked)).values())
 
 
 def _plot(laws: Sequence[LayerLaw]) -> Figure | None:
@@ -66,16 +64,19 @@ def _marks(group: Group[LayerLaw]) -> list[Mark]:
 
 def layer_law_table(data: ReportData) -> str:
     """Return rho, r, the test for a bend and -L log rho by depth, and the change of rho with depth."""
-    groups: dict[str, list[list[Cell]]] = {}
-    for law in data.layer_laws:
-        *numbers, excluded = map(minus_signs, law.cells)
-        groups.setdefault(law.name, []).append([*map(number_cell, numbers), text_cell(excluded)])
-    if not groups:
+    if not data.layer_laws:
         return ""
-    content = grouped_table(list(map(minus_signs, HEADER)), [Rows(escape(name), rows) for name, rows in groups.items()])
+    groups = grouped(data.layer_laws, lambda law: law.name)
+    rows = [Rows(escape(name), list(map(_row, laws))) for name, laws in groups.items()]
+    content = grouped_table(list(map(minus_signs, HEADER)), rows)
     for name, text in decay_texts(data.layer_laws):
         content += f"<p>{escape(name)}: {escape(minus_signs(text)).replace('L^−a', 'L<sup>−a</sup>')}.</p>"
     return content
+
+
+def _row(law: LayerLaw) -> list[Cell]:
+    *numbers, excluded = map(minus_signs, law.cells)
+    return [*map(number_cell, numbers), text_cell(excluded)]
 
 
 def _lead(data: ReportData) -> str:

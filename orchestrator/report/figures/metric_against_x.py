@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
 from depthrate.orchestrator.report.curve_groups import (
@@ -39,6 +40,7 @@ from depthrate.orchestrator.report.figure import (
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import (
     curve_label,
+    ends_text,
     interval_of,
     is_finite,
     is_number,
@@ -61,9 +63,7 @@ DODGE = 0.02
 
 def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
     """Plot each metric against x on log axes, one line per group, and the exponents of the groups."""
-    requests: dict[tuple[str, str, tuple[str, ...]], list[FittedCurve]] = {}
-    for curve in curves:
-        requests.setdefault((curve_label(curve), curve.x, tuple(curve.by)), []).append(curve)
+    requests = grouped(curves, lambda curve: (curve_label(curve), curve.x, tuple(curve.by)))
     figures: list[Figure | None] = []
     for (label, x, _), part in requests.items():
         ordered = sorted(part, key=lambda curve: sort_key(tuple(curve.by.values())))
@@ -130,9 +130,7 @@ def _label(curve: FittedCurve) -> tuple[str, str]:
     """Return the exponent and its interval, or the reason for a missing power law."""
     power = adequate_power(curve)
     if power is not None:
-        interval = interval_of(power)
-        ends = f"[{', '.join(signed_text(end, '.2f') for end in interval)}]" if interval else "no interval"
-        return signed_text(power.exponent, ".2f"), ends
+        return signed_text(power.exponent, ".2f"), ends_text(interval_of(power)) or "no interval"
     if curve.power is None:
         return "no fit", ""
     models = preferred_models(curve).models

@@ -53,11 +53,6 @@ def requested_plots(data: ReportData) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _metric_label_for(data: ReportData, name: str) -> str:
-    """Return a metric's label, or the expression itself."""
-    return data.measurement(name).label if name in data.measurements else name
-
-
 def _with_positions(data: ReportData, content: FigureContent, names: Sequence[str]) -> pd.DataFrame:
     """Return the numeric values, with their trials' parameters in columns `at_<name>`."""
     numeric = ["value", *(f"line_{number}" for number, _ in enumerate(content.request.lines))]
@@ -96,7 +91,7 @@ def _curve_plot(data: ReportData, content: FigureContent) -> Figure | None:
         return [dots, mean_line(means.index, means["value"], name, colour, symbol=""), *lines]
 
     groups, omissions = facet_groups(data.trials, drawable, list(request.by), "groups")
-    label = _metric_label_for(data, request.metric)
+    label = data.measurement(request.metric).label
     x = value_axis(request.x, rows[at], is_log=is_log(request.x_axis, rows[at]))
     facets = facets_of(groups, x, Axis(title=shorten(label), is_log=y_log), marks)
     missing = [f"No values of {name}." for name in request.lines if name not in with_values]
@@ -148,7 +143,7 @@ def _distribution_plot(data: ReportData, content: FigureContent) -> Figure | Non
                 group = f"{name}: " if len(names) > 1 else ""
                 notes.append(f"{group}{below} of {len(part)} below {line} ({height:.6g}).")
     y_log = is_log(request.y_axis, [*rows["value"], *_line_values(rows, request.lines)])
-    label = _metric_label_for(data, request.metric)
+    label = data.measurement(request.metric).label
     x = Axis(
         title=", ".join(request.by),
         ticks=tuple(range(len(names))),
@@ -176,7 +171,7 @@ def _map_plot(data: ReportData, content: FigureContent) -> Figure | None:
     rows = _with_positions(data, content, [request.x, request.y])
     if rows.empty:
         return None
-    label = _metric_label_for(data, request.metric)
+    label = data.measurement(request.metric).label
     columns = (f"at_{request.x}", f"at_{request.y}", "value")
     title = request.title or f"{label} over {request.x} and {request.y}"
     return map_figure(title, [("", rows)], columns, (request.x, request.y), label)
@@ -195,7 +190,7 @@ def _spectrum_plot(data: ReportData, content: FigureContent) -> Figure | None:
     positive = np.concatenate(vectors)[np.concatenate(vectors) > 0]
     y_log = is_log(request.y_axis, positive)
     groups, omissions = split_facets(["layer"], [((str(layer),), layers[layer]) for layer in sorted(layers)], "layers")
-    label = _metric_label_for(data, request.metric)
+    label = data.measurement(request.metric).label
     facets = facets_of(
         groups,
         Axis(title="Index"),
@@ -237,7 +232,7 @@ def _matrix_plot(data: ReportData, content: FigureContent) -> Figure | None:
         )
     elif request.order:
         notes.append(f"No {request.order} for this trial.")
-    return Figure(request.title or _metric_label_for(data, request.metric), facets, notes, has_common_axes=False)
+    return Figure(request.title or data.measurement(request.metric).label, facets, notes, has_common_axes=False)
 
 
 def _lead(data: ReportData) -> str:

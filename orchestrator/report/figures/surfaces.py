@@ -4,9 +4,11 @@ Shapes: K variables, N values, C cells (distinct values of the variables), U uni
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.orchestrator.report.figure import (
     MAX_LINES,
@@ -28,6 +30,8 @@ from depthrate.orchestrator.report.text import minus_signs, shorten
 from depthrate.tasks.fits.bootstrap_and_profile import t_quantile
 from depthrate.tasks.fits.surface import MIN_UNITS, SurfaceFit
 
+Line: TypeAlias = tuple[tuple[float, ...], np.ndarray]
+"""Values of the variables that are the same along a line of cells, and the cells."""
 MAX_LEVELS = 7
 MAX_FORMS = 3
 """Maximum number of forms whose residuals are shown."""
@@ -64,16 +68,13 @@ class _Cells:
         self._log_y_N, self._unit_N = np.log(found.y_N), found.unit_N
         self.log_y_C = np.bincount(self._cell_N, self._log_y_N) / np.bincount(self._cell_N)
 
-    def lines(self, k: int) -> list[tuple[tuple[float, ...], np.ndarray]]:
+    def lines(self, k: int) -> list[Line]:
         """Return the cells along variable k, ascending, by the values of the other variables: at most MAX_LINES."""
         others = [other for other in range(len(self.x_KC)) if other != k]
-        lines: dict[tuple[float, ...], list[int]] = {}
-        for cell in np.argsort(self.x_KC[k]).tolist():
-            lines.setdefault(tuple(self.x_KC[others, cell].tolist()), []).append(cell)
+        lines = grouped(np.argsort(self.x_KC[k]).tolist(), lambda cell: tuple(self.x_KC[others, cell].tolist()))
         long = sorted((at, np.array(cells)) for at, cells in lines.items() if len(cells) > 1)
-        return (
-            [long[place] for place in np.unique(np.linspace(0, len(long) - 1, MAX_LINES).astype(int))] if long else []
-        )
+        places = np.linspace(0, len(long) - 1, MAX_LINES).astype(int) if long else ()
+        return [long[place] for place in np.unique(places).astype(int)]
 
     def local_exponents(self, k: int, line_C: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return -d log y / d log x_k between neighbouring cells, and its 95 % interval over units. NaN with too few."""
@@ -101,8 +102,7 @@ class _Cells:
 def _contours(found: TableFit, cells: _Cells, fit: SurfaceFit, names: Sequence[str]) -> Facet:
     """Return the plane of both variables, with lines of equal prediction and a dot per cell, coloured by its mean."""
     low, high = float(cells.log_y_C.min()), float(cells.log_y_C.max())
-    levels = [float(f"{level:.2g}") for level in np.exp(np.linspace(low, high, MAX_LEVELS + 2)[1:-1])]
-    levels = sorted(set(levels))
+    levels = sorted({float(f"{level:.2g}") for level in np.exp(np.linspace(low, high, MAX_LEVELS + 2)[1:-1])})
     colours = [f"ramp-{round(place)}" for place in np.linspace(0, RAMP_STEPS - 1, len(levels))]
     ends = [(float(x.min()), float(x.max())) for x in cells.x_KC]
     fine_x, fine_y = np.geomspace(*ends[0], FINE), np.geomspace(*ends[1], 4 * FINE)
@@ -133,31 +133,18 @@ def _crossing(values: np.ndarray, places: np.ndarray, level: float) -> float:
     return float(places[at] * (places[at + 1] / places[at]) ** share)
 
 
-def _residuals(
-    cells: _Cells, fit: SurfaceFit, names: Sequence[str], lines: Sequence[tuple[tuple[float, ...], np.ndarray]]
-) -> Facet:
+def _residuals(cells: _Cells, fit: SurfaceFit, names: Sequence[str], lines: Sequence[Line]) -> Facet:
     residual_C = cells.log_y_C - np.log(fit.predict(cells.x_KC))
     ends = [float(cells.x_KC[0].min()), float(cells.x_KC[0].max())]
     marks: list[Mark] = [Series(x=ends, y=[0.0, 0.0], colour=MUTED, width=1.0)]
     for (at, line_C), colour in zip(lines, _colours(lines), strict=True):
-        marks.append(
-            mean_line(
-                cells.x_KC[0, line_C], residual_C[line_C], _setting(names, 0, at), colour, is_named=False, width=1.0
-            )
-        )
-    axis = Axis(title="residual of log y")
-    return Facet(
-        title=f"residuals, {fit.form}", x=value_axis(names[0], cells.x_KC[0], is_log=True), y=axis, marks=marks
-    )
+        x, name = cells.x_KC[0, line_C], _setting(names, 0, at)
+        marks.append(mean_line(x, residual_C[line_C], name, colour, is_named=False, width=1.0))
+    axes = value_axis(names[0], cells.x_KC[0], is_log=True), Axis(title="residual of log y")
+    return Facet(title=f"residuals, {fit.form}", x=axes[0], y=axes[1], marks=marks)
 
 
-def _local_exponents(
-    cells: _Cells,
-    fit: SurfaceFit,
-    names: Sequence[str],
-    k: int,
-    lines: Sequence[tuple[tuple[float, ...], np.ndarray]],
-) -> Facet:
+def _local_exponents(cells: _Cells, fit: SurfaceFit, names: Sequence[str], k: int, lines: Sequence[Line]) -> Facet:
     bands, means = list[Mark](), list[Mark]()
     for (at, line_C), colour in zip(lines, _colours(lines), strict=True):
         name, along = _setting(names, k, at), cells.x_KC[k, line_C]
@@ -172,7 +159,7 @@ def _local_exponents(
     return Facet(title=f"local exponent in {names[k]}", x=x_axis, y=Axis(title="a"), marks=[*bands, *means])
 
 
-def _colours(lines: Sequence[tuple[tuple[float, ...], np.ndarray]]) -> list[str]:
+def _colours(lines: Sequence[Line]) -> list[str]:
     return colours_of([" ".join(f"{value:g}" for value in at) for at, _ in lines])
 
 

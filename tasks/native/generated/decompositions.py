@@ -6,10 +6,11 @@ operations defined here: `patches`, the windows that a convolution reads, and it
 Shapes: B samples, C channels, H and W height and width of a map, K windows of a map, N rows, D columns.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -32,38 +33,30 @@ _library.define("patches(Tensor x, int[] kernel, int[] stride, int[] padding, in
 _library.define("unpatched(Tensor x, int[] size, int[] kernel, int[] stride, int[] padding, int[] dilation) -> Tensor")  # type: ignore[no-untyped-call]
 
 
-def window_counts(size: Sequence[int], window: "Window") -> list[int]:
-    """Return the number of windows along each axis of a map."""
-    return [
-        (n + 2 * p - d * (k - 1) - 1) // s + 1
-        for n, k, s, p, d in zip(size, window.kernel, window.stride, window.padding, window.dilation, strict=True)
-    ]
-
-
-class Window:
+class Window(NamedTuple):
     """Kernel size, stride, padding and dilation of a convolution along two axes."""
 
-    def __init__(self, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]):
-        self.kernel, self.stride, self.padding, self.dilation = kernel, stride, padding, dilation
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
 
-    @property
-    def arguments(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        return list(self.kernel), list(self.stride), list(self.padding), list(self.dilation)
+    def counts(self, size: Sequence[int]) -> list[int]:
+        """Return the number of windows along each axis of a map."""
+        return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(size, *self, strict=True)]
 
     @property
     def is_one_pixel(self) -> bool:
         """Whether windows are the map's pixels, each once."""
         return all(k == 1 for k in self.kernel) and all(s == 1 for s in self.stride) and not any(self.padding)
 
-    def taps(self) -> Iterator[tuple[int, int]]:
-        """Yield the positions of a window, row by row."""
-        for i in range(self.kernel[0]):
-            for j in range(self.kernel[1]):
-                yield i, j
+    def taps(self) -> Iterable[tuple[int, int]]:
+        """Return the positions of a window, row by row."""
+        return itertools.product(range(self.kernel[0]), range(self.kernel[1]))
 
     def cut(self, axis: int, tap: int, size: int) -> tuple[slice, slice]:
         """Return the windows whose position `tap` is inside the map, and the map's entries there, along an axis."""
-        count = window_counts([size] * 2, self)[axis]
+        count = self.counts([size] * 2)[axis]
         stride, begin = self.stride[axis], tap * self.dilation[axis] - self.padding[axis]
         first = max(0, -(begin // stride)) if begin < 0 else 0
         last = min(count - 1, (size - 1 - begin) // stride)
@@ -75,7 +68,7 @@ class Window:
 
 def _patches(x_BHWC: Tensor, *window: Sequence[int]) -> Tensor:
     w, (b, height, width, channels) = Window(*window), x_BHWC.shape
-    rows, columns = window_counts((height, width), w)
+    rows, columns = w.counts((height, width))
     out = x_BHWC.new_zeros(b, rows, columns, prod(w.kernel), channels)
     for tap, (i, j) in enumerate(w.taps()):
         (to_h, of_h), (to_w, of_w) = w.cut(0, i, height), w.cut(1, j, width)
@@ -103,10 +96,6 @@ patches, unpatched = torch.ops.depthrate.patches.default, torch.ops.depthrate.un
 # ---- Convolutions as products of windows ----
 
 
-def _window(weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> Window:
-    return Window(weight.shape[2:], stride, padding, dilation)
-
-
 def _check_convolution(weight: Tensor, transposed: bool, groups: int) -> None:
     if transposed or weight.ndim not in (3, 4):
         raise CannotGenerateError("a transposed convolution, or one of volumes, cannot be generated")
@@ -131,7 +120,7 @@ def _convolution(
             x.unsqueeze(2), weight.unsqueeze(2), bias, [1, *stride], [0, *padding], [1, *dilation], False, [], groups
         )
         return y.squeeze(2)
-    window, x_BHWC = _window(weight, stride, padding, dilation), x.permute(0, 2, 3, 1)
+    window, x_BHWC = Window(weight.shape[2:], stride, padding, dilation), x.permute(0, 2, 3, 1)
     if weight.shape[1] == 1 and groups == weight.shape[0] == x.shape[1]:
         y_BHWC = _by_channel(x_BHWC, weight, window)
     else:
@@ -142,7 +131,7 @@ def _convolution(
 
 
 def _windows(x_BHWC: Tensor, window: Window) -> Tensor:
-    return x_BHWC if window.is_one_pixel else patches(x_BHWC, *window.arguments)
+    return x_BHWC if window.is_one_pixel else patches(x_BHWC, *window)
 
 
 def _as_matrix(weight: Tensor) -> Tensor:
@@ -177,7 +166,8 @@ def _convolution_backward(
         arguments: Any = (bias_sizes, [1, *stride], [0, *padding], [1, *dilation], False, [], groups, mask)
         dx, dw, db = _convolution_backward(g.unsqueeze(2), x.unsqueeze(2), weight.unsqueeze(2), *arguments)
         return (None if dx is None else dx.squeeze(2)), (None if dw is None else dw.squeeze(2)), db
-    window, x_BHWC, g_BHWC = _window(weight, stride, padding, dilation), x.permute(0, 2, 3, 1), g.permute(0, 2, 3, 1)
+    window = Window(weight.shape[2:], stride, padding, dilation)
+    x_BHWC, g_BHWC = x.permute(0, 2, 3, 1), g.permute(0, 2, 3, 1)
     size, out_channels, taps = x_BHWC.shape[1:3], weight.shape[0], prod(window.kernel)
     if weight.shape[1] == 1 and groups == out_channels == x.shape[1]:
         windows, weights = _windows(x_BHWC, window).unflatten(3, (taps, -1)), weight.flatten(1).t()  # type: ignore[no-untyped-call]
@@ -193,7 +183,7 @@ def _convolution_backward(
             for x, g, w in parts
         ]
         d_windows = [g @ _as_matrix(w).t() for _, g, w in parts] if mask[0] else []
-    back = [d if window.is_one_pixel else unpatched(d, size, *window.arguments) for d in d_windows]
+    back = [d if window.is_one_pixel else unpatched(d, size, *window) for d in d_windows]
     dx_BHWC = None if not back else back[0] if len(back) == 1 else torch.cat(back, 3)
     return (
         None if dx_BHWC is None else dx_BHWC.permute(0, 3, 1, 2),
@@ -225,10 +215,6 @@ def _var_mean(x: Tensor, dim: Any = None, correction: float = 1, keepdim: bool =
     centred = x - mean
     variance = (centred * centred).sum(axes, keepdim=True) / (n - correction)
     return (variance, mean) if keepdim else (variance.squeeze(axes), mean.squeeze(axes))
-
-
-def _variance(x: Tensor, dim: Any = None, correction: float = 1, keepdim: bool = False) -> Tensor:
-    return _var_mean(x, dim, correction, keepdim)[0]
 
 
 def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
@@ -334,8 +320,11 @@ def _embedding_backward(g: Tensor, indices: Tensor, rows: int, padding_index: in
     return table * (torch.arange(rows) != padding_index).unsqueeze(1)
 
 
-def _indexed_axes(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], Tensor] | None:
-    """Return the axes that are indexed, and numbers of rows once these axes are one. None: the rows of a matrix, or others."""
+def _indexed_axes(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], list[int], Tensor] | None:
+    """Return the axes that are indexed, the others, and numbers of rows once the indexed axes are one.
+
+    None: the rows of a matrix, or other indices.
+    """
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     parts = [index for index in indices if index is not None]
     is_run = axes == list(range(axes[0], axes[-1] + 1))
@@ -345,14 +334,13 @@ def _indexed_axes(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int
     rows = torch.zeros((), dtype=torch.int64)
     for axis, index in zip(axes, parts, strict=True):
         rows = rows * x.shape[axis] + torch.where(index < 0, index + x.shape[axis], index)
-    return axes, rows
+    return axes, [axis for axis in range(x.ndim) if axis not in axes], rows
 
 
 def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     if (indexed := _indexed_axes(x, indices)) is None:
         return NotImplemented
-    (axes, rows), first = indexed, indexed[0][0]
-    others = [axis for axis in range(x.ndim) if axis not in axes]
+    (axes, others, rows), first = indexed, indexed[0][0]
     matrix = x.permute(*axes, *others).reshape(prod(x.shape[axis] for axis in axes), -1)
     found = aten.index.Tensor(matrix, [rows.flatten()]).view(*rows.shape, *(x.shape[axis] for axis in others))
     return found.movedim(list(range(rows.ndim)), list(range(first, first + rows.ndim)))
@@ -361,8 +349,7 @@ def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 def _index_put(x: Tensor, indices: Sequence[Tensor | None], g: Tensor, accumulate: bool = False) -> Tensor:
     if not accumulate or (indexed := _indexed_axes(x, indices)) is None:
         return NotImplemented
-    (axes, rows), first = indexed, indexed[0][0]
-    others = [axis for axis in range(x.ndim) if axis not in axes]
+    (axes, others, rows), first = indexed, indexed[0][0]
     g = g.movedim(list(range(first, first + rows.ndim)), list(range(rows.ndim))).reshape(rows.numel(), -1)
     matrix = x.new_zeros(prod(x.shape[axis] for axis in axes), g.shape[1])
     added = aten.index_put.default(matrix, [rows.flatten()], g, True)
@@ -380,8 +367,8 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.var_mean.correction: _var_mean,
-    aten.var.correction: _variance,
-    aten.std.correction: lambda x, *args, **kwargs: torch.sqrt(_variance(x, *args, **kwargs)),
+    aten.var.correction: lambda x, *args, **kwargs: _var_mean(x, *args, **kwargs)[0],
+    aten.std.correction: lambda x, *args, **kwargs: torch.sqrt(_var_mean(x, *args, **kwargs)[0]),
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _log_softmax,
     aten.gelu.default: _gelu,
@@ -466,13 +453,13 @@ def _taps_of(x: Tensor, window: Window, outside: float) -> Iterator[Tensor]:
     """Yield each window's entry at one position of it, for all positions, [B, H, W, C], and a number outside the map."""
     x_BHWC = x.permute(0, 2, 3, 1)
     if window.stride == window.kernel and window.dilation == (1, 1) and not any(window.padding):
-        (rows, columns), (height, width) = window_counts(x.shape[2:], window), window.kernel
+        (rows, columns), (height, width) = window.counts(x.shape[2:]), window.kernel
         cut = x_BHWC[:, : rows * height, : columns * width]  # into windows without a copy
         blocks = cut.unflatten(1, (rows, height)).unflatten(3, (columns, width))  # type: ignore[no-untyped-call]
         for i, j in window.taps():
             yield blocks[:, :, i, :, j]
         return
-    (above, left), (rows, columns) = window.padding, window_counts(x.shape[2:], window)
+    (above, left), (rows, columns) = window.padding, window.counts(x.shape[2:])
     if any(window.padding):
         sides = (0, 0, left, left, above, above)
         x_BHWC = F.pad(x_BHWC, sides)
@@ -520,14 +507,13 @@ def _avg_pool2d(
 
 
 def _adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    sizes = [
-        have if wanted is None else wanted for have, wanted in zip(input.shape[-2:], _pair(output_size), strict=True)
-    ]
+    given = list(input.shape[-2:])
+    sizes = [have if wanted is None else wanted for have, wanted in zip(given, _pair(output_size), strict=True)]
     if sizes == [1, 1]:
         return input.mean((-2, -1), keepdim=True)
-    if any(have % wanted for have, wanted in zip(input.shape[-2:], sizes, strict=True)):
-        raise CannotGenerateError(f"adaptive pooling of {list(input.shape[-2:])} to {sizes} cannot be generated")
-    return _avg_pool2d(input, [have // wanted for have, wanted in zip(input.shape[-2:], sizes, strict=True)])
+    if any(have % wanted for have, wanted in zip(given, sizes, strict=True)):
+        raise CannotGenerateError(f"adaptive pooling of {given} to {sizes} cannot be generated")
+    return _avg_pool2d(input, [have // wanted for have, wanted in zip(given, sizes, strict=True)])
 
 
 def _adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
@@ -597,9 +583,8 @@ _REPLACED = {
 def replaced_functions() -> Iterator[None]:
     """Replace functions whose gradients have no simple form by differentiable ones, and layers of oneDNN by torch's own."""
     with ExitStack() as stack:
-        stack.enter_context(
-            torch.backends.mkldnn.flags(enabled=False, allow_tf32=None)
-        )  # one operation per recurrent layer
+        # oneDNN has one operation per recurrent layer
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
         for place in (torch, Tensor):
             stack.enter_context(mock.patch.object(place, "max", _max))
         for name, function in _REPLACED.items():

@@ -34,6 +34,7 @@ from depthrate.tasks.native.generated.values import (
     is_row_number,
     merged_rows,
     up,
+    with_rows,
 )
 
 CACHED_BYTES = 24 << 10
@@ -130,6 +131,9 @@ class _Emitter:
         item = "int64_t" if value is self.program.x and value.is_flat else "Number"
         return f"({item}*)(arena + {self.plan.places[value]})"
 
+    def _seen(self, view: View) -> str:
+        return _offset(self._address(view.value), view.seen)
+
     def _padded_address(self, value: Value) -> str:
         """Return the address of a value, of a parameter a copy that may be read beyond its end."""
         if value.kind not in (Kind.PARAMETER, Kind.STATE):
@@ -148,10 +152,8 @@ class _Emitter:
 
     def _constant(self, value: Value, name: str) -> str:
         assert value.data is not None
-        is_indices = is_index(value)
-        numbers = ", ".join(number_text(number) for number in value.data.flatten().tolist())
-        kind = "int64_t" if is_indices else "Number"
-        padding = ", 0" * (1 if is_indices else 4 * ALIGNED)
+        kind, padding = ("int64_t", ", 0") if is_index(value) else ("Number", ", 0" * (4 * ALIGNED))
+        numbers = ", ".join(map(number_text, value.data.flatten().tolist()))
         return f"alignas(64) static const {kind} {name}[] = {{{numbers}{padding}}};"
 
     # ---- Functions ----
@@ -191,8 +193,7 @@ class _Emitter:
         return {value: parameter for parameter, value in first.items() if value.kind is Kind.PRODUCT}
 
     def _product(self, value: Value, started: dict[Value, Value]) -> str:
-        left, right = value.operands
-        assert isinstance(left, View) and isinstance(right, View)
+        left, right = value.views
         a, b = left.seen, right.seen
         count, a_step, b_step = 1, 0, 0
         if a.ndim == 3:
@@ -200,15 +201,14 @@ class _Emitter:
             a, b = a[0], b[0]
         (m, k), n = a.shape, b.shape[1]
         row = value.row_stride(self.layout)
-        addresses = [_offset(self._address(left.value), left.seen)]
         prepare, right_hand, right_address = self._right_hand(right, b, k, n)
-        addresses += [right_address, self._address(value)]
+        addresses = [self._seen(left), right_address, self._address(value)]
         start = f"(Number*)ZEROS<{up(n, ALIGNED)}>"
         if value in self.plan.in_place:
             start = f"is_first ? {start} : nullptr" if value in started else "nullptr"
         elif value.start is not None:
-            given, offset = value.start.value, value.start.seen.storage_offset()
-            start = self._copied_once((given, offset, n), _offset(self._address(given), value.start.seen), n)
+            key = (value.start.value, value.start.seen.storage_offset(), n)
+            start = self._copied_once(key, self._seen(value.start), n)
         addresses += [start, "PANEL"]
         call = (
             f"product<{k}, vectors({n})>({up(m, ROWS)}, {k}, Left{{p0, {a.stride(0)}, {a.stride(1)}}}, {right_hand}, "
@@ -222,15 +222,12 @@ class _Emitter:
     def _right_hand(self, right: View, b: Tensor, k: int, n: int) -> tuple[str, str, str]:
         """Return how a product's right-hand side is prepared and read, and its address."""
         row, column = b.stride()
-        address = _offset(self._address(right.value), right.seen)
-        numbers = up(n, PANEL_NUMBERS) * k
+        address, numbers = self._seen(right), up(n, PANEL_NUMBERS) * k
         is_outside = right.value.kind in (Kind.PARAMETER, Kind.STATE)
         is_straight = column == 1 or n == 1
-        move = (
-            f"rows_to_panels({{0}}, {row}, {k}, {n}, {{1}});"
-            if is_straight
-            else f"transposed_to_panels({{0}}, {column}, {n}, {k}, {{1}});"
-        )
+        move = f"rows_to_panels({{0}}, {row}, {k}, {n}, {{1}});"
+        if not is_straight:
+            move = f"transposed_to_panels({{0}}, {column}, {n}, {k}, {{1}});"
         if is_straight and not (n == 1 and is_outside):
             fits = n % ALIGNED == 0 and k * row * self.layout.number_bytes <= CACHED_BYTES
             if not is_outside or fits:
@@ -253,33 +250,23 @@ class _Emitter:
         return [*statements, *(self._part(view, place, self._address(value), adds) for view, place, adds in parts)]
 
     def _part(self, view: View, place: Tensor, address: str, adds: bool) -> str:
-        body = _moved(view.seen, place, adds)
-        return self._call(body, [_offset(self._address(view.value), view.seen), _offset(address, place)])
+        return self._call(_moved(view.seen, place, adds), [self._seen(view), _offset(address, place)])
 
     def _table(self, value: Value) -> list[str]:
-        view, index = value.operands[0], value.operation
-        assert isinstance(view, View)
-        n, count = value.columns, prod(index.shape)
+        view, index, n, count = value.views[0], value.operation, value.columns, prod(value.operation.shape)
         entry = f"p2[{position_of(flat_axes(index.seen), 'r')}]"
         row = value.row_stride(self.layout)
-        index_address = _offset(self._address(index.value), index.seen)
+        addresses = [self._address(value), self._seen(view), self._seen(index)]
         if value.kind is Kind.LOOK_UP:
             table = f"p1 + {entry} * {view.seen.stride(0)}"
             body = f"  for (long r = 0; r < {count}; r++) memcpy(p0 + r * {row}, {table}, {n} * sizeof(Number));"
-            return [
-                self._call(
-                    body,
-                    [self._address(value), _offset(self._address(view.value), view.seen), index_address],
-                    indices=2,
-                )
-            ]
+            return [self._call(body, addresses, indices=2)]
         source = f"p1 + {position_of(merged_rows(view.seen), 'r')}"
         body = (
             f"  for (long r = 0; r < {count}; r++) {{ Number* to = p0 + {entry} * {row}; const Number* from = {source}; "
             f"for (long j = 0; j < {n}; j++) to[j] += from[j]; }}"
         )
         zero = [] if value in self.plan.in_place else [f"memset({self._address(value)}, 0, {self._bytes(value)});"]
-        addresses = [self._address(value), _offset(self._address(view.value), view.seen), index_address]
         return [*zero, self._call(body, addresses, indices=2)]
 
     def _gradient_terms(self) -> list[str]:
@@ -287,19 +274,12 @@ class _Emitter:
         statements = []
         for name, group in self.program.gradients.items():
             parameter = self.program.parameters[name]
-            strides, run = [1], padded_columns(parameter, self.layout)
-            for size in reversed(parameter.shape[:-1]):
-                strides.insert(0, run)
-                run *= size
-            place = torch.empty_strided(parameter.shape, strides, device="meta")
+            place = with_rows(parameter.shape, padded_columns(parameter, self.layout))
+            address = f"(Number*)(arena + {self.plan.gradients[parameter]})"
             for term in group:
                 if term.value not in self.plan.in_place:
-                    seen = term.seen.expand(parameter.shape)
-                    statements.append(
-                        self._part(
-                            View(term.value, seen), place, f"(Number*)(arena + {self.plan.gradients[parameter]})", True
-                        )
-                    )
+                    view = View(term.value, term.seen.expand(parameter.shape))
+                    statements.append(self._part(view, place, address, True))
         return statements
 
 
@@ -340,23 +320,18 @@ class _CpuLoop(LoopText):
         def operand(item: View | float, masks: bool) -> str:
             if not isinstance(item, View):
                 return f"all<Vector>({literal(item)})"
-            value = item.value
-            if self._own(item):
-                name = self.names[value]
-                if value.columns == 1:
-                    text = f"all<Vector>(s{name}[r])" if not value.is_boolean else f"all<Vector>(s{name}[r] ? 1 : 0)"
-                    if value.is_boolean:
-                        return f"({text} != 0)" if masks else text
-                    return text
-                text = f"t{name}" if self.phase[value] == current and value in computed else f"k{name}[r][j]"
-            else:
+            value, is_mask = item.value, False
+            if not self._own(item):
                 text = loaded(item)
-            if value.is_boolean:
-                is_mask = self._own(item)
-                if masks:
-                    return text if is_mask else f"({text} != 0)"
-                return f"to_number({text})" if is_mask else text
-            return text
+            elif value.columns == 1:
+                text = f"all<Vector>(s{self.names[value]}[r]{' ? 1 : 0' if value.is_boolean else ''})"
+            else:
+                is_here = self.phase[value] == current and value in computed
+                text = f"t{self.names[value]}" if is_here else f"k{self.names[value]}[r][j]"
+                is_mask = value.is_boolean
+            if masks and value.is_boolean and not is_mask:
+                return f"({text} != 0)"
+            return f"to_number({text})" if is_mask and not masks else text
 
         def loaded(view: View) -> str:
             key = (view.value, view.seen.storage_offset(), view.shape, view.seen.stride())
@@ -397,11 +372,8 @@ class _CpuLoop(LoopText):
         starts: list[str] = []
         ends: list[str] = []
         for value in sums:
-            view = value.operands[0]
-            assert isinstance(view, View)
-            text, pointer = operand(view, False), self._pointer_to(value)
-            guard = f"if (i + r < {self.loop.rows}) " if self.rest else ""
-            position = self._sum_position(value)
+            text, pointer = operand(value.operands[0], False), self._pointer_to(value)
+            guard, position = self._guard(), self._sum_position(value)
             if position == "0":
                 name = f"c{len(starts)}"
                 starts.append(f"Vector {name} = {{}};")
@@ -419,8 +391,13 @@ class _CpuLoop(LoopText):
             f'  _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {{\n        {inner}\n      }} {" ".join(ends)} }}',
         ]
 
-    def _row(self) -> str:
-        return f"i + r < {self.loop.rows} ? i + r : {self.loop.rows - 1}" if self.rest else "i + r"
+    def _row(self, number: int | str = "r") -> str:
+        """Return the row of a number of the four, the last one for rows behind it."""
+        row = f"i + {number}"
+        return f"{row} < {self.loop.rows} ? {row} : {self.loop.rows - 1}" if self.rest else row
+
+    def _guard(self) -> str:
+        return f"if (i + r < {self.loop.rows}) " if self.rest else ""
 
     # ---- Numbers of a row ----
 
@@ -445,47 +422,31 @@ class _CpuLoop(LoopText):
         value = item.value
         if self._own(item):
             text = f"s{self.names[value]}"
-            if value.is_boolean:
-                return text if masks else f"to_number({text})"
-            return text
+            return f"to_number({text})" if value.is_boolean and not masks else text
         pointer = self._pointer(item)
         is_run = is_plain(item, self.layout) or is_row_number(item, self.layout)
         if is_run and value.row_stride(self.layout) == 1:
             text = f"Four(*(const FourAnywhere*)({pointer} + i))"
         else:
-            rows = merged_rows(item.seen)
-            entries = []
-            for r in range(ROWS):
-                row = (
-                    f"(i + {r})" if not self.rest else f"(i + {r} < {self.loop.rows} ? i + {r} : {self.loop.rows - 1})"
-                )
-                entries.append(f"{pointer}[{position_of(rows, row)}]")
-            text = f"Four{{{', '.join(entries)}}}"
+            positions = [position_of(merged_rows(item.seen), f"({self._row(r)})") for r in range(ROWS)]
+            text = f"Four{{{', '.join(f'{pointer}[{position}]' for position in positions)}}}"
         return f"({text} != 0)" if value.is_boolean and masks else text
 
     def _number_sum(self, value: Value) -> list[str]:
-        view = value.operands[0]
-        guard = f"if (i + r < {self.loop.rows}) " if self.rest else ""
-        position = self._sum_position(value, "i + r")
-        text = self._four(view, False)
-        return [
-            f"{{ const Four e = {text}; for (int r = 0; r < ROWS; r++) {guard}{self._pointer_to(value)}[{position}] += e[r]; }}"
-        ]
+        text, target = self._four(value.operands[0], False), f"{self._pointer_to(value)}[{self._sum_position(value)}]"
+        return [f"{{ const Four e = {text}; for (int r = 0; r < ROWS; r++) {self._guard()}{target} += e[r]; }}"]
 
-    def _sum_position(self, value: Value, row: str = "i + r") -> str:
+    def _sum_position(self, value: Value) -> str:
         """Return the position of a row's sum."""
-        view = value.operands[0]
-        assert isinstance(view, View)
         natural = value.natural(self.layout)
         strides = [0 if size == 1 else stride for size, stride in zip(value.shape, natural.stride(), strict=True)]
-        place = torch.empty_strided(view.shape, [*strides[:-1], 1], device="meta")
-        return position_of(merged_rows(place), f"({row})")
+        place = torch.empty_strided(value.views[0].shape, [*strides[:-1], 1], device="meta")
+        return position_of(merged_rows(place), "(i + r)")
 
     # ---- Addresses ----
 
     def _pointer(self, view: View) -> str:
-        address = _offset(self.emitter._padded_address(view.value), view.seen)
-        return self._named(address)
+        return self._named(_offset(self.emitter._padded_address(view.value), view.seen))
 
     def _pointer_to(self, value: Value) -> str:
         return self._named(self.emitter._address(value))

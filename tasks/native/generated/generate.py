@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from depthrate.tasks.native.generated.cuda_emit import CudaSource, emit_cuda
@@ -12,7 +11,7 @@ from depthrate.tasks.native.generated.cuda_plan import Tuning, plan_cuda
 from depthrate.tasks.native.generated.emit import emit
 from depthrate.tasks.native.generated.errors import CannotGenerateError
 from depthrate.tasks.native.generated.loop_text import Shape
-from depthrate.tasks.native.generated.lower import lower
+from depthrate.tasks.native.generated.lower import Program, lower
 from depthrate.tasks.native.generated.plan import plan
 from depthrate.tasks.native.generated.trace import Tile, trace
 from depthrate.tasks.native.generated.values import ROWS, Layout, up
@@ -46,14 +45,8 @@ def generate(
     Raises:
         CannotGenerateError: An operation has no kernel, or samples depend on each other.
     """
-    graph = trace(tile)
-    program = lower(graph, Layout(_dtype(tile).itemsize), fixed or {})
-    samples = len(tile.x)
-    outputs, rest = divmod(program.target.shape[0], samples)
-    if rest:
-        raise CannotGenerateError("its outputs are not rows of samples")
-    shape = Shape(samples, outputs, has_targets, label_smoothing, dict(decay_groups))
-    return emit(plan(program), shape)
+    program, outputs = _lowered(tile, fixed)
+    return emit(plan(program), Shape(len(tile.x), outputs, has_targets, label_smoothing, dict(decay_groups)))
 
 
 def generate_cuda(
@@ -70,14 +63,16 @@ def generate_cuda(
     Raises:
         CannotGenerateError: As `generate`.
     """
-    program = lower(trace(tile), Layout(_dtype(tile).itemsize, is_cuda=True), fixed or {})
-    samples = len(tile.x)
-    outputs, rest = divmod(program.target.shape[0], samples)
-    if rest:
-        raise CannotGenerateError("its outputs are not rows of samples")
-    shape = Shape(samples, outputs, has_targets, label_smoothing, dict(decay_groups))
+    program, outputs = _lowered(tile, fixed, is_cuda=True)
+    shape = Shape(len(tile.x), outputs, has_targets, label_smoothing, dict(decay_groups))
     return emit_cuda(plan_cuda(program, tuning), shape, tuning)
 
 
-def _dtype(tile: Tile) -> torch.dtype:
-    return next(iter(tile.parameters.values())).dtype
+def _lowered(tile: Tile, fixed: Mapping[str, Tensor] | None, *, is_cuda: bool = False) -> tuple[Program, int]:
+    """Return a lowered step, and the number of outputs per sample."""
+    number_bytes = next(iter(tile.parameters.values())).dtype.itemsize
+    program = lower(trace(tile), Layout(number_bytes, is_cuda=is_cuda), fixed or {})
+    outputs, rest = divmod(program.target.shape[0], len(tile.x))
+    if rest:
+        raise CannotGenerateError("its outputs are not rows of samples")
+    return program, outputs

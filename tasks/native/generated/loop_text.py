@@ -84,9 +84,6 @@ class LoopText(ABC):
     def _sums_of(self, phase: int) -> list[Value]:
         return [value for value in self.loop.row_sums if self._sum_phase(value) == phase]
 
-    def _operands(self, value: Value) -> list[View]:
-        return [operand for operand in value.operands if isinstance(operand, View)]
-
     def _own(self, view: View) -> bool:
         return view.value in self.names
 
@@ -94,34 +91,31 @@ class LoopText(ABC):
         phase: dict[Value, int] = {}
         for value in self.loop.computed:
             width = self._width(value)
-            own = [view.value for view in self._operands(value) if self._own(view)]
+            own = [view.value for view in value.views if self._own(view)]
             phase[value] = max((phase[o] + (width > 1 and o.columns == 1) for o in own), default=0)
-        summed = {view.value for value in self.loop.row_sums for view in self._operands(value)}
+        summed = {view.value for value in self.loop.row_sums for view in value.views}
         for value in reversed(self.loop.computed):  # what comes from memory only is computed where it is used
-            users = [phase[user] for user in self.loop.computed for v in self._operands(user) if v.value is value]
+            users = [phase[user] for user in self.loop.computed for v in user.views if v.value is value]
             is_free = value.kind is Kind.POINT and value.columns > 1 and value not in summed
             if is_free and users and value not in self.loop.stored:
-                if not any(self._own(view) for view in self._operands(value)):
+                if not any(self._own(view) for view in value.views):
                     phase[value] = min(users)
         return phase
 
     def _width(self, value: Value) -> int:
         """Return the columns over which a value is computed."""
-        return self._operands(value)[0].shape[-1] if value.kind is Kind.REDUCE else value.columns
+        return value.views[0].shape[-1] if value.kind is Kind.REDUCE else value.columns
 
     def _sum_phase(self, value: Value) -> int:
-        added = self._operands(value)[0].value
+        added = value.views[0].value
         if added not in self.phase:
             return 0
-        return self.phase[added] + (
-            value.columns > 1 and added.columns == 1
-        )  # a row's number is computed behind its pass
+        # a row's number is computed behind its pass
+        return self.phase[added] + (value.columns > 1 and added.columns == 1)
 
     def _is_kept(self, value: Value) -> bool:
         """Return whether a row is read in a later phase."""
-        later = [
-            self.phase[user] for user in self.loop.computed for view in self._operands(user) if view.value is value
-        ]
+        later = [self.phase[user] for user in self.loop.computed for view in user.views if view.value is value]
         return value.columns > 1 and any(phase > self.phase[value] for phase in later)
 
     def _expression(self, value: Value, operand: Operand) -> str:
@@ -131,8 +125,7 @@ class LoopText(ABC):
             for index, item in enumerate(value.operands)
         ]
         if operation == "to number":
-            item = value.operands[0]
-            texts = [operand(item, True)]
+            texts = [operand(value.operands[0], True)]
         return POINTWISE[operation].format(*texts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -34,12 +34,12 @@ aten = torch.ops.aten
 
 MAX_CONSTANT = 2**17
 """Maximum numbers of a constant tensor, which becomes part of the source."""
-_VIEWS = {
+_VIEWS = (
     *(aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int, aten.t.default),
     *(aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default, aten.expand.default),
     *(aten.slice.Tensor, aten.select.int, aten.alias.default, aten.detach.default),
-}
-_COPIES = {aten.clone.default, aten.lift_fresh_copy.default, aten.contiguous.default}
+)
+_COPIES = (aten.clone.default, aten.lift_fresh_copy.default, aten.contiguous.default, aten._to_copy.default)
 _LIKE = {aten.full_like.default, aten.ones_like.default, aten.zeros_like.default, aten.new_zeros.default}
 """Operations that read only the shape of their argument."""
 _NEW = {*_LIKE, aten.new_full.default, aten.new_empty.default, aten.empty_like.default}
@@ -144,28 +144,15 @@ class _Lowering:
         for node in self.step.graph.nodes:
             if node in wanted and node not in self.items:
                 self.items[node] = self._lower(node)
-        loss, output = (self._stored(self._view(self.items[node])) for node in outputs)
-        if not is_plain(loss, self.layout):
-            loss = self._copied(loss)
-        if not is_plain(output, self.layout):
-            output = self._copied(output)
+        stored = [self._stored(self._view(self.items[node])) for node in outputs]
+        loss, output = (view if is_plain(view, self.layout) else self._copied(view) for view in stored)
         gradients = {
             name: self._gradient(self.parameters[name], [self.items[term] for term in group])
             for name, group in terms.items()
         }
-        return Program(
-            self.layout,
-            self.values,
-            self.kernels,
-            {name: self.parameters[name] for name in gradients},
-            self.state,
-            self.x,
-            self.target,
-            self.weight,
-            loss.value,
-            output,
-            gradients,
-        )
+        trained, inputs = {name: self.parameters[name] for name in gradients}, (self.x, self.target, self.weight)
+        numbers = (*inputs, loss.value, output, gradients)
+        return Program(self.layout, self.values, self.kernels, trained, self.state, *numbers)
 
     def _gradient(self, parameter: Value, items: Sequence[Any]) -> list[View]:
         terms = []
@@ -189,30 +176,12 @@ class _Lowering:
         arguments = [self._argument(argument) for argument in _arguments(node)]
         if target in _NEW or not _has_views(arguments):
             return self._constant(node, arguments)
-        if target in _VIEWS:
-            return self._seen(node, arguments)
-        if target in _COPIES or target is aten._to_copy.default:
-            return self._converted(node, arguments[0])
-        if target is aten.cat.default:
-            return self._cat(node, arguments)
-        if target is aten.slice_backward.default:
-            return self._placed(node, arguments)
-        if target in (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
-            return self._product(node, arguments)
-        if target in (aten.sum.dim_IntList, aten.sum.default, aten.amax.default):
-            return self._reduced(node, arguments)
-        if target is patches or target is unpatched:
-            return self._windows(node, arguments)
-        if target in (aten.embedding.default, aten.index.Tensor):
-            return self._look_up(node, arguments)
-        if target in (aten.embedding_dense_backward.default, aten.index_put.default, aten._unsafe_index_put.default):
-            return self._scatter(node, arguments)
+        if target in _LOWERED:
+            return _LOWERED[target](self, node, arguments)
         if target in POINTWISE:
             if _options(node).get("alpha", 1) != 1:
-                scaled = self._point(
-                    aten.mul.Tensor, [arguments[1], _options(node)["alpha"]], _shape(_arguments(node)[1])
-                )
-                arguments = [arguments[0], scaled]
+                factors = [arguments[1], _options(node)["alpha"]]
+                arguments = [arguments[0], self._point(aten.mul.Tensor, factors, _shape(_arguments(node)[1]))]
             return self._point(target, arguments, _shape(node))
         raise CannotGenerateError(f"the operation {_name(target)} cannot be generated")
 
@@ -254,12 +223,8 @@ class _Lowering:
                 raise CannotGenerateError(
                     f"a constant tensor of {tensor.numel():,} numbers cannot be generated, more than {MAX_CONSTANT:,}"
                 )
-            value = Value(
-                Kind.CONSTANT,
-                tuple(tensor.shape) or (1,),
-                data=tensor,
-                is_boolean=tensor.dtype == torch.bool,
-            )
+            shape, is_boolean = tuple(tensor.shape) or (1,), tensor.dtype == torch.bool
+            value = Value(Kind.CONSTANT, shape, data=tensor, is_boolean=is_boolean)
             self._constants[key] = item, View(value, value.natural(self.layout).view(tensor.shape))
         return self._constants[key][1]
 
@@ -272,8 +237,8 @@ class _Lowering:
             flat = self._copied(view, is_flat=True)
             return View(flat.value, target(flat.seen, *rest, **_options(node)))
 
-    def _converted(self, node: Node, view: View) -> View:
-        dtype = _options(node).get("dtype")
+    def _converted(self, node: Node, arguments: Sequence[Any]) -> View:
+        view, dtype = arguments[0], _options(node).get("dtype")
         if view.value.is_boolean and dtype is not None and dtype is not torch.bool:
             return self._point(_TO_NUMBER, [view], view.shape)
         if dtype is not None and not torch.empty(0, dtype=dtype).is_floating_point():
@@ -282,11 +247,10 @@ class _Lowering:
 
     # ---- Kernels ----
 
-    def _add_kernel(self, value: Value) -> Value:
+    def _add_kernel(self, value: Value) -> None:
         value.stage = len(self.kernels)
         self.kernels.append(value)
         self.values.append(value)
-        return value
 
     def _stored(self, view: View) -> View:
         if view.value.kind in LOOP_KINDS:
@@ -303,11 +267,18 @@ class _Lowering:
         """Return a copy of a view with rows of its own."""
         shape = view.shape or (1,)
         value = Value(Kind.COPY, shape, is_flat=is_flat)
-        natural = value.natural(self.layout)
-        value.operation = [(self._readable(view), natural.view(view.shape), False)]
-        value.operands = [value.operation[0][0]]
+        place = value.natural(self.layout).view(view.shape)
+        self._add_copy(value, [(self._readable(view), place, False)])
+        return View(value, place)
+
+    def _add_copy(self, value: Value, parts: list[Part]) -> View:
+        value.operation, value.operands = parts, [view for view, *_ in parts]
+        return self._whole(value)
+
+    def _whole(self, value: Value) -> View:
+        """Add a kernel, and return the view of its whole result."""
         self._add_kernel(value)
-        return View(value, natural.view(view.shape))
+        return View(value, value.natural(self.layout))
 
     def _cat(self, node: Node, arguments: Sequence[Any]) -> View:
         axis = (arguments[1] if len(arguments) > 1 else _options(node).get("dim", 0)) % len(_shape(node))
@@ -318,17 +289,13 @@ class _Lowering:
             if size and not (isinstance(item, Constant) and item.uniform == 0):  # what no part covers is 0
                 parts.append((self._readable(self._view(item)), natural.narrow(axis, begin, size), False))
             begin += size
-        value.operation, value.operands = parts, [view for view, *_ in parts]
-        self._add_kernel(value)
-        return View(value, natural)
+        return self._add_copy(value, parts)
 
     def _placed(self, node: Node, arguments: Sequence[Any]) -> View:
         """Put numbers into a slice of zeros."""
         value, view = Value(Kind.COPY, _shape(node)), self._readable(arguments[0])
-        natural = value.natural(self.layout)
-        value.operation, value.operands = [(view, aten.slice.Tensor(natural, *arguments[2:]), False)], [view]
-        self._add_kernel(value)
-        return View(value, natural)
+        place = aten.slice.Tensor(value.natural(self.layout), *arguments[2:])
+        return self._add_copy(value, [(view, place, False)])
 
     def _windows(self, node: Node, arguments: Sequence[Any]) -> View:
         view, window = self._readable(self._view(arguments[0])), Window(*arguments[-4:])
@@ -347,9 +314,7 @@ class _Lowering:
             if inside.numel():
                 source, place = (inside, there) if is_split else (there, inside)
                 parts.append((View(view.value, source), place, not is_split))
-        value.operation, value.operands = parts, [view]
-        self._add_kernel(value)
-        return View(value, target)
+        return self._add_copy(value, parts)
 
     def _product(self, node: Node, arguments: Sequence[Any]) -> View:
         start = None
@@ -390,9 +355,7 @@ class _Lowering:
             table = self._copied(table)
         if table.seen.ndim != 2:
             raise CannotGenerateError("indexing of tensors that are not matrices cannot be generated")
-        value = Value(Kind.LOOK_UP, _shape(node), [table], operation=self._index(indices))
-        self._add_kernel(value)
-        return View(value, value.natural(self.layout))
+        return self._whole(Value(Kind.LOOK_UP, _shape(node), [table], operation=self._index(indices)))
 
     def _scatter(self, node: Node, arguments: Sequence[Any]) -> View:
         if node.target is aten.embedding_dense_backward.default:
@@ -410,9 +373,7 @@ class _Lowering:
         view = self._readable(self._view(given))
         if not has_unit_columns(view.seen) or (view.shape[-1] > 1 and view.seen.stride(-1) == 0):
             view = self._copied(view)
-        value = Value(Kind.SCATTER, (size, view.shape[-1]), [view], operation=self._index(indices))
-        self._add_kernel(value)
-        return View(value, value.natural(self.layout))
+        return self._whole(Value(Kind.SCATTER, (size, view.shape[-1]), [view], operation=self._index(indices)))
 
     def _index(self, item: Any) -> View:
         if isinstance(item, Constant):
@@ -507,29 +468,20 @@ class _Lowering:
             flat = self._copied(View(view.value, view.seen.permute(order)), is_flat=True)
             kept = tuple(shape[axis] for axis in range(rank) if axis not in axes)
             rows = View(flat.value, flat.seen.view(*kept, -1))
-            total = self._looped(
-                Kind.REDUCE, [rows], rows.shape, range(rows.seen.ndim), (*kept, 1), operation="maximum"
-            )
-            return View(total.value, total.seen.view(_reduced_shape(shape, axes, keeps)))
+            axes_of_rows, reduced = range(rows.seen.ndim), tuple(1 if i in axes else n for i, n in enumerate(shape))
+            total = self._looped(Kind.REDUCE, [rows], rows.shape, axes_of_rows, (*kept, 1), operation="maximum")
+            return View(total.value, total.seen.view(reduced if keeps else kept))
         seen_axes = sorted(order.index(axis) for axis in axes)
         result, ordered = view, tuple(shape[axis] for axis in order)
         if seen_axes[-1] == rank - 1:
-            result = self._looped(
-                Kind.REDUCE,
-                [view],
-                shape,
-                order,
-                (*ordered[:-1], 1),
-                operation="maximum" if is_maximum else "sum",
-            )
+            operation = "maximum" if is_maximum else "sum"
+            result = self._looped(Kind.REDUCE, [view], shape, order, (*ordered[:-1], 1), operation=operation)
             if len(seen_axes) > 1:
                 result = self._row_sum(result, result.shape, range(rank), seen_axes[:-1])
         else:
             result = self._row_sum(view, shape, order, seen_axes)
-        result = View(
-            result.value, result.seen.permute(inverse(order))
-        )  # all axes are there, reduced ones with one entry
-        return View(result.value, _without(result.seen, axes) if not keeps else result.seen)
+        seen = result.seen.permute(inverse(order))  # all axes are there, reduced ones with one entry
+        return View(result.value, seen if keeps or not seen.ndim else seen.squeeze(axes))
 
     def _row_sum(self, view: View, shape: tuple[int, ...], order: Sequence[int], axes: Sequence[int]) -> View:
         """Add up rows over some of the axes that enumerate them, once a view's axes are in an order.
@@ -541,11 +493,27 @@ class _Lowering:
         value.shape = tuple(1 if axis in axes else size for axis, size in enumerate(operand.shape))
         value.operands = [operand]
         value.loop_stage = max(value.stage, operand.value.stage)
-        self._add_kernel(value)
-        return View(value, value.natural(self.layout))
+        return self._whole(value)
 
 
 _TO_NUMBER = "to number"
+_LOWERED: Mapping[Any, Callable[[_Lowering, Node, Sequence[Any]], View]] = {
+    **dict.fromkeys(_VIEWS, _Lowering._seen),
+    **dict.fromkeys(_COPIES, _Lowering._converted),
+    aten.cat.default: _Lowering._cat,
+    aten.slice_backward.default: _Lowering._placed,
+    **dict.fromkeys(
+        (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.mv.default, aten.dot.default), _Lowering._product
+    ),
+    **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default, aten.amax.default), _Lowering._reduced),
+    **dict.fromkeys((patches, unpatched), _Lowering._windows),
+    **dict.fromkeys((aten.embedding.default, aten.index.Tensor), _Lowering._look_up),
+    **dict.fromkeys(
+        (aten.embedding_dense_backward.default, aten.index_put.default, aten._unsafe_index_put.default),
+        _Lowering._scatter,
+    ),
+}
+"""Operation -> the method that lowers it."""
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
@@ -565,9 +533,7 @@ def _shape(node: Node) -> tuple[int, ...]:
 
 
 def _has_views(arguments: Sequence[Any]) -> bool:
-    return any(
-        isinstance(argument, View) or (isinstance(argument, list) and _has_views(argument)) for argument in arguments
-    )
+    return any(_has_views(part) if isinstance(part, list) else isinstance(part, View) for part in arguments)
 
 
 def _split_windows(windows: Tensor, window: Window) -> Tensor:
@@ -580,14 +546,6 @@ def _is_row_of(start: View, shape: tuple[int, ...]) -> bool:
     """Return whether a view is one row of adjacent numbers, which a product can start with."""
     seen = start.seen
     return seen.shape[-1] == shape[-1] and seen.numel() == shape[-1] and seen.stride(-1) == 1
-
-
-def _reduced_shape(shape: tuple[int, ...], axes: Sequence[int], keeps: bool) -> tuple[int, ...]:
-    return tuple(1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes)
-
-
-def _without(seen: Tensor, axes: Sequence[int]) -> Tensor:
-    return seen.squeeze(list(axes)) if seen.ndim else seen
 
 
 def _needed(nodes: Sequence[Node]) -> set[Node]:
@@ -607,7 +565,7 @@ def _needed(nodes: Sequence[Node]) -> set[Node]:
 def _terms(node: Node) -> list[Node]:
     """Return the terms of a sum that nothing else reads."""
     is_sum = node.target is aten.add.Tensor and len(node.users) == 1 and not _options(node)
-    left, right = (_arguments(node)[0], _arguments(node)[1]) if is_sum else (None, None)
+    left, right = _arguments(node)[:2] if is_sum else (None, None)
     if isinstance(left, Node) and isinstance(right, Node) and _shape(left) == _shape(right) == _shape(node):
         return [*_terms(left), *_terms(right)]
     return [node]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 
 from depthrate.tasks.native.generated.lower import Program
 from depthrate.tasks.native.generated.operations import COSTLY
@@ -38,9 +39,7 @@ class Loop:
         """Yield values in memory that it reads."""
         own = set(self.computed)
         for value in (*self.computed, *self.row_sums):
-            for operand in value.operands:
-                if isinstance(operand, View) and operand.value not in own:
-                    yield operand.value
+            yield from (view.value for view in value.views if view.value not in own)
 
 
 Step = Loop | Value
@@ -71,7 +70,7 @@ def plan(program: Program) -> Plan:
 def gradients_in_place(program: Program) -> dict[Value, Value]:
     """Return the kernels that can add to a parameter's gradient themselves: nothing else reads their results."""
     uses: dict[Value, int] = {}
-    read = [operand for value in program.values for operand in value.operands if isinstance(operand, View)]
+    read = [view for value in program.values for view in value.views]
     terms = [term for group in program.gradients.values() for term in group]
     for view in (*read, *terms, program.output):
         uses[view.value] = uses.get(view.value, 0) + 1
@@ -97,8 +96,7 @@ def _transpose_product(term: View, layout: Layout) -> None:
     value = term.value
     if value.kind is not Kind.PRODUCT or value.start is not None or len(value.shape) != 2 or term.seen.ndim != 2:
         return
-    left, right = value.operands
-    assert isinstance(left, View) and isinstance(right, View)
+    left, right = value.views
     is_readable = right.value.kind not in EXTERNAL_KINDS and 1 in left.seen.stride()
     if not is_plain(View(value, term.seen.t()), layout) or not is_readable:
         return
@@ -116,7 +114,7 @@ def ordered(program: Program, *, splits_row_sums: bool = False) -> list[Step]:
     if splits_row_sums:
         for value in program.values:
             if value.kind is Kind.ROW_SUM:
-                _stored_operand(value)
+                value.views[0].value.is_stored = True
 
     def loop_of(stage: int, rows: int) -> Loop:
         return loops.setdefault((stage, rows), Loop(stage, rows))
@@ -126,9 +124,7 @@ def ordered(program: Program, *, splits_row_sums: bool = False) -> list[Step]:
         if value.kind in LOOP_KINDS and value.is_stored:
             loop_of(value.stage, _rows(value)).stored.append(value)
         if value.kind is Kind.ROW_SUM and not splits_row_sums:
-            operand = value.operands[0]
-            assert isinstance(operand, View)
-            loop_of(value.loop_stage, _view_rows(operand)).row_sums.append(value)
+            loop_of(value.loop_stage, prod(value.views[0].shape[:-1])).row_sums.append(value)
     pending = sorted(loops)
     done: set[tuple[int, int]] = set()
     while pending:  # from the last loop on, because earlier loops store what a loop reads
@@ -138,17 +134,14 @@ def ordered(program: Program, *, splits_row_sums: bool = False) -> list[Step]:
         wanted: set[Value] = set()
 
         def need(value: Value) -> None:
-            if value in wanted:
+            if value in wanted or value.kind not in LOOP_KINDS:
                 return
-            if value.kind not in LOOP_KINDS:
-                return
-            own = (value.stage, _rows(value)) == key
-            if not own:
+            other = (value.stage, _rows(value))
+            if other != key:
                 if value.is_stored:
                     return
                 if not _is_cheap(value, loop.rows, CHEAP_DEPTH):
                     value.is_stored = True
-                    other = (value.stage, _rows(value))
                     assert other not in done, "a loop reads a later one"
                     if other not in loops:
                         pending.append(other)
@@ -156,16 +149,13 @@ def ordered(program: Program, *, splits_row_sums: bool = False) -> list[Step]:
                     loop_of(*other).stored.append(value)
                     return
             wanted.add(value)
-            for operand in value.operands:
-                if isinstance(operand, View):
-                    need(operand.value)
+            for view in value.views:
+                need(view.value)
 
         for value in loop.stored:
             need(value)
         for value in loop.row_sums:
-            operand = value.operands[0]
-            assert isinstance(operand, View)
-            need(operand.value)
+            need(value.views[0].value)
         loop.computed = sorted(wanted, key=position.__getitem__)
     steps: list[Step] = []
     for stage in range(-1, len(program.kernels)):
@@ -176,25 +166,9 @@ def ordered(program: Program, *, splits_row_sums: bool = False) -> list[Step]:
     return steps
 
 
-def _stored_operand(value: Value) -> None:
-    operand = value.operands[0]
-    assert isinstance(operand, View)
-    operand.value.is_stored = True
-
-
 def _rows(value: Value) -> int:
     """Return the rows of the loop that computes a value."""
-    if value.kind is Kind.REDUCE:
-        return _view_rows(value.operands[0])
-    return value.rows
-
-
-def _view_rows(view: View | float) -> int:
-    assert isinstance(view, View)
-    rows = 1
-    for size in view.shape[:-1]:
-        rows *= size
-    return rows
+    return prod(value.views[0].shape[:-1]) if value.kind is Kind.REDUCE else value.rows
 
 
 def _is_cheap(value: Value, rows: int, depth: int) -> bool:
@@ -205,10 +179,7 @@ def _is_cheap(value: Value, rows: int, depth: int) -> bool:
         and depth > 0
         and value.rows == rows
         and value.columns > 1
-        and all(
-            not isinstance(operand, View) or operand.value.is_in_memory or _is_cheap(operand.value, rows, depth - 1)
-            for operand in value.operands
-        )
+        and all(view.value.is_in_memory or _is_cheap(view.value, rows, depth - 1) for view in value.views)
     )
 
 
@@ -218,14 +189,13 @@ def _placed(
     """Place values in memory, each from its first to its last use, at the first gap that fits."""
     layout = program.layout
     times = uses(program, steps, in_place)
-    first = {value: used[0] for value, used in times.items()}
-    last = {value: used[-1] for value, used in times.items()}
+    first, last = ({value: used[end] for value, used in times.items()} for end in (0, -1))
     gradients: dict[Value, int] = {}
     top = 0
     for parameter in program.parameters.values():
         gradients[parameter] = top
         columns = padded_columns(parameter, layout)
-        top += up((up(parameter.rows, ROWS)) * columns * layout.number_bytes, LINE_BYTES)
+        top += up(up(parameter.rows, ROWS) * columns * layout.number_bytes, LINE_BYTES)
     taken: list[tuple[int, int, int, int]] = []
     places: dict[Value, int] = {value: gradients[parameter] for value, parameter in in_place.items()}
     base, peak = top, top
@@ -259,10 +229,8 @@ def uses(program: Program, steps: list[Step], in_place: dict[Value, Value]) -> d
             for value in (*step.reads(), *step.stored, *step.row_sums):
                 use(value, time)
         else:
-            use(step, time)
-            for operand in step.operands:
-                if isinstance(operand, View):
-                    use(operand.value, time)
+            for value in (step, *(view.value for view in step.views)):
+                use(value, time)
             if isinstance(step.operation, View):  # indices
                 use(step.operation.value, time)
     for value in (program.loss, program.output.value, program.x):
@@ -284,9 +252,6 @@ def padded_columns(value: Value, layout: Layout) -> int:
 
 def size_of(value: Value, layout: Layout) -> int:
     """Return the bytes of a value with the rows that kernels write behind it."""
-    rows = value.rows
-    if value.kind is Kind.PRODUCT and len(value.shape) == 3:
-        rows = value.rows + ROWS
-    return up(
-        up(rows, ROWS) * value.row_stride(layout) * max(layout.number_bytes, 8 if value.is_flat else 0), LINE_BYTES
-    )
+    rows = value.rows + (ROWS if value.kind is Kind.PRODUCT and len(value.shape) == 3 else 0)
+    number_bytes = max(layout.number_bytes, 8 if value.is_flat else 0)
+    return up(up(rows, ROWS) * value.row_stride(layout) * number_bytes, LINE_BYTES)

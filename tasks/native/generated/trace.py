@@ -155,22 +155,14 @@ def _named(module: GraphModule, tile: Tile, trained: Sequence[str]) -> StepGraph
         {name: next(holders) for name in names} for names in ([*trained, *tile.untrained], tile.state)
     )
     x, target_RK, weight_R1 = holders
-    outputs = tree_leaves(nodes[-1].args[0])
-    *gradients, loss_R1, output_RK = outputs
+    *gradients, loss_R1, output_RK = tree_leaves(nodes[-1].args[0])
     for node in nodes:
         if node.op == "get_attr":  # a tensor that the function closes over
             node.meta["constant"] = getattr(module, node.target)
-    return StepGraph(
-        module.graph,
-        {name: of_parameters[name] for name in tile.parameters},
-        of_state,
-        x,
-        target_RK,
-        weight_R1,
-        loss_R1,
-        output_RK,
-        dict(zip(trained, gradients, strict=True)),
-    )
+    parameters = {name: of_parameters[name] for name in tile.parameters}
+    gradients_by_name = dict(zip(trained, gradients, strict=True))
+    values = (x, target_RK, weight_R1, loss_R1, output_RK)
+    return StepGraph(module.graph, parameters, of_state, *values, gradients_by_name)
 
 
 def check_independence(module: GraphModule, inputs: tuple[Any, ...]) -> None:

@@ -101,6 +101,11 @@ class Value:
     is_stored: bool = False
 
     @property
+    def views(self) -> list[View]:
+        """Operands that are no numbers."""
+        return [operand for operand in self.operands if isinstance(operand, View)]
+
+    @property
     def columns(self) -> int:
         return self.shape[-1]
 
@@ -120,11 +125,16 @@ class Value:
 
     def natural(self, layout: Layout) -> Tensor:
         """Return the view of the whole value in its own shape."""
-        strides, run = [1], self.row_stride(layout)
-        for size in reversed(self.shape[:-1]):
-            strides.insert(0, run)
-            run *= size
-        return torch.empty_strided(self.shape, strides, device="meta")
+        return with_rows(self.shape, self.row_stride(layout))
+
+
+def with_rows(shape: Sequence[int], row_stride: int) -> Tensor:
+    """Return a tensor without data whose rows, all axes but the last, are one run."""
+    strides, run = [1], row_stride
+    for size in reversed(shape[:-1]):
+        strides.insert(0, run)
+        run *= size
+    return torch.empty_strided(shape, strides, device="meta")
 
 
 @dataclass(eq=False)

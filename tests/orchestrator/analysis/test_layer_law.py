@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
-from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
-from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts, fit_layer_laws
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
+from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.storage.files.store import Store
@@ -34,7 +33,7 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def laws_of_optimum(atlas: Store, metric: str) -> dict[int | None, LayerLaw]:
     checked, _ = find_sweep("optimum", atlas)
     request = FitRequest(metric, x="layer", over="data_seed", where=PAIRS)
-    laws = fit_layer_laws(results_of(atlas, checked.task), [request], checked.trials, checked.task)
+    laws = fit_requests(results_of(atlas, checked.task), [request], checked.trials, checked.task).layer_laws
     return {law.depth: law for law in laws}
 
 
@@ -83,7 +82,7 @@ def test_trials_are_fitted_by_depth_and_excluded_with_a_reason(folder: Store) ->
     bad = [{"depth": 5, "seed": 3, "bad": "zero"}, {"depth": 5, "seed": 4, "bad": "gap"}]
     trials = stored(folder, [*GRID, *bad], profiles)
     requests = [FitRequest("nc1", x="layer"), FitRequest("nc1", x="layer", x_min=2)]
-    laws = fit_layer_laws(results_of(folder), requests, trials)
+    laws = fit_requests(results_of(folder), requests, trials).layer_laws
     first, cut = laws[:4], laws[4:]
     assert [law.depth for law in first] == [law.depth for law in cut] == [3, 5, 8, 13]
     assert first[1].values.excluded == {"not positive at every layer": 1, "not measured at every layer": 1}
@@ -94,8 +93,8 @@ def test_trials_are_fitted_by_depth_and_excluded_with_a_reason(folder: Store) ->
     assert cut[0].note == "2 layers, at least 3 needed", "x_min is the first layer"
     assert decay_texts(first) == [("nc1, 3 seeds", "-log rho = 1.05 L^-a, a = 0.600 [0.600, 0.600]")]
     assert first[0].cells[0] == "3" and len(first[0].cells) == len(cut[0].cells) == len(HEADER)
-    assert not fit_curves(results_of(folder), requests, trials)
-    assert not fit_surface_requests(results_of(folder), requests, trials)
+    assert not fit_requests(results_of(folder), requests, trials).curves
+    assert not fit_requests(results_of(folder), requests, trials).surfaces
     (row,) = first[1].table_rows("s")
     assert (row["model"], row["x"], row["n_trials"], row["n_seeds"]) == ("equi_separation", "layer", 5, 3)
     assert json.loads(row["by"]) == {"last_layer": 5} and row["exponent"] == pytest.approx(1.05 * 5**-0.6)
@@ -103,7 +102,9 @@ def test_trials_are_fitted_by_depth_and_excluded_with_a_reason(folder: Store) ->
 
 def test_trials_without_layers_have_a_note(folder: Store) -> None:
     trials = stored(folder, GRID[:3], lambda params: [{"layer": params["depth"], "nc1": 1.0}])
-    one, unknown = fit_layer_laws(results_of(folder), [FitRequest(m, x="layer") for m in ("nc1", "nothing")], trials)
+    one, unknown = fit_requests(
+        results_of(folder), [FitRequest(m, x="layer") for m in ("nc1", "nothing")], trials
+    ).layer_laws
     assert one.note == "1 layer, at least 3 needed" and one.table_rows("s") == []
     assert unknown.depth is None and unknown.note == "nothing to fit: 3 not measured"
 
@@ -111,9 +112,9 @@ def test_trials_without_layers_have_a_note(folder: Store) -> None:
 def test_groups_and_trials_without_a_seed(folder: Store) -> None:
     grid = [{"depth": 5, "seed": s, "bad": "", "seed_scope": "trial"} for s in range(4)]
     trials = stored(folder, grid, profiles)
-    (law,) = fit_layer_laws(results_of(folder), [FitRequest("nc1", x="layer")], trials)
+    (law,) = fit_requests(results_of(folder), [FitRequest("nc1", x="layer")], trials).layer_laws
     assert law.fit is not None and law.fit.fit.n_seeds == 4, "each trial is a unit"
-    laws = fit_layer_laws(results_of(folder), [FitRequest("nc1", x="layer", by=("seed",))], trials)
+    laws = fit_requests(results_of(folder), [FitRequest("nc1", x="layer", by=("seed",))], trials).layer_laws
     assert [law.values.by for law in laws] == [{"seed": s} for s in range(4)]
     assert all(law.fit is not None and law.fit.rho_interval is None for law in laws)
 
@@ -122,7 +123,7 @@ def test_fractions_name_the_nearest_layer(folder: Store) -> None:
     grid = [{"depth": d, "seed": s} for d in (3, 5, 8, 13) for s in (0, 1, 2)]
     trials = stored(folder, grid, lambda p: [{"layer": k, "nc1": 1.0 + k} for k in range(p["depth"] + 1)])
     requests = [FitRequest("nc1", layer=layer) for layer in (0.5, 0.1, -2)]
-    half, tenth, before = fit_curves(results_of(folder), requests, trials)
+    half, tenth, before = fit_requests(results_of(folder), requests, trials).curves
     assert {row["x"]: row["y"] - 1 for row in half.rows} == {3: 2, 5: 3, 8: 4, 13: 7}
     assert {row["x"]: row["y"] - 1 for row in tenth.rows} == {3: 0, 5: 1, 8: 1, 13: 1}
     assert {row["x"]: row["y"] - 1 for row in before.rows} == {3: 2, 5: 4, 8: 7, 13: 12}

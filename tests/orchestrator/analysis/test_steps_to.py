@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
-from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report.fit_text import fit_sentence
@@ -66,7 +65,7 @@ def test_fit_over_depth_counts_the_trials_that_never_pass(folder: Store, capsys:
     grid = [{"depth": d, "seed": s} for d in (2, 4, 8, 16) for s in (0, 1)]
     trials = stored(folder, grid, lambda p: [{"step": 20, "layer": 1, "nc1": 1.0}], curves=curve_rows)
     requests = [FitRequest(f"steps_to(loss <= {value})") for value in (0.25, 1e-9, 1e9)]
-    passed, never, _ = curves = fit_curves(results_of(folder), requests, trials)
+    passed, never, _ = curves = fit_requests(results_of(folder), requests, trials).curves
     assert {(row["x"], row["y"]) for row in passed.rows} == {(2, 4.0), (4, 8.0), (8, 16.0)}
     assert passed.power is not None and passed.power.exponent == pytest.approx(-1)
     assert passed.excluded == {"never loss <= 0.25": 2} and passed.drift is None
@@ -93,7 +92,7 @@ def test_metric_per_layer_and_without_values(folder: Store) -> None:
         FitRequest("steps_to(nc1 <= 1)", layer=0),
         FitRequest("steps_to(nc2a <= 1)"),
     ]
-    last, first, missing = fit_curves(results_of(folder), requests, trials)
+    last, first, missing = fit_requests(results_of(folder), requests, trials).curves
     assert [row["y"] for row in last.rows] == [4, 8, 16] and [row["y"] for row in first.rows] == [2, 4, 8]
     assert missing.excluded == {"not measured": 3}
 
@@ -101,9 +100,9 @@ def test_metric_per_layer_and_without_values(folder: Store) -> None:
 def test_fit_in_two_variables(folder: Store) -> None:
     grid = [{"depth": d, "width": w} for d in (2, 4, 8) for w in (8, 16, 32)]
     trials = stored(folder, grid, lambda p: [{"step": 20, "layer": 1, "nc1": 1.0}], curves=curve_rows)
-    (surface,) = fit_surface_requests(
+    (surface,) = fit_requests(
         results_of(folder), [FitRequest("steps_to(loss <= 0.25)", x=("depth", "width"))], trials
-    )
+    ).surfaces
     assert len(surface.values.rows) == 9 and surface.fit is not None
 
 

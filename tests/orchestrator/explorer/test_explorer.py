@@ -18,8 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import depthrate
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
-from depthrate.orchestrator.analysis.fitted_surface import fit_surface_requests
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
@@ -77,7 +76,7 @@ def commit(
 def read(store: Store, checked: CheckedSweep) -> SweepData:
     results = results_of(store, checked.task)
     state = sweep_status("s", checked.trials.ids, results.snapshot, store)
-    fits = fit_curves(results, checked.sweep.fit, list(checked.trials), checked.task)
+    fits = fit_requests(results, checked.sweep.fit, list(checked.trials), checked.task).curves
     return SweepData(checked.sweep, checked.trials, checked.task, state, fits, results, results)
 
 
@@ -478,7 +477,7 @@ def test_fits_in_several_variables_are_shown(
     window: Browser, folder: Store, checked: CheckedSweep, tmp_path: Path, width: int
 ) -> None:
     data, request = read(folder, checked), FitRequest("nc1", ("depth", "width"))
-    (surface,) = fit_surface_requests(data.results, [request], list(checked.trials), checked.task)
+    (surface,) = fit_requests(data.results, [request], list(checked.trials), checked.task).surfaces
     panel = surface_panel(surface)
     assert (
         panel["title"] == "nc1 over depth, width" and [row[0] for row in panel["rows"]] == ["product"] * 2 + ["sum"] * 2

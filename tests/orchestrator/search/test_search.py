@@ -30,6 +30,7 @@ from depthrate.sweeps.spec import Prune, Search
 from depthrate.sweeps.studies import make_studies
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
+from depthrate.orchestrator.analysis.fit_requests import Fits  # noqa: E402
 from depthrate.orchestrator.report.read_store import read_report  # noqa: E402
 from depthrate.orchestrator.search.samplers import StudySampler  # noqa: E402
 from depthrate.orchestrator.search.search_view import ProposalOutcome, ProposalState, with_search  # noqa: E402
@@ -448,7 +449,7 @@ def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store,
     assert view is not None
     results = results_of(folder)
     status = sweep_status("s", [trial.trial_id for trial in checked.trials], results.snapshot, folder)
-    data = read_report(checked, status, results, [], [], view)
+    data = read_report(checked, status, results, Fits(), [], view)
     chosen = {trial.trial_id for trial in view.trials_to_fit()}
     assert set(data.results["trial_id"]) == chosen and 0 < len(chosen) < len(data.trials)
 

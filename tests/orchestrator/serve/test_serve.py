@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 import depthrate
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.attempts.live_curves import write_live
@@ -188,9 +188,11 @@ def test_fits_of_a_view_are_those_of_fit(folder: Store) -> None:
         (stored,) = unpack(server.ask("/sweep/a/data.bin").body)[0]["fits"]
         assert fit().json()[0]["exponent"] == stored["exponent"]
         (dropped,) = fit(drop=[2]).json()
-        expected = fit_curves(
-            results_of(folder), [FitRequest("nc1", where="depth > 2")], trials, find_task("collapse")
-        )[0].power
+        expected = (
+            fit_requests(results_of(folder), [FitRequest("nc1", where="depth > 2")], trials, find_task("collapse"))
+            .curves[0]
+            .power
+        )
         assert expected is not None and dropped["exponent"] == expected.exponent and dropped["n_trials"] == 9
         (line,) = server.ask("/sweep/a/spark.json").json()["lines"]
         assert line == [[pytest.approx(math.log(d)), pytest.approx(math.log(1 / d + 5.2))] for d in (2, 3, 5, 8)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.fit_table import print_fits
@@ -142,7 +142,7 @@ def committed(store: Store, values: Array) -> list[Trial]:
 
 def test_outside_model_is_kept_and_printed(added: Model, folder: Store, capsys: pytest.CaptureFixture[str]) -> None:
     trials = committed(folder, noisy(TRUE_CURVES[added.name][0], 0.01))
-    curves = fit_curves(results_of(folder), [FitRequest("nc1")], trials)
+    curves = fit_requests(results_of(folder), [FitRequest("nc1")], trials).curves
     rows = [row for curve in curves for row in curve.table_rows("s")]
     assert {name: value for name, value in rows[-1].items() if name in curves[0].fits[-1].others} == (
         pytest.approx(TRUE_CURVES[added.name][1], rel=0.3)
