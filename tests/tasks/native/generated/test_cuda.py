@@ -102,8 +102,11 @@ def trained_by(library, network, plan, samples, timings=TIMINGS):
         yield torch.cat([value.flatten() for value in (trainer.theta_TP, *trainer.evaluate().values())])
 
 
-@pytest.mark.parametrize("network", [pytest.param(given[1:], id=given[0]) for given in BUILT_IN])
+@pytest.mark.parametrize(
+    "network", [pytest.param(given[1:], id=given[0]) for given in BUILT_IN if given != BUILT_IN[2]]
+)
 def test_no_race_and_any_timing_of_threads_and_copies_has_equal_bits(network):
+    """The third network takes a third of the time of all, and its tiles and its optimiser are those of others."""
     network, plan, samples = network
     trained = []
     for tuning in TUNINGS:
