@@ -210,9 +210,16 @@ class Lab:
         if not (data / "slurm_acct").is_dir():
             tables = [Path(f"/usr/share/mysql/mysql_system_tables{part}.sql").read_text() for part in ("", "_data")]
             script = "\n".join(["create database mysql;", "use mysql;", *tables, "create database slurm_acct;"])
-            subprocess.run(
-                [*command, "--bootstrap"], input=script.encode(), env=environment, capture_output=True, check=True
-            )
+            for _ in range(2):  # it has failed once among hundreds of runs, on a busy machine
+                created = subprocess.run(
+                    [*command, "--bootstrap"], input=script.encode(), env=environment, capture_output=True, check=False
+                )
+                if created.returncode == 0:
+                    break
+                shutil.rmtree(data)
+                data.mkdir()
+            else:
+                raise RuntimeError(f"mariadbd --bootstrap failed: {created.stderr.decode()[-2000:]}")
         command += ["--skip-grant-tables", "--bind-address=127.0.0.1", f"--port={self.port + 2}"]
         command += [f"--socket={data}/m.sock", f"--pid-file={self.folder}/pid/mariadbd.pid"]
         with (self.folder / "log" / "mariadbd.log").open("ab") as log:
