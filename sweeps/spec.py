@@ -225,6 +225,11 @@ class FitRequest(SpecSection, frozen=True):
         return self.x == self.LAYER
 
     @property
+    def is_curve(self) -> bool:
+        """Whether the fit is over one variable that differs between trials."""
+        return not self.forms and not self.is_over_layers
+
+    @property
     def reads_layers(self) -> bool:
         """Whether the fit reads other layers than the last."""
         return self.layer is not None or self.is_over_layers

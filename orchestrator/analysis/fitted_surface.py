@@ -31,8 +31,8 @@ class FittedSurface:
         values = self.values
         preferred = " or ".join(fit.form for fit in self.fit.preferred) or "none"
         shared = values.values_columns(sweep) | {"variables": values.x, "preferred": preferred}
-        copied = [*("x", "exponent", "ci_low", "ci_high", "floor", "r2", "aicc"), *("p_half", "p_one")]
-        copied += ["p_lack_of_fit", "n_points"]
+        copied = ["x", "exponent", "ci_low", "ci_high", "floor", "r2", "aicc"]
+        copied += ["p_half", "p_one", "p_lack_of_fit", "n_points"]
         return [
             {name: row[name] for name in copied}
             | {"model": row["form"], "prefactor": row["coefficient"], "ci_method": row["method"] or None}

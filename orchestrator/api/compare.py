@@ -45,10 +45,11 @@ class SweepComparison:
 
 def compare_fits(sweeps: tuple[FoundSweep, FoundSweep], store: Store) -> SweepComparison:
     """Fit the curves of two sweeps and compare them, parameter by parameter and curve by curve."""
-    curves = [
-        fit_requests(results_of(store, sweep.task), sweep.sweep.fit, fitted_trials(sweep, view), sweep.task).curves
-        for sweep, view in sweeps
-    ]
+    curves = []
+    for sweep, view in sweeps:
+        requests = [request for request in sweep.sweep.fit if request.is_curve]
+        results = results_of(store, sweep.task)
+        curves.append(fit_requests(results, requests, fitted_trials(sweep, view), sweep.task).curves)
     first, second = (sweep for sweep, _ in sweeps)
     pairs, names = list(pair_up(curves[0], curves[1])), [first.sweep.name, second.sweep.name]
     return SweepComparison(

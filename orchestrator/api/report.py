@@ -188,6 +188,6 @@ def explore_committed(sweep: SweepSpec, status: SweepStatus, results: Results) -
     trials = [Trial(trial_id, task, version, parse_object(params)) for trial_id, task, version, params in rows]
     names = dict.fromkeys(name for trial in trials for name in trial.params)
     trials = [replace(trial, params={name: trial.params.get(name) for name in names}) for trial in trials]
-    requests = [fit for fit in sweep.fit if {*fit.by, *fit.x_names} <= names.keys()]
+    requests = [fit for fit in sweep.fit if fit.is_curve and {*fit.by, *fit.x_names} <= names.keys()]
     curves = fit_requests(members, requests, trials).curves
     return SweepData(sweep, Trials(trials), None, status, curves, members, members)
