@@ -21,6 +21,7 @@ from depthrate.tasks.networks.network import (
     StepCost,
     Tensors,
 )
+from depthrate.tasks.networks.operations import embedding
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +119,7 @@ class UnconstrainedFeatures(Network):
 
     def stages(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
         """Yield for layer 1 to depth the values before the ReLU (None for layer 1) and after it, [T, N, D]."""
-        h_TND = parameters[FEATURES][:, x_TNI[0, :, 0]]  # all trials read the same samples
+        h_TND = embedding(x_TNI, parameters[FEATURES]).flatten(2)
         yield None, h_TND
         for name in self.weight_names()[:-1]:
             before_TND = h_TND.bmm(parameters[name].mT)
@@ -133,13 +134,3 @@ class UnconstrainedFeatures(Network):
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         *_, (_, h_TND) = self.stages(parameters, x_TNI)
         return h_TND.bmm(parameters[self.weight_names()[-1]].mT)
-
-    def step_logits(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
-        from torch.nn.functional import embedding
-
-        h_ND = embedding(x_NI[:, 0], parameters[FEATURES])  # kernels look rows up, and do not index with a trial axis
-        *names, last = self.weight_names()
-        for name in names:
-            h_ND = h_ND @ parameters[name].mT
-            h_ND = h_ND.relu() if self.relu else h_ND
-        return h_ND @ parameters[last].mT
