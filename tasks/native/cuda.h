@@ -774,7 +774,7 @@ template <class Step> DEVICE void run_block(const Call& c, int number, int block
 // ---- A step of several tiles in two launches: blocks compute the gradients of parts of the batch, then one adds them up ----
 
 // Gradient and loss of a part, in front of the blocks' arenas. Which tiles are a part depends on the batch only.
-DEVICE int64_t part_bytes(const Call& c) { return (c.num_parameters * sizeof(Number) + 31) / 16 * 16; }
+DEVICE int64_t part_bytes(const Call& c) { return (c.num_parameters * sizeof(Number) + 15) / 16 * 16 + 16; }
 DEVICE int64_t bytes_of_parts(const Call& c) { return (c.num_trials * PARTS * part_bytes(c) + 255) / 256 * 256; }
 DEVICE Number* gradient_of(const Call& c, int64_t part) { return (Number*)((char*)c.scratch + part * part_bytes(c)); }
 DEVICE double& loss_of(const Call& c, int64_t part) { return *(double*)((char*)c.scratch + (part + 1) * part_bytes(c) - 16); }

@@ -17,7 +17,8 @@ from depthrate.tasks.native.build import SOURCES, digest, find_intact, hold_lock
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.generated.cuda_emit import CudaSource
 from depthrate.tasks.native.generated.cuda_plan import Tuning
-from depthrate.tasks.native.library import AnyCall, Library
+from depthrate.tasks.native.generated.values import up
+from depthrate.tasks.native.library import AnyCall, Call, Library
 
 HEADERS = ("cuda.h", "call.h")
 OPTIONS = ("--std=c++17", "-default-device", "--disable-warnings")
@@ -163,6 +164,15 @@ def cached_cubin(
         raise EngineError(f"cannot use the cache of native steps: {error}") from error
 
 
+def needed_bytes(source: CudaSource, call: Call, blocks: int) -> int:
+    """Return the bytes of scratch memory: an arena per block, behind the parts of all trials, as in cuda.h."""
+    arenas = blocks * source.arena_bytes
+    if source.num_parts == 1:
+        return arenas
+    part = up(call.num_parameters * source.number_bytes, 16) + 16
+    return up(call.num_trials * source.num_parts * part, 256) + arenas
+
+
 def _driver() -> ctypes.CDLL:
     try:
         return ctypes.CDLL("libcuda.so.1")
@@ -233,6 +243,7 @@ class CudaLibrary(Library):
 
     def run(self, call: AnyCall) -> None:
         """Take `num_steps` steps of every trial in place, and wait for them."""
+        self._allocate(call)
         if self.source.num_parts == 1:
             self._launch("run", call, call.num_trials)
         else:
@@ -242,13 +253,13 @@ class CudaLibrary(Library):
         torch.cuda.current_stream().synchronize()
 
     def evaluate(self, call: AnyCall) -> None:
+        self._allocate(call)
         self._launch("evaluate", call, call.num_trials)
         torch.cuda.current_stream().synchronize()
 
     def _launch(self, name: str, call: Any, num_tasks: int, *numbers: int) -> None:
         """Launch a kernel with a block for each of a number of tasks, or as many as run at the same time."""
         blocks = min(num_tasks, self.max_blocks)
-        self._allocate(call, min(self.source.num_parts * call.num_trials, self.max_blocks))
         values = [ctypes.c_int64(number) for number in numbers]
         arguments = (ctypes.c_void_p * (1 + len(values)))(*(ctypes.addressof(value) for value in (call, *values)))
         self._check(
@@ -263,12 +274,8 @@ class CudaLibrary(Library):
             )
         )
 
-    def _allocate(self, call: Any, blocks: int) -> None:
-        """Provide scratch memory for the parts of all trials, and for the blocks."""
-        needed = blocks * self.source.arena_bytes
-        if self.source.num_parts > 1:
-            part_bytes = (call.num_parameters * self.source.number_bytes + 31) // 16 * 16  # as in cuda.h
-            needed += (call.num_trials * self.source.num_parts * part_bytes + 255) // 256 * 256
+    def _allocate(self, call: Any) -> None:
+        needed = needed_bytes(self.source, call, min(self.source.num_parts * call.num_trials, self.max_blocks))
         if len(self._scratch) < needed:
             self._scratch = torch.zeros(needed, dtype=torch.uint8, device="cuda")
         call.scratch = self._scratch.data_ptr()

@@ -148,10 +148,11 @@ class NetworkTask(FusedTask[Trial]):
         return "depth" if self.read(params).continuation else None
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        shape, unit = self.pack_shape(self.read(params)), self.pack_unit(params, device)
+        shape = self.pack_shape(self.read(params))
         if shape.network.unfused_reason is not None:
             return 1
-        return max_pack_size(shape, device) if unit == 1 else max(max_pack_size(shape, device), 2 * unit)
+        most, unit = max_pack_size(shape, device), self.pack_unit(params, device)
+        return most if unit == 1 else max(most, 2 * unit)
 
     def pack_unit(self, params: Params, device: str) -> int:
         """Return the number of trials that train at the same time: on a GPU with kernels, where each trial is one block."""

@@ -352,6 +352,8 @@ class TrainingPack:
             return
         trainer, trials = self.trainer, {position: self.alive[position] for position in positions}
         measured = [p for p in positions if step in self.training.measured_steps[trials[p]] or p in done]
+        if not measured and self.test_split is None:
+            return
         if self._on_gpu and self.engine is Engine.NATIVE and self.polisher is None:
             assert isinstance(trainer, FusedTrainer)
             self._thread = self._thread or MeasuringThread()

@@ -11,7 +11,7 @@ from benchmarks.gpu import by_gcc, checked, error_of, run_steps, trainer_of, use
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.native import cuda
 from depthrate.tasks.native.build import NUMBERS, SOURCES
-from depthrate.tasks.native.cuda import NvrtcMissingError, compile_cubin, nvrtc_version
+from depthrate.tasks.native.cuda import NvrtcMissingError, compile_cubin, needed_bytes, nvrtc_version
 from depthrate.tasks.native.generated import cuda_emit, cuda_plan
 from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.training.engines import generated
@@ -74,6 +74,8 @@ def test_first_gradient_matches_float64_and_packs_do_not_matter(network):
     start_TP, divergence = frozen.theta_TP.clone(), Divergence(3, frozen.device)
     divergence.step_T[0] = 0
     frozen._steps.advance(1, divergence)
+    call, source = frozen._steps._call.fields, source_of(network, plan, samples, Tuning())
+    assert needed_bytes(source, call, 1) == library.scratch_bytes(call)
     assert torch.equal(frozen.theta_TP[0], start_TP[0]) and not torch.equal(frozen.theta_TP[1], start_TP[1])
 
 
