@@ -9,7 +9,7 @@ when it has it, so a fault costs one part, and a part that exceeds its time keep
 little of the four minutes is left is skipped. Nothing is resumed: parts that are named run again, and all results of the file
 are printed at the end. On a CPU the parts `timed` and `race` do nothing. `jax` needs JAX, and `race` compute-sanitizer.
 Steps are measured with L-RN1 of width 64, 64 inputs and 10 classes, cross-entropy, SGD with momentum, one process, medians of
-three calls of about .1 s. What it does not check: several workers on one GPU, packs that do not fit into its memory.
+three calls of about .1 s. Not checked: several workers on one GPU, and packs larger than its memory.
 """
 
 import argparse
@@ -74,10 +74,11 @@ VARIANTS = {
         ("tiles in rows", "TILES_IN_ROWS 1"),
         ("steps 1", "UNROLLED_STEPS 1"),
         ("update 4", "UPDATED_AT_ONCE 4"),
-        ("1 part", "ONE_PART"),
     )
 }
 """Name -> tuning, and text in front of the source."""
+ONE_PART = ", 1 part"
+"""End of the name of a tuning whose batches are not divided among blocks."""
 OUT = Path(os.environ.get("OUT", "."))
 
 
@@ -142,10 +143,12 @@ SOURCES = Path(tempfile.gettempdir()) / "depthrate-gpu-sources"
 def source_of(network: Network, plan: TrainingPlan, samples: int, tuning: Tuning | str) -> CudaSource:
     """Return the source of a network's steps with a tuning or variant, which the first part has generated for all parts."""
     if isinstance(tuning, str):
+        if tuning.endswith(ONE_PART):
+            source = source_of(network, plan, samples, tuning.removesuffix(ONE_PART))
+            return dataclasses.replace(source, num_parts=1)
         name, text = VARIANTS.get(tuning, (tuning, ""))
         source = source_of(network, plan, samples, TUNINGS[name])
-        parts = 1 if "part" in tuning else source.num_parts
-        return dataclasses.replace(source, text=text + source.text, num_parts=parts)
+        return dataclasses.replace(source, text=text + source.text)
     key = hashlib.sha256(repr((network, plan, samples, tuning)).encode()).hexdigest()[:24]
     path = SOURCES / f"{key}.pickle"
     if path.exists():
@@ -419,10 +422,10 @@ def step_cases() -> list[tuple[str, tuple[int, int, int | None, int]]]:
         (34, 128, None, 132),
     ]
     cases: list[Any] = [(name, setting) for name in TUNINGS for setting in common]
-    cases += [(name, common["x2" in name]) for name in VARIANTS if "part" not in name]
+    cases += [(name, common["x2" in name]) for name in VARIANTS]
     cases += [
-        ("256x1 1 part", (8, 1437, None, 64)),
-        ("256x2 1 part", (8, 1437, None, 528)),
+        (f"256x1{ONE_PART}", (8, 1437, None, 64)),
+        (f"256x2{ONE_PART}", (8, 1437, None, 528)),
         ("256x2", (8, 1437, None, 528)),
     ]
     return [*cases, *((name, setting) for name in ("256x2", "256x1") for setting in more)]

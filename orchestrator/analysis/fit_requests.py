@@ -38,8 +38,8 @@ def fit_requests(
 
     Diverged, untrained and failed trials, missing values and values without a logarithm are excluded and counted. A trial is
     untrained if it ends at the loss of constant predictions while others train. It has failed if its objective is far above
-    its siblings', the trials that differ only in the seed. Unconverged trials are counted,
-    and excluded if the request says so.
+    its siblings', the trials that differ only in the seed. Unconverged trials are counted, and excluded with
+    `unconverged: drop`.
 
     Args:
         task: Task of the trials, with its parameters and metrics.

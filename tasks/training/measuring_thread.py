@@ -9,7 +9,7 @@ from depthrate.tasks.training.engines import eager
 
 
 class MeasuringThread:
-    """Runs one measurement at a time, on another stream. It must not depend on what is computed after its start."""
+    """Runs one measurement after another, on a separate stream. A measurement may not read what later steps change."""
 
     def __init__(self) -> None:
         # flushing of denormal numbers is a setting of each thread
@@ -23,11 +23,11 @@ class MeasuringThread:
         self._running = self._threads.submit(self._stream.after_now(measure))
 
     def finish(self) -> None:
-        """Wait for the measurement, if one runs, and raise what it raised."""
+        """Wait for the running measurement, if there is one, and raise its exception."""
         running, self._running = self._running, None
         if running is not None:
             running.result()
 
     def close(self) -> None:
-        """Wait for the measurement whatever its end, and end the thread."""
+        """Wait for the running measurement, ignoring its exception, and end the thread."""
         self._threads.shutdown()

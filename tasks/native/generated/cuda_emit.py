@@ -31,7 +31,7 @@ from depthrate.tasks.native.generated.values import Kind, Value, View, merged_ro
 
 MAX_ROWS = 4
 TIMED_STATEMENTS = 5
-"""Statements with numbers of their own when a step is timed: samples, targets, loss, update, and a whole step."""
+"""Statements that are counted first when a step is timed: samples, targets, loss, update, and a whole step."""
 TILES = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 2), (1, 1))
 """Rows and columns of a product that a thread computes."""
 
