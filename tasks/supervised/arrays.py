@@ -51,7 +51,7 @@ class Splits:
         for first, second in ((self.training, again.training), (self.test, again.test)):
             if first is not None and second is not None:
                 indices = items.examined_indices(min(len(first), len(second)))
-                items.check_reread(second, indices, *first.read(indices))
+                second.check_reread(indices, *first.read(indices))
 
 
 def read_file(path: Path, name: str) -> Splits:

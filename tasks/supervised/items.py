@@ -120,6 +120,21 @@ class Items(ABC):
             DatasetError: The samples cannot be read, or their shapes differ.
         """
 
+    def check_reread(self, indices_B: np.ndarray, x_B: np.ndarray, y_B: np.ndarray) -> None:
+        """Read samples, and reject data that change from reading to reading.
+
+        Raises:
+            DatasetError: Names a sample that is not the one in `x_B` and `y_B`, and the remedy.
+        """
+        for index, x, y, *before in zip(indices_B, *self.read(indices_B), x_B, y_B, strict=True):
+            if not all(
+                np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip((x, y), before, strict=True)
+            ):
+                raise DatasetError(
+                    f"{self.name} gives different numbers for item {index} at each read, but data identify trials. Give random "
+                    "numbers a fixed seed, and those of a transform the seed of its item: np.random.default_rng(index)."
+                )
+
     @abstractmethod
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all samples and labels.
@@ -224,7 +239,7 @@ class DatasetItems(Items):
             if x[-1].shape[1:] != x[0].shape[1:]:
                 raise self._varies(start, x[-1].shape[1:], 0, x[0].shape[1:])
         samples, labels, examined = np.concatenate(x), self._labels(y), examined_indices(len(self))
-        check_reread(self, examined, samples[examined], labels[examined])
+        self.check_reread(examined, samples[examined], labels[examined])
         return samples, labels
 
     def _pairs(self, indices: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -290,8 +305,6 @@ def named_array(value: Any, name: str) -> np.ndarray:
     Raises:
         DatasetError: Rows have different lengths, or an image or array cannot be converted without a loss.
     """
-    if isinstance(value, np.memmap):
-        return value
     if is_image(value):
         return read_pixels(value, f"{name}: an image")
     if isinstance(value, list | tuple) and value and is_image(value[0]):
@@ -343,20 +356,6 @@ def examined_indices(num_samples: int) -> np.ndarray:
     """Return the indices of the examined samples: the first, the last, and fixed random ones."""
     others = np.random.default_rng(0).integers(num_samples, size=NUM_EXAMINED - 2)
     return np.unique([0, num_samples - 1, *others])
-
-
-def check_reread(items: Items, indices_B: np.ndarray, x_B: np.ndarray, y_B: np.ndarray) -> None:
-    """Read samples again, and reject data that change from reading to reading.
-
-    Raises:
-        DatasetError: Names an item, and the remedy.
-    """
-    for index, x, y, *before in zip(indices_B, *items.read(indices_B), x_B, y_B, strict=True):
-        if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip((x, y), before, strict=True)):
-            raise DatasetError(
-                f"{items.name} gives different numbers for item {index} at each read, but data identify trials. Give random "
-                "numbers a fixed seed, and those of a transform the seed of its item: np.random.default_rng(index)."
-            )
 
 
 def check_size(path: Path | str, num_bytes: float) -> None:

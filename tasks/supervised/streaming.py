@@ -21,7 +21,6 @@ from depthrate.tasks.supervised.items import (
     ITEMS_PER_READ,
     Items,
     check_numbers,
-    check_reread,
     examined_indices,
     first_not_finite,
     flattened,
@@ -52,7 +51,7 @@ class Streamed(ABC):
         x, y = training.read(indices)
         self._sample_s = (time.perf_counter() - started) / len(indices)
         check_numbers(x, name, "training")
-        check_reread(training, indices, x, y)
+        training.check_reread(indices, x, y)
         self._item_shape, self._dtype = x.shape[1:], x.dtype
         self.x_NI, self.sample_shape = flattened(x)  # of the examined samples
         self._learn_labels(y)
@@ -61,9 +60,7 @@ class Streamed(ABC):
         digest.update(self._digest(training, indices, x, y))
         if splits.test is not None:
             test_indices = examined_indices(len(splits.test))
-            test_x, test_y = splits.test.read(test_indices)
-            check_reread(splits.test, test_indices, test_x, test_y)
-            digest.update(self._digest(splits.test, test_indices, test_x, test_y))
+            digest.update(self._digest(splits.test, test_indices, *splits.test.read(test_indices)))
         self.content_hash = digest.hexdigest()
         """SHA-256 of length, form, all labels if known, and the examined samples, in hexadecimal."""
 

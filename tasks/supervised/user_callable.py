@@ -30,19 +30,14 @@ class UserCallable:
 
     def imported_again(self) -> Callable[..., Any]:
         """Return it from its file executed again, as another process has it, with the seeds that the file sets."""
-        module = sys.modules.get(getattr(self.make, "__module__", ""))
-        spec = None if module is None or self.code is None else module.__spec__
-        if module is None or spec is None or spec.loader is None:
-            return self.make
-        again = importlib.util.module_from_spec(spec)
-        again.__file__ = module.__file__
-        with suppress(Exception):  # some files can be executed only once
-            spec.loader.exec_module(again)
-        return getattr(again, self.name.rpartition(":")[2], self.make)
-
-    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Select the values of its arguments from a trial's."""
-        return {argument.name: arguments[argument.name] for argument in self.arguments}
+        with suppress(Exception):  # some files can be executed only once, and some callables have none
+            module = sys.modules[self.make.__module__]
+            assert module.__spec__ is not None and module.__spec__.loader is not None
+            again = importlib.util.module_from_spec(module.__spec__)
+            again.__file__ = module.__file__
+            module.__spec__.loader.exec_module(again)
+            return getattr(again, self.name.rpartition(":")[2])
+        return self.make
 
 
 def load_callable(reference: str | None, parameter: str, files: Mapping[str, bytes] | None) -> UserCallable | None:
