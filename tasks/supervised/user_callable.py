@@ -39,6 +39,10 @@ class UserCallable:
             return getattr(again, self.name.rpartition(":")[2])
         return self.make
 
+    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Select the values of its arguments from a trial's."""
+        return {argument.name: arguments[argument.name] for argument in self.arguments}
+
 
 def load_callable(reference: str | None, parameter: str, files: Mapping[str, bytes] | None) -> UserCallable | None:
     """Load the callable named by a parameter, or return None for other references. `files` replace files on disk.
