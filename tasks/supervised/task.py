@@ -372,9 +372,9 @@ def _as_signals(data: DataShape, trial: SupervisedParameters) -> DataShape:
     if not trial.signal_inputs:
         return data
     if len(data.sample_shape) != 3 or data.sample_shape[0] != 1:
+        shape = list(data.sample_shape)
         raise ParameterError(
-            f"signal_inputs is true, but samples have the shape {list(data.sample_shape)}, expected arrays [N, channels, "
-            "positions] or grey images. Set it to false."
+            f"signal_inputs is true, but samples have the shape {shape}, not two axes. Set it to false."
         )
     return replace(data, sample_shape=data.sample_shape[1:])
 
