@@ -106,8 +106,8 @@ def describe_hidden(x_NI: np.ndarray, columns: Sequence[str], normalize: str) ->
     """Describe inputs that vary, but by less than `HIDDEN_SHARE` of the largest normalised value, in at most 10^7 values."""
     sample_NI = x_NI[:: 1 + x_NI.size // 10**7].astype(np.float64)
     ranges_I, largest = np.ptp(sample_NI, axis=0), np.abs(sample_NI - moments(sample_NI, normalize)[0]).max()
-    hidden = np.flatnonzero((ranges_I > 0) & (ranges_I < HIDDEN_SHARE * largest))
-    if normalize == "per_feature" or not hidden.size:
+    hidden = np.flatnonzero((ranges_I > 0) & (ranges_I < HIDDEN_SHARE * largest)).tolist()
+    if normalize == "per_feature" or not hidden:
         return ""
     return (
         f". With normalize: {normalize}, {len(hidden)} of its {len(ranges_I)} inputs "

@@ -83,8 +83,9 @@ ITEMS_PER_READ = 1024
 """Items read together."""
 NUM_EXAMINED = 32
 """Samples per split that are read twice to find changes between readings, and to determine streamed data's identity."""
-_IS_NUMBER = np.frompyfunc(
-    lambda one: isinstance(one, Real | np.bool_ | Decimal) and one == one and -LARGEST < one < LARGEST, 1, 1
+_NUMBERS: Any = (Real, np.bool_, Decimal)
+_IS_NUMBER = np.vectorize(
+    lambda one: isinstance(one, _NUMBERS) and one == one and -LARGEST < one < LARGEST, otypes=[bool]
 )
 
 
@@ -336,7 +337,7 @@ def numbers_of(value: Any, name: str) -> np.ndarray:
     if not (is_object or columns) or x.dtype.kind in "iub" or x.ndim not in (1, 2):
         return x
     x_NI = x.reshape(len(x), -1)
-    wrong_NI = ~np.isfinite(x_NI) if x.dtype.kind == "f" else ~_IS_NUMBER(x_NI).astype(bool) | (not is_object)
+    wrong_NI = ~np.isfinite(x_NI) if x.dtype.kind == "f" else ~_IS_NUMBER(x_NI) | (not is_object)
     if wrong_NI.any():
         column = int(np.argmax(wrong_NI.any(0)))
         rows = np.flatnonzero(wrong_NI[:, column]).tolist()
