@@ -166,7 +166,7 @@ def _derived_parameters(sweep: SweepSpec, task: Task) -> dict[str, Expression]:
     derived = {}
     for name, value in sweep.derive.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise SweepError(f"derive: {name} is {kind_of(value)}, expected arithmetic, for example 0.05 / depth")
+            raise SweepError(f"derive: {name} is {kind_of(value)}, expected arithmetic as 0.05 / depth (lists: grid)")
         derived[name] = Expression(value)
     for name, expression in derived.items():
         for used in sorted(expression.names - set(task.schema)):

@@ -205,6 +205,8 @@ class Parameter:
         bound = f", of magnitude below {LARGEST:g}" if is_huge else text_fault(value)
         if self.kind == "str" and isinstance(value, bool | int | float):
             hint += " (quote it in YAML if it is text)"
+        elif isinstance(value, list | tuple | range | Mapping) and not self.kind.startswith("list"):
+            hint += f". For one trial per value, write grid: {{{self.name}: {value_text}}}"
         elif self.kind == "scalar" and isinstance(value, str):
             hint += ". Write true or false, or annotate the argument as str or bool."
         return ParameterError(f"parameter {self.name!r} is {value_text}, expected {self.allowed}{bound}{hint}")

@@ -16,7 +16,7 @@ import numpy as np
 DISTANCE_BLOCK_ROWS = 10_000
 """Maximum number of samples for the pairwise distance check, which then takes about 10 s."""
 COMPARED_AT_ONCE = 1000
-MAX_CLASSES_SHOWN = 10
+MAX_SHOWN = 10
 DUPLICATE_SQ_DISTANCE = 1e-12
 """Maximum squared distance, between samples of norm 1, that counts as zero (rounding)."""
 
@@ -167,9 +167,13 @@ class Dataset:
 def describe_classes(names: Sequence[str], counts_K: np.ndarray) -> str:
     """Describe the number of samples of each class, or of the first and last of many classes."""
     counts = [f"{name}: {count:,}" for name, count in zip(names, counts_K, strict=True)]
-    shown = counts if len(counts) <= MAX_CLASSES_SHOWN else [*counts[: MAX_CLASSES_SHOWN - 1], "...", counts[-1]]
     spread = "equal" if len(set(counts_K.tolist())) == 1 else f"unequal, {counts_K.min():,} to {counts_K.max():,}"
-    return f"{len(counts)} classes ({spread}): {', '.join(shown)}"
+    return f"{len(counts)} classes ({spread}): {shortened(counts)}"
+
+
+def shortened(texts: Sequence[str]) -> str:
+    """Join texts, or the first ones and the last of many."""
+    return ", ".join(texts if len(texts) <= MAX_SHOWN else [*texts[: MAX_SHOWN - 1], "...", texts[-1]])
 
 
 def numbered_samples(num_classes: int, num_samples: int) -> Dataset:

@@ -4,13 +4,16 @@ Shapes: N images, I numbers per image, K classes.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.data.dataset import Dataset, shortened
 from depthrate.tasks.data.sources import DatasetError
 
 ROWS_AT_ONCE = 4096
+HIDDEN_SHARE = 1e-5
+"""Share of the largest value below which float32 has few digits for an input. A step of 16-bit pixels is larger."""
 
 
 def drawn(
@@ -97,6 +100,20 @@ def moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, 
     count, total, squares = images_NI.size, sum(sum_I.tolist()), sum(squares_I.tolist())
     std = (count * squares - total**2) ** 0.5 / count
     return total / count, std if std > 0 else 1.0
+
+
+def describe_hidden(x_NI: np.ndarray, columns: Sequence[str], normalize: str) -> str:
+    """Describe inputs that vary, but by less than `HIDDEN_SHARE` of the largest normalised value, in at most 10^7 values."""
+    sample_NI = x_NI[:: 1 + x_NI.size // 10**7].astype(np.float64)
+    ranges_I, largest = np.ptp(sample_NI, axis=0), np.abs(sample_NI - moments(sample_NI, normalize)[0]).max()
+    hidden = np.flatnonzero((ranges_I > 0) & (ranges_I < HIDDEN_SHARE * largest)).tolist()
+    if normalize == "per_feature" or not hidden:
+        return ""
+    return (
+        f". With normalize: {normalize}, {len(hidden)} of its {len(ranges_I)} inputs "
+        f"({shortened([columns[index] if columns else str(index) for index in hidden])}) vary by less than {HIDDEN_SHARE:g} of "
+        "the largest value, so a network hardly sees them. Set normalize: per_feature."
+    )
 
 
 def _is_vast(values_NI: np.ndarray) -> bool:

@@ -190,6 +190,7 @@ def _run(module: nn.Module, x: Tensor, name: str) -> Any:
         return run_module(module, x)
     except Exception as error:
         kind = "tokens" if not x.is_floating_point() else "numbers"
+        kind += f", or with signal_inputs: true {list(x.shape[2:])}" if x.shape[1:2] == (1,) and x.ndim == 4 else ""
         raise ParameterError(
             f"{name} does not accept samples of shape {list(x.shape[1:])} ({kind}, or with flat_inputs: true "
             f"[{math.prod(x.shape[1:])}]): {format_error(error)}{_embedding_hint(module, x)}"

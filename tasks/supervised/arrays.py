@@ -13,12 +13,13 @@ import numpy as np
 
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.supervised.items import ArrayItems, DatasetItems, Items, check_size, named_array, read_pixels
+from depthrate.tasks.supervised import items
+from depthrate.tasks.supervised.items import ArrayItems, DatasetItems, Items, check_size, read_pixels
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 TOKENS = "vocabulary_size"
 """Key of the number of tokens, next to the arrays of texts."""
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+_IMAGES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,24 @@ class Splits:
     """Whether single samples can be read. Otherwise all are in memory."""
     is_from_loader: bool = False
     """Whether they were passed in torch loaders, of which only the data sets are used."""
+    columns: Sequence[str] = ()
+    """Columns of a table of samples."""
 
     @property
     def is_large(self) -> bool:
         """Whether the data are streamed by default, see `items.STREAMED_BYTES`."""
         return self.is_indexed and any(split.is_large for split in (self.training, self.test) if split is not None)
+
+    def compare(self, again: "Splits") -> None:
+        """Compare some samples with those of another reading.
+
+        Raises:
+            DatasetError: They differ.
+        """
+        for first, second in ((self.training, again.training), (self.test, again.test)):
+            if first is not None and second is not None:
+                indices = items.examined_indices(min(len(first), len(second)))
+                second.check_reread(indices, *first.read(indices))
 
 
 def read_file(path: Path, name: str) -> Splits:
@@ -50,15 +64,11 @@ def read_file(path: Path, name: str) -> Splits:
         return _map_folder(path, name)
     if path.is_dir():
         return _splits(_read_folder(path), name, is_indexed=False)
-    if not path.is_file():
-        raise DatasetError(
-            f"{path} does not exist. Give an .npz or .parquet file, a folder with x.npy and y.npy, or one with a folder of "
-            "images per class."
-        )
     readers = {".npz": _read_npz, ".parquet": _read_parquet}
-    if path.suffix not in readers:
+    if not path.is_file() or path.suffix not in readers:
         raise DatasetError(
-            f"{path} is not an .npz, .parquet or folder. Use one of them, or a function: ./data.py:make."
+            f"{path} {'is not an .npz or .parquet file' if path.is_file() else 'does not exist'}. Give one, a folder with "
+            "x.npy and y.npy, one with a folder of images per class, or a function: ./data.py:make."
         )
     try:
         return _splits(readers[path.suffix](path), name, is_indexed=False)
@@ -83,7 +93,7 @@ def call_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: 
             raise DatasetError(
                 f"{name} returns a mapping with {', '.join(map(str, result))}, expected {', '.join(ARRAYS)}, {TOKENS}"
             )
-        return _splits({key: named_array(value, name) for key, value in result.items()}, name)
+        return _splits(result, name)
     parts = list(result) if isinstance(result, tuple) else [result]
     is_from_loader = any(map(_is_loader, parts))
     parts = [part.dataset if _is_loader(part) else part for part in parts]
@@ -95,8 +105,7 @@ def call_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: 
         training, *test = [DatasetItems(part, name) for part in parts]
         return Splits(training, test[0] if test else None, is_from_loader=is_from_loader)
     if len(parts) in (2, 4):
-        arrays = [named_array(part, name) for part in parts]
-        return _splits(dict(zip(ARRAYS, arrays, strict=False)), name)
+        return _splits(dict(zip(ARRAYS, parts, strict=False)), name)
     raise DatasetError(
         f"{name} returns {type(result).__name__}{f' of {len(parts)}' if isinstance(result, tuple) else ''}, expected (x, y), "
         "(x, y, x_test, y_test), a mapping with these names, or map-style torch data sets (training, test)"
@@ -119,15 +128,17 @@ def _map_folder(path: Path, name: str) -> Splits:
     return _splits(arrays, name)
 
 
-def _splits(arrays: Mapping[str, np.ndarray], name: str, *, is_indexed: bool = True) -> Splits:
-    if ("x_test" in arrays) != ("y_test" in arrays):
+def _splits(parts: Mapping[str, Any], name: str, *, is_indexed: bool = True) -> Splits:
+    if ("x_test" in parts) != ("y_test" in parts):
         raise DatasetError(f"{name} has only one of x_test and y_test. Add the other, or remove it.")
+    readers = {"x": items.numbers_of, "x_test": items.numbers_of}
+    arrays = {key: readers.get(key, items.named_array)(part, name) for key, part in parts.items()}
     size = arrays.get(TOKENS)
     if size is not None and (size.ndim or size.dtype.kind not in "iu" or size < 2):
         raise DatasetError(f"{name}: {TOKENS} is {size!s:.50}, expected an int >= 2, the number of distinct tokens")
     test = ArrayItems(arrays["x_test"], arrays["y_test"], name) if "x_test" in arrays else None
-    training = ArrayItems(arrays["x"], arrays["y"], name)
-    return Splits(training, test, None if size is None else int(size), is_indexed=is_indexed)
+    training, columns = ArrayItems(arrays["x"], arrays["y"], name), items.column_names(parts["x"])
+    return Splits(training, test, None if size is None else int(size), is_indexed=is_indexed, columns=columns)
 
 
 def _reject_iterables(data: Any, name: str) -> None:
@@ -173,7 +184,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         return {name: content[name] for name in (*ARRAYS, TOKENS) if name in names}
 
 
-def _read_parquet(path: Path) -> dict[str, np.ndarray]:
+def _read_parquet(path: Path) -> dict[str, Any]:
     """Read a table: labels in `y` or `label`, train or test in `split`, numbers as lists in `x` or in all other columns."""
     import pandas as pd  # pandas reads Parquet, since only storage imports pyarrow
 
@@ -186,10 +197,7 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
     split = table["split"].to_numpy() if "split" in table else np.full(len(table), "train")
     if unknown := sorted(set(map(str, split)) - {"train", "test"}):
         raise DatasetError(f"{path}: split is {unknown[0]!r} in a row, expected train or test")
-    if "x" in table:
-        x = np.stack([np.asarray(row) for row in table["x"]])
-    else:
-        x = table.drop(columns=[*labels, *(["split"] if "split" in table else [])]).to_numpy()
+    x = table["x"] if "x" in table else table.drop(columns=[*labels, "split"], errors="ignore")
     y, is_test = table[labels[0]].to_numpy(), split == "test"
     test = {"x_test": x[is_test], "y_test": y[is_test]} if is_test.any() else {}
     return {"x": x[~is_test], "y": y[~is_test], **test}
@@ -209,10 +217,12 @@ def _folders(path: Path) -> list[Path]:
 def _read_classes(path: Path) -> tuple[np.ndarray, np.ndarray]:
     files: list[tuple[str, Path]] = []
     for folder in _folders(path):
-        images = sorted(file for file in folder.iterdir() if file.suffix.lower() in _IMAGES)
-        if not images:
+        below = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _IMAGES)
+        images = [file for file in below if "/." not in file.parent.as_posix().removeprefix(folder.as_posix())]
+        if all(file.parent != folder for file in images):
             raise DatasetError(
-                f"{folder} is a class without images ({', '.join(_IMAGES)}). Add images, or remove the folder."
+                f"{folder} is a class without images ({', '.join(_IMAGES)}) of its own, and {len(images)} in folders below it. "
+                "Add images, or remove the folder."
             )
         files += [(folder.name, file) for file in images]
     if not files:

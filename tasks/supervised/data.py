@@ -52,11 +52,14 @@ class CustomData:
         """
         return self.opened(arguments).read(stream)
 
-    def opened(self, arguments: Mapping[str, Any]) -> OpenedData:
+    def opened(self, arguments: Mapping[str, Any], *, is_compared: bool = False) -> OpenedData:
         """Read the samples for these arguments, or find them as read before.
 
+        Args:
+            arguments: Arguments of a trial.
+            is_compared: Whether a function is called again, as in another process, and some samples are compared.
         Raises:
-            DatasetError: The samples cannot be read.
+            DatasetError: The samples cannot be read, or differ.
         """
         if isinstance(self.source, Path):
             call = functools.partial(read_file, self.source, self.name)
@@ -66,7 +69,12 @@ class CustomData:
             call = functools.partial(call_function, self.source.make, values, self.name)
             key = (self.source.make, repr(values))  # repr, since 1, 1.0 and True differ, and a list has no hash
         key = (*key, self.target)
-        _OPENED[key] = opened = _OPENED.pop(key, None) or OpenedData(call, self.name, self.target)
+        if (opened := _OPENED.pop(key, None)) is None:
+            splits = call()
+            if is_compared and self.function is not None:
+                splits.compare(call_function(self.function.imported_again(), values, self.name))
+            opened = OpenedData(splits, call, self.name, self.target)
+        _OPENED[key] = opened
         if len(_OPENED) > MAX_OPENED:
             del _OPENED[next(iter(_OPENED))]
         return opened
@@ -75,12 +83,12 @@ class CustomData:
 class OpenedData:
     """Splits as read, converted to a data set or a stream on first request."""
 
-    def __init__(self, call: Callable[[], Splits], name: str, target: Target):
-        """Read the splits."""
+    def __init__(self, splits: Splits, call: Callable[[], Splits], name: str, target: Target):
+        """Store the splits, and the function that reads them again."""
         self._call, self._name, self._target = call, name, target
-        splits = call()
         self._splits: Splits | None = splits
         self._is_indexed, self.is_large, self.is_from_loader = splits.is_indexed, splits.is_large, splits.is_from_loader
+        self.columns = splits.columns
         self._streamed: Streamed | None = None
         self._held: Dataset | None = None
 

@@ -8,8 +8,11 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +21,7 @@ import numpy as np
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.labels import LabelsError, as_array
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.parameters import LARGEST
 
 _GREY = ("1", "L", "I", "I;16", "I;16B", "F")
 """Pillow's modes with one number per pixel."""
@@ -32,7 +36,7 @@ def is_image(value: Any) -> bool:
 
 
 def read_pixels(image: Any, name: str) -> np.ndarray:
-    """Convert a grey Pillow image to its numbers [rows, columns], and others to bytes [3, rows, columns].
+    """Convert a grey Pillow image to its numbers [rows, columns], and others to bytes [3, rows, columns], turned as shown.
 
     Raises:
         DatasetError: An array would not have all values of the image.
@@ -42,6 +46,10 @@ def read_pixels(image: Any, name: str) -> np.ndarray:
             f"{name} {loss}. Save it as grey (1 to 16 bits, int32 or float32) or opaque 8-bit RGB, or return arrays from a "
             "function ./data.py:make."
         )
+    from PIL import ImageOps
+
+    with suppress(Exception):  # corrupt metadata raise many kinds, and no viewer turns such an image
+        image = ImageOps.exif_transpose(image)
     if image.mode in _GREY:
         pixels = np.asarray(image)
         return pixels.astype(pixels.dtype.newbyteorder("="))
@@ -73,6 +81,12 @@ MAX_MEMORY_SHARE = 0.5
 """Maximum share of this machine's memory for unprepared data. Training needs a second copy."""
 ITEMS_PER_READ = 1024
 """Items read together."""
+NUM_EXAMINED = 32
+"""Samples per split that are read twice to find changes between readings, and to determine streamed data's identity."""
+_NUMBERS: Any = (Real, np.bool_, Decimal)
+_IS_NUMBER = np.vectorize(
+    lambda one: isinstance(one, _NUMBERS) and one == one and -LARGEST < one < LARGEST, otypes=[bool]
+)
 
 
 class Items(ABC):
@@ -106,6 +120,21 @@ class Items(ABC):
         Raises:
             DatasetError: The samples cannot be read, or their shapes differ.
         """
+
+    def check_reread(self, indices_B: np.ndarray, x_B: np.ndarray, y_B: np.ndarray) -> None:
+        """Read samples, and reject data that change from reading to reading.
+
+        Raises:
+            DatasetError: Names a sample that is not the one in `x_B` and `y_B`, and the remedy.
+        """
+        for index, x, y, *before in zip(indices_B, *self.read(indices_B), x_B, y_B, strict=True):
+            if not all(
+                np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip((x, y), before, strict=True)
+            ):
+                raise DatasetError(
+                    f"{self.name} gives different numbers for item {index} at each read, but data identify trials. Give random "
+                    "numbers a fixed seed, and those of a transform the seed of its item: np.random.default_rng(index)."
+                )
 
     @abstractmethod
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
@@ -210,7 +239,9 @@ class DatasetItems(Items):
             y += y_B
             if x[-1].shape[1:] != x[0].shape[1:]:
                 raise self._varies(start, x[-1].shape[1:], 0, x[0].shape[1:])
-        return np.concatenate(x), self._labels(y)
+        samples, labels, examined = np.concatenate(x), self._labels(y), examined_indices(len(self))
+        self.check_reread(examined, samples[examined], labels[examined])
+        return samples, labels
 
     def _pairs(self, indices: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         items = self._items(indices)
@@ -256,7 +287,7 @@ class DatasetItems(Items):
         for index, x in zip(indices_B.tolist(), x_B, strict=True):
             if x.shape != x_B[0].shape:
                 raise self._varies(index, x.shape, int(indices_B[0]), x_B[0].shape)
-        return np.stack(x_B)
+        return numbers_of(np.stack(x_B), self.name)
 
     def _varies(self, index: int, shape: tuple[int, ...], other: int, others: tuple[int, ...]) -> DatasetError:
         return DatasetError(
@@ -283,6 +314,49 @@ def named_array(value: Any, name: str) -> np.ndarray:
         return as_array(value)
     except LabelsError as error:
         raise DatasetError(f"{name}: {error}") from error
+
+
+def column_names(value: Any) -> list[str]:
+    """Return the names of the columns of a table of pandas, polars or Arrow, and none for other values."""
+    return [str(name) for name in getattr(value, "column_names", getattr(value, "columns", ()))]
+
+
+def numbers_of(value: Any, name: str) -> np.ndarray:
+    """Convert samples or targets to an array [N, ...], and objects in columns or lists to the numbers that they are.
+
+    Raises:
+        DatasetError: A column of a table or of objects has a value that is not a finite number, or lists differ in form.
+    """
+    x, columns = named_array(value, name), column_names(value)
+    is_object = x.dtype.kind == "O"
+    if is_object and x.ndim == 1 and any(isinstance(row, list | np.ndarray) for row in x):
+        try:
+            return np.stack([numbers_of(row, name) for row in x])
+        except ValueError as error:
+            raise DatasetError(f"{name}: lists differ in form ({error}). Convert all to one shape.") from None
+    if not (is_object or columns) or x.dtype.kind in "iub" or x.ndim not in (1, 2):
+        return x
+    x_NI = x.reshape(len(x), -1)
+    wrong_NI = ~np.isfinite(x_NI) if x.dtype.kind == "f" else ~_IS_NUMBER(x_NI) | (not is_object)
+    if wrong_NI.any():
+        column = int(np.argmax(wrong_NI.any(0)))
+        rows = np.flatnonzero(wrong_NI[:, column]).tolist()
+        row = min(
+            rows, key=lambda row: bool(re.fullmatch(r"[-+.\de]+", str(x_NI[row, column])))
+        )  # "?" rather than "95"
+        entry, place = x_NI[row, column], value.index[row] if hasattr(value, "iloc") else row
+        raise DatasetError(
+            f"{name}: column {(columns or range(column + 1))[column]!r} has "
+            f"{repr(entry) if isinstance(entry, str) else str(entry):.60} in row {place}, and {len(rows)} of its {len(x)} "
+            "entries are not finite numbers. Convert or remove the column, or remove these rows."
+        )
+    return x.astype(np.float64) if is_object else x
+
+
+def examined_indices(num_samples: int) -> np.ndarray:
+    """Return the indices of the examined samples: the first, the last, and fixed random ones."""
+    others = np.random.default_rng(0).integers(num_samples, size=NUM_EXAMINED - 2)
+    return np.unique([0, num_samples - 1, *others])
 
 
 def check_size(path: Path | str, num_bytes: float) -> None:

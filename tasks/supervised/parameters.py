@@ -251,6 +251,9 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         "letter a position (null: none)",
     )
     flat_inputs: bool = parameter(False, doc="whether the network gets images as flat vectors")
+    signal_inputs: bool = later_parameter(
+        False, doc="whether the network gets arrays [N, channels, positions] as they are, not as grey images"
+    )
     decayed: str | None = parameter(
         None,
         doc="parameters regularised by weight_decay and weight_decay_last, as comma-separated patterns, e.g. *.weight (null: "
@@ -278,9 +281,9 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
 _CLASSES = (
     *("stages", "samples_per_class", "normalize", "patch_size", "context_length", "vocabulary_size"),
     *("loss", "label_smoothing", "regularise", "weight_decay_features", "features", "feature_dtype", "rank_tol"),
-    *("measure", "geodesic", "epsilon", "polish_to", "polish_solver", "maps", "flat_inputs"),
+    *("measure", "geodesic", "epsilon", "polish_to", "polish_solver", "maps", "flat_inputs", "signal_inputs"),
 )
-_NUMBERS = ("normalize", "measure", "targets", "samples", "standardize", "maps", "flat_inputs")
+_NUMBERS = ("normalize", "measure", "targets", "samples", "standardize", "maps", "flat_inputs", "signal_inputs")
 _CHAIN = ("order", "zipf", "sharpness")
 _NEXT_TOKENS = ("context_length", "vocabulary_size", "samples", *_CHAIN, "positions", "min_class_count")
 _THEORY = (
@@ -298,7 +301,7 @@ BUILTIN_NETWORK_PARAMETERS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
     *("block_scale", "parametrisation", "base_depth", "base_width"),
 )
-CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "layer_axes", "flat_inputs", "decayed")
+CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "layer_axes", "flat_inputs", "signal_inputs", "decayed")
 CUSTOM_DATA_PARAMETERS = ("dataset_hash", "stream", "measure_samples")
 TEXT_PARAMETERS = ("context_length", "vocabulary_size")
 """Parameters of text data. A network argument of the same name is the same parameter."""

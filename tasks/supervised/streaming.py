@@ -17,11 +17,15 @@ from depthrate.tasks.data.preparation import moments, scaled
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.arrays import Splits
-from depthrate.tasks.supervised.items import ITEMS_PER_READ, Items, check_numbers, first_not_finite, flattened
+from depthrate.tasks.supervised.items import (
+    ITEMS_PER_READ,
+    Items,
+    check_numbers,
+    examined_indices,
+    first_not_finite,
+    flattened,
+)
 from depthrate.tasks.supervised.parameters import DEFAULT_MEASURED_SAMPLES, SupervisedParameters
-
-NUM_EXAMINED = 32
-"""Samples per split that are read to determine their form and identity."""
 
 
 class Streamed(ABC):
@@ -42,18 +46,14 @@ class Streamed(ABC):
         self._measured = functools.lru_cache(maxsize=2)(self._read_measured)  # shared by packs; training and test split
         training = splits.training
         indices = examined_indices(len(training))
-        first_x, _ = training.read(indices[:1])  # this read is not timed, since it may open files
+        training.read(indices[:1])  # this read is not timed, since it may open files
         started = time.perf_counter()
         x, y = training.read(indices)
         self._sample_s = (time.perf_counter() - started) / len(indices)
         check_numbers(x, name, "training")
-        if not np.array_equal(first_x[0], x[0], equal_nan=x.dtype.kind == "f"):
-            raise DatasetError(
-                f"{name} gives different numbers for item {indices[0]} at each read, but data identify trials. Derive random "
-                "numbers from the index: np.random.default_rng(index)."
-            )
+        training.check_reread(indices, x, y)
         self._item_shape, self._dtype = x.shape[1:], x.dtype
-        self.sample_shape = flattened(x)[1]
+        self.x_NI, self.sample_shape = flattened(x)  # of the examined samples
         self._learn_labels(y)
         digest = hashlib.sha256(repr(("streamed", x.dtype.str, x.shape[1:], splits.vocabulary_size)).encode())
         digest.update(self._labels_digest())
@@ -231,9 +231,3 @@ class Streamed(ABC):
             f"of {self.num_measured(measure_samples):,} samples, {sampling}, by data_seed. The data are identified by number, "
             f"form{labels} and {len(examined_indices(self.num_samples))} samples: a change elsewhere goes unseen."
         )
-
-
-def examined_indices(num_samples: int) -> np.ndarray:
-    """Return the indices of the examined samples: the first, the last, and fixed random ones."""
-    others = np.random.default_rng(0).integers(num_samples, size=NUM_EXAMINED - 2)
-    return np.unique([0, num_samples - 1, *others])

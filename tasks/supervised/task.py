@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthrate.tasks.code.load import require_trust
-from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.dataset import Dataset, DataShape, shortened
 from depthrate.tasks.data.markov import MARKOV
+from depthrate.tasks.data.preparation import describe_hidden
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.interface import CUSTOM, Engine, Params, TaskCode, TaskContext, TaskError, TrialResult
@@ -98,7 +99,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         try:
             if self.data is not None:
                 trial = self.read(params)
-                opened = self.data.opened(trial.arguments)
+                opened = self.data.opened(trial.arguments, is_compared=True)
                 data = opened.read(trial.stream)
                 params["dataset_hash"] = data.content_hash[:16]
                 params["stream"] = False if opened.is_large else None  # None: in memory by default
@@ -108,7 +109,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
             raise ParameterError(str(error)) from error
         if self.custom_network is None:
             return
-        sizes = _sizes(self.data_shape(self.read(params)))
+        trial = self.read(params)
+        sizes = _sizes(_as_signals(self.data_shape(trial), trial))
         for name in self._network_arguments.intersection((*self.target.from_data, *TEXT_PARAMETERS)):
             if params[name] is None:
                 params[name] = sizes.get(name)
@@ -151,6 +153,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 return architecture.make(trial, data)
             except ValueError as error:
                 raise ParameterError(f"arch {trial.arch!r}: {error}") from error
+        data = _as_signals(data, trial)
         arguments = self.custom_network.values(trial.arguments)
         key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
         key += repr([trial.layers, trial.maps, trial.layer_axes, trial.flat_inputs, trial.decayed, trial.dtype])
@@ -284,14 +287,19 @@ class Supervised(NetworkTask[SupervisedParameters]):
 
     def describe_data(self, trials: Sequence[Params]) -> Sequence[str]:
         """Describe each data set of the trials: samples, form, range, classes with counts and, for custom data, its hash."""
-        names = ("dataset", "dataset_hash", "samples_per_class")
-        return [self._describe(self.read(params)) for params in {tuple(map(p.get, names)): p for p in trials}.values()]
+        names = ("dataset", "dataset_hash", "samples_per_class", "normalize")
+        distinct = {tuple(map(p.get, names)): p for p in trials}.values()
+        return list(dict.fromkeys(self._describe(self.read(params)) for params in distinct))
 
     def _describe(self, trial: SupervisedParameters) -> str:
-        data, drawn = self.read_custom_data(trial), getattr(trial, "samples_per_class", None)
-        if data is not None:
-            text = f"{trial.dataset}: {data.describe()}, hash {data.content_hash[:16]}"
-            return text if drawn is None else f"{text}. Used: {drawn} of each class"
+        drawn = getattr(trial, "samples_per_class", None)
+        if self.data is not None:
+            opened = self.data.opened(trial.arguments)
+            data, columns = opened.read(trial.stream), opened.columns
+            text = f"{trial.dataset}: {data.describe()}{', columns ' if columns else ''}{shortened(columns)}"
+            text += f", hash {data.content_hash[:16]}{'' if drawn is None else f'. Used: {drawn} of each class'}"
+            is_scaled = self.data_shape(trial).vocabulary_size is None
+            return text + describe_hidden(data.x_NI, columns, trial.normalize) if is_scaled else text
         shape = self.data_shape(trial)
         spread = "equal" if theory.has_equal_classes([vars(trial)]) else "unequal"
         classes = f", {shape.num_classes} classes ({spread})" if isinstance(self.target, Classes) else ""
@@ -359,6 +367,18 @@ def load_custom_task(text: str, files: Mapping[str, bytes] | None = None) -> Sup
     return Supervised(target, network, data, executed_code)
 
 
+def _as_signals(data: DataShape, trial: SupervisedParameters) -> DataShape:
+    """Return the shape of samples as a custom network gets them: grey images as signals [channels, positions] if requested."""
+    if not trial.signal_inputs:
+        return data
+    if len(data.sample_shape) != 3 or data.sample_shape[0] != 1:
+        shape = list(data.sample_shape)
+        raise ParameterError(
+            f"signal_inputs is true, but samples have the shape {shape}, not two axes. Set it to false."
+        )
+    return replace(data, sample_shape=data.sample_shape[1:])
+
+
 @lru_cache(maxsize=64)
 def _sizes(data: DataShape) -> dict[str, int]:
     """Return the sizes of a data set that networks may take as arguments."""
@@ -369,7 +389,7 @@ def _sizes(data: DataShape) -> dict[str, int]:
     }
     if data.vocabulary_size is not None:
         sizes |= {"context_length": data.num_inputs, "vocabulary_size": data.vocabulary_size}
-    if len(data.sample_shape) == 3:
+    if len(data.sample_shape) in (2, 3):
         sizes |= {"in_channels": data.sample_shape[0], "image_size": data.sample_shape[-1]}
     return sizes
 

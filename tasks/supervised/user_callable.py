@@ -1,8 +1,11 @@
 """A user's callable: a network or data set, with its arguments as parameters, or a metric. Importable without torch."""
 
+import importlib.util
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,17 @@ class UserCallable:
     arguments: tuple[Parameter, ...] = ()
     code: TaskCode | None = None
     defined_at: str = ""
+
+    def imported_again(self) -> Callable[..., Any]:
+        """Return it from its file executed again, as another process has it, with the seeds that the file sets."""
+        with suppress(Exception):  # some files can be executed only once, and some callables have none
+            module = sys.modules[self.make.__module__]
+            assert module.__spec__ is not None and module.__spec__.loader is not None
+            again = importlib.util.module_from_spec(module.__spec__)
+            again.__file__ = module.__file__
+            module.__spec__.loader.exec_module(again)
+            return getattr(again, self.name.rpartition(":")[2])
+        return self.make
 
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Select the values of its arguments from a trial's."""

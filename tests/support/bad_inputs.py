@@ -66,6 +66,13 @@ def bad_keys() -> Iterator[Row]:
         ({"widht": 3}, "unknown parameter 'widht' in params (did you mean 'width'?)"),
         ({"depth": 2}, "parameter 'depth' is set in grid and in params"),
         ({"dataset": "stl10"}, "data set 'stl10' not found in"),
+        (
+            {"depth": [2, 3]},
+            "'depth' is [2, 3], expected an int >= 1. For one trial per value, write grid: {depth: [2, 3]}",
+        ),
+        ({"lr": [0.1, 0.2]}, "For one trial per value, write grid: {lr: [0.1, 0.2]}"),
+        ({"optimizer": ["sgd", "adam"]}, "write grid: {optimizer: ['sgd', 'adam']}"),
+        ({"depth": {"range": [2, 5]}}, "write grid: {depth: {'range': [2, 5]}}"),
         ({"samples_per_class": 1000}, "the smallest class of 'digits' has 174"),
     ):
         yield f"params {params}", {"params": {"arch": "rn1", **params}}, piece

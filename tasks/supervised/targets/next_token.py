@@ -101,7 +101,7 @@ class NextToken(Target):
         },
         "test": {"added_later": False},
     }
-    fixed: ClassVar[Mapping[str, Any]] = {"loss": "ce", "maps": "flatten", "flat_inputs": False}
+    fixed: ClassVar[Mapping[str, Any]] = {"loss": "ce", "maps": "flatten", "flat_inputs": False, "signal_inputs": False}
     published_only = (*_CHAIN_PARAMETERS, "context_length", "vocabulary_size")
     has_test_files = False
     measurable_by = _CLASS_PARAMETERS

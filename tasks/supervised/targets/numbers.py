@@ -18,7 +18,7 @@ from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.supervised import metrics
-from depthrate.tasks.supervised.items import check_samples, flattened
+from depthrate.tasks.supervised.items import check_samples, flattened, numbers_of
 from depthrate.tasks.supervised.parameters import SupervisedParameters
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target, check_drawn
@@ -158,11 +158,7 @@ def as_numbers(y: np.ndarray, context: str) -> np.ndarray:
     Raises:
         DatasetError: They are not numbers, differ in length, or are not finite.
     """
-    if y.dtype.kind == "O":  # a table's column of lists
-        try:
-            y = np.array([np.asarray(target, np.float64) for target in y])
-        except (TypeError, ValueError):
-            raise DatasetError(f"{context}: targets are not numbers or differ in length, {_NUMBERS}") from None
+    y = numbers_of(y, f"{context}, targets")
     if y.dtype.kind not in "iuf" or y.ndim not in (1, 2) or not y.size:
         raise DatasetError(f"{context}: targets are {y.dtype} of shape {list(y.shape)}, {_NUMBERS}")
     y_Nm = y.astype(np.float64).reshape(len(y), -1)

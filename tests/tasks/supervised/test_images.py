@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.supervised.arrays import read_file
@@ -109,6 +109,48 @@ def test_folders_of_images_keep_their_values(tmp_path, suffix, draw, shape, valu
 def test_images_that_would_lose_values_are_refused(tmp_path, suffix, draw, options, words):
     with pytest.raises(DatasetError, match=rf"0\{suffix} .*{words}"):
         read_file(folder_of(tmp_path, suffix, draw, **options), "images")
+
+
+SCENE = np.arange(20).reshape(4, 5)
+PHOTOS = {
+    ".png": Image.fromarray(SCENE.astype(np.uint8)),
+    ".jpg": Image.fromarray(SCENE.astype(np.uint8) * 12),
+    ".webp": Image.fromarray(np.stack([SCENE, SCENE + 1, SCENE], -1).astype(np.uint8)),
+    ".tif": Image.fromarray(SCENE.astype(np.uint16) * 300),
+    ".tiff": Image.fromarray(SCENE.astype(np.float32)),
+}
+
+
+@pytest.mark.parametrize("orientation", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+@pytest.mark.parametrize("suffix", PHOTOS)
+def test_photos_are_turned_as_they_are_shown(tmp_path, suffix, orientation):
+    tag = Image.Exif()
+    tag[0x0112] = orientation
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        PHOTOS[suffix].save(tmp_path / name / f"0{suffix}", exif=tag)
+    with Image.open(tmp_path / "a" / f"0{suffix}") as image:
+        shown = np.asarray(ImageOps.exif_transpose(image))
+        shown = shown[None] if shown.ndim == 2 else np.moveaxis(shown, -1, 0)
+        items = data_of_function(lambda: Items(lambda index: image)).read({})
+    assert (read_file(tmp_path, "photos").training.whole()[0] == shown).all()
+    assert items.sample_shape == shown.shape and (items.x_NI.reshape(-1, *shown.shape) == shown).all()
+
+
+def test_corrupt_orientation_turns_nothing(tmp_path):
+    folder_of(tmp_path, ".png", grey(np.uint8), exif=b"junk")
+    assert read_file(tmp_path, "photos").training.whole()[0].shape == (4, 1, 4, 5)
+
+
+def test_images_below_a_class_are_of_this_class(tmp_path):
+    for name in ("a", "b"):
+        for place in ("", "more/deep", ".thumbnails"):
+            (tmp_path / name / place).mkdir(parents=True, exist_ok=True)
+            Image.new("L", (4, 4)).save(tmp_path / name / place / "0.png")
+    assert read_file(tmp_path, "images").training.labels.tolist() == ["a", "a", "b", "b"]
+    (tmp_path / "a" / "0.png").unlink()
+    with pytest.raises(DatasetError, match="a is a class without images .* of its own, and 1 in folders below it"):
+        read_file(tmp_path, "images")  # perhaps the folder of a split, with classes below it
 
 
 def test_images_of_two_types_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -217,6 +218,140 @@ def test_batch_iterables_are_refused():
         data = data_of_function(lambda given=given: given)
         assert data.opened({}).is_from_loader and len(data.read({}).x_NI) == len(X)
         np.testing.assert_array_equal(data.read({}).x_NI, held.x_NI)
+
+
+CHANGING = """
+import random
+
+import numpy as np
+import torch
+
+Y = np.arange(90) % 3
+X = np.eye(3)[Y] + np.random.default_rng(0).normal(size=(90, 3))
+{setup}
+
+
+class Items(torch.utils.data.Dataset):
+    targets = Y.tolist()
+    reads = 0
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self):
+        return 90
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return {item}
+
+
+def make():
+    {first}
+    return {result}
+"""
+SETS = {
+    "X[index] * np.random.choice([-1, 1]), Y[index]": "numpy's generator",
+    "torch.from_numpy(X[index]) + 0.1 * torch.randn(3), Y[index]": "torch's generator",
+    "X[index] if random.random() < 0.8 else X[index][::-1].copy(), Y[index]": "Python's generator",
+    "X[index] + self.rng.normal(size=3), Y[index]": "a generator of the set",
+    "X[index] + self.reads // 90, Y[index]": "each pass over the data",
+    "X[index], np.random.randint(3)": "the label",
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("item", SETS)
+def test_items_that_change_are_refused_at_plan(folder, item, stream):
+    if stream and "reads" in item:
+        pytest.skip("a pass is not read")
+    (folder / "data.py").write_text(CHANGING.format(setup="", item=item, first="pass", result="Items()"))
+    with pytest.raises(
+        SweepError, match=r"data:make gives different numbers for item \d+ at each read.*default_rng\(index\)"
+    ):
+        expand(sweep_in(folder, dataset="./data.py:make", stream=stream))
+
+
+FUNCTIONS = {
+    "X + np.random.normal(size=X.shape), Y": True,
+    "X + np.random.default_rng().normal(size=X.shape), Y": True,
+    "X, np.random.permutation(Y)": True,
+    "X + torch.rand(90, 3).numpy(), Y, X, Y": True,
+    "X, Y, X[np.random.permutation(90)], Y": True,
+    "X + np.random.default_rng(0).normal(size=X.shape), Y": False,
+    "np.where(X > 0, X, np.pi), Y": False,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("result", FUNCTIONS)
+@pytest.mark.parametrize("seeded", ["", "function", "file"])
+def test_functions_without_a_seed_are_refused_at_plan(folder, result, seeded):
+    """Seeds that the file sets give each process the same data, as those of the function do."""
+    seed = "np.random.seed(0), torch.manual_seed(0)"
+    parts = {"setup": seed if seeded == "file" else "", "first": seed if seeded == "function" else "pass"}
+    (folder / "data.py").write_text(CHANGING.format(item="X[index], Y[index]", result=result, **parts))
+    sweep = sweep_in(folder, dataset="./data.py:make")
+    if FUNCTIONS[result] and (not seeded or "default_rng()" in result):
+        with pytest.raises(SweepError, match="data:make gives different numbers for item .* a fixed seed"):
+            expand(sweep)
+    else:
+        task = sweep.load_task()
+        trials = [trial.params for trial in expand(sweep, task)][:1]
+        fresh = [sys.executable, "-c", HASH, str(folder)]
+        printed = subprocess.run(fresh, capture_output=True, text=True, check=True).stdout
+        assert printed.strip() == trials[0]["dataset_hash"], "another process reads the same"
+
+
+HASH = """
+import sys
+from depthrate.tasks.supervised.task import load_custom_task
+print(load_custom_task(f"own?dataset={sys.argv[1]}/data.py:make").data.read({}).content_hash[:16])
+"""
+
+
+SIGNALS = """
+import numpy as np
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, depth, width, in_channels, image_size, num_classes):
+        super().__init__()
+        assert (in_channels, image_size) == (4, 20)
+        self.first = nn.Conv1d(in_channels, width, 3, padding=1)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Conv1d(width, width, 3, padding=1), nn.ReLU()) for _ in range(depth)])
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(-1))
+
+
+def make():
+    y = np.arange(60) % 3
+    return np.random.default_rng(0).normal(size=(60, 4, 20)) + y[:, None, None], y
+"""
+
+
+def test_signals_have_a_way_in(folder):
+    given = {"dataset": "./model.py:make", "layers": "blocks.*", "width": 8, "arch": "./model.py:Net"}
+    (folder / "model.py").write_text(SIGNALS.replace("== (4, 20)", "== (1, 20)"))
+    with pytest.raises(
+        SweepError, match=r"samples of shape \[1, 4, 20\] \(numbers, or with signal_inputs: true \[4, 20\]"
+    ):
+        expand(sweep_in(folder, **given))
+    (folder / "model.py").write_text(SIGNALS)
+    sweep = sweep_in(folder, signal_inputs=True, grid={"depth": [1]}, **given)
+    trial = expand(sweep)[0].params
+    assert (trial["in_channels"], trial["image_size"]) == (4, 20)
+    assert all(np.isfinite(row["nc1"]) for result in run(sweep) for row in result.tables["metrics"])
+    colour = SIGNALS.replace("(60, 4, 20)", "(60, 3, 4, 20)").replace("y[:, None, None]", "y[:, None, None, None]")
+    (folder / "model.py").write_text(colour)
+    with pytest.raises(SweepError, match=r"signal_inputs is true, but samples have the shape \[3, 4, 20\]"):
+        expand(sweep_in(folder, signal_inputs=True, **given))
 
 
 def test_first_sample_is_checked():

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.support.here import invoke, printed, refused
@@ -86,6 +87,52 @@ def test_a_plan_describes_custom_data(
     described = "d.npz: 60 training samples [1, 2, 2] of float32 from -20 to 219"
     assert code == 0 and line == expected.format(x=described, hash=line.split("hash ")[1][:16])
     assert line.replace(" ", "") in "".join(plan(tmp_path)[1].split())
+
+
+Z = np.random.default_rng(0).normal(size=(60, 3))
+TIMES = Z * [300, 1, 1] + [1.7e9, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("form", "task", "x", "params", "hidden"),
+    [
+        (
+            "file",
+            "collapse",
+            TIMES,
+            "",
+            "With normalize: global, 3 of its 3 inputs (time, a, b) vary by less than 1e-05",
+        ),
+        ("function", "collapse", TIMES, "", "3 of its 3 inputs (time, a, b)"),
+        ("stream", "collapse", TIMES, "", "3 of its 3 inputs (time, a, b)"),
+        ("file", "regression", TIMES.astype(np.int64), "", "3 of its 3 inputs"),
+        ("file", "collapse", TIMES, ", normalize: none", "With normalize: none, 3 of its 3 inputs (time, a, b) vary"),
+        ("file", "collapse", TIMES, ", dtype: float64", "3 of its 3 inputs (time, a, b)"),
+        ("file", "collapse", TIMES, ", normalize: per_feature", None),
+        ("file", "collapse", Z * [1e7, 1, 1], "", "2 of its 3 inputs (a, b)"),
+        ("file", "collapse", Z * [1e3, 1, 0], "", None),
+        ("file", "collapse", np.eye(60, 3) * [255, 1, 0], "", None),
+    ],
+)
+def test_a_plan_names_columns_and_inputs_that_normalisation_hides(
+    tmp_path: Path, form: str, task: str, x: np.ndarray, params: str, hidden: str | None
+) -> None:
+    table = pd.DataFrame(x, columns=["time", "a", "b"]).assign(y=np.arange(60) % 3)
+    table.to_parquet(tmp_path / "d.parquet")
+    (tmp_path / "data.py").write_text(
+        "import pathlib, pandas\n"
+        "def make():\n"
+        "    table = pandas.read_parquet(pathlib.Path(__file__).parent / 'd.parquet')\n"
+        "    return table.drop(columns='y'), table['y']\n"
+    )
+    dataset = "./d.parquet" if form == "file" else "./data.py:make"
+    params += ", stream: true, batch_size: 8" if form == "stream" else ""
+    sweep = SWEEP.replace("digits", f'"{dataset}"').replace("}", params + "}").replace("collapse", task)
+    (tmp_path / "s.yaml").write_text(f"{sweep}grid: {{depth: [2, 3]}}\n")
+    (line,) = json.loads(plan(tmp_path, "--json")[1])["data"]
+    assert ", columns time, a, b, hash" in line
+    assert ("so a network hardly sees them. Set normalize: per_feature" in line) == (hidden is not None)
+    assert hidden is None or hidden in line
 
 
 @pytest.mark.parametrize(
