@@ -56,6 +56,8 @@ class Driver:
         self._backoff = Backoff(clock)
         self._waits_for_rate = False
         """True if the last submission was refused only by the limit on requests to the scheduler."""
+        self._refusal = ""
+        """Message of the last refused submission."""
         self._next_tick = float("-inf")
 
     def stop(self, *, is_hopeless: bool = False) -> None:
@@ -97,7 +99,8 @@ class Driver:
                 queue.peers.claims.renew(supervisor.trial_ids)
                 self._submit()
         num_claimed = sum(not queue.peers.busy.isdisjoint(entry.pack.trial_ids) for entry in queue.entries)
-        return Detached(len(supervisor.running), num_claimed, len(queue.entries) - num_claimed)
+        num_left = len(queue.entries) - num_claimed
+        return Detached(len(supervisor.running), num_claimed, num_left, self._refusal if num_left else "")
 
     def _report(self) -> None:
         """Pass the current progress to the watcher."""
@@ -172,8 +175,10 @@ class Driver:
         running = self._supervisor.running
         try:
             self.executor.submit(jobs)
+            self._refusal = ""
         except QueueFullError as error:
             self._queue.put_back([running.pop(job.attempt_id) for job in error.unsubmitted])
+            self._refusal = str(error)
             log_event("pack", f"waiting for submission: {error}", count=len(error.unsubmitted), is_state=True)
             self._backoff.wait()
             self._waits_for_rate = isinstance(error, SubmitRateError)
@@ -181,7 +186,7 @@ class Driver:
             entries = [running.pop(job.attempt_id) for job in error.unsubmitted]
             if not running and not self._has_submitted:
                 raise
-            packs = counted(len(entries), "pack")
+            packs, self._refusal = counted(len(entries), "pack"), str(error)
             log.warning("submission of %s failed, retrying in %g s: %s", packs, SUBMIT_RETRY_DELAY_S, error)
             for entry in entries:
                 entry.not_before = self._clock() + SUBMIT_RETRY_DELAY_S
@@ -199,6 +204,7 @@ class Driver:
             options=self._options,
             estimated_s=self._estimate_s(entry.pack),
             avoid=entry.avoid,
+            shares_memory=entry.shares_memory,
             then=[to_pack_trials(later.pack) for later in then],
         )
         entry.beat, entry.heartbeat_seen_at, entry.then = None, None, list(then)

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -179,14 +179,23 @@ class PackQueue:
         now = self._clock()
         if now < self._idle_until:
             return []
-        busy, size = self.peers.busy, self.batching.size(len(self.entries), self._executor.workers)
-        ready = (e for e in self.entries if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
+        size = self.batching.size(len(self.entries), self._executor.workers)
         num_ahead = max(free_slots, self._executor.capacity // 4)  # claim in advance, to request claims rarely
-        candidates = list(islice(ready, free_slots * size + num_ahead))
+        candidates = list(islice(self._ready(now, running), free_slots * size + num_ahead))
         count = sum(map(len, group_entries(candidates, size, free_slots)))
         if not (entries := self._claim(candidates[:count], candidates[count:], running)):
             self._idle_until = min((e.not_before for e in self.entries if e.not_before > now), default=float("inf"))
         return group_entries(entries, size, free_slots)
+
+    def _ready(self, now: float, running: Iterable[QueuedPack]) -> Iterator[QueuedPack]:
+        """Yield the entries that may start, and at most one that ran out of memory where attempts share their memory."""
+        is_separate, busy = self._executor.separates_memory, self.peers.busy
+        is_taken = not is_separate and not all(entry.shares_memory for entry in running)
+        for entry in self.entries:
+            is_free = entry.shares_memory or not is_taken
+            if is_free and now >= entry.not_before and busy.isdisjoint(entry.pack.trial_ids):
+                yield entry
+                is_taken |= not (is_separate or entry.shares_memory)
 
     def _claim(
         self, chosen: Sequence[QueuedPack], following: Sequence[QueuedPack], running: Iterable[QueuedPack]

@@ -175,7 +175,8 @@ class AttemptSupervisor:
             return False
         elif record is not None and is_interrupted and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             if not is_stopping:
-                log_event("pack", "interrupted, checkpointed and requeued", where=record["host"] or "")
+                saved = ", checkpointed" if record["checkpoints"] else ""
+                log_event("pack", f"interrupted{saved} and requeued", where=record["host"] or "")
         else:
             return self._handle_failure(entry, end, end.kind, record)
         health.forget_attempt(end.attempt_id)

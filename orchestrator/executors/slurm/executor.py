@@ -60,7 +60,7 @@ class SlurmExecutor(Executor):
     """Runs packs as jobs on a SLURM cluster, including the live jobs of earlier launches."""
 
     capacity = 1_000_000
-    outlives_driver = True
+    outlives_driver = separates_memory = True
     scheduler_calls = CALLS
 
     def __init__(
@@ -247,7 +247,7 @@ class SlurmExecutor(Executor):
                 for end in ends
             ]
         restarted, queue.restarted = queue.restarted, []
-        log_restarts(restarted)
+        log_restarts(self.store, restarted)
         log_job_states(queue, self.profile)
         earlier, self._outcomes.earlier_ends = self._outcomes.earlier_ends, []
         return [*earlier, *ends]

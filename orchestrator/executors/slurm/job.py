@@ -80,7 +80,7 @@ class _Bundle:
                 if self.stop_signal and not is_stopping:
                     is_stopping = True
                     executor.stop()
-                while not self.stop_signal and self.waiting and len(self.running) < executor.capacity:
+                while not self.stop_signal and self._may_start(executor.capacity):
                     job = self.waiting.popleft()
                     self.running[job.attempt_id] = job
                     executor.submit([job])
@@ -88,6 +88,12 @@ class _Bundle:
                     self._handle(end)
         finally:
             executor.close()
+
+    def _may_start(self, slots: int) -> bool:
+        """Return whether a slot is free for the next pack, and nothing runs if it or a running pack shares no memory."""
+        if not self.waiting or len(self.running) >= slots:
+            return False
+        return not self.running or all(job.shares_memory for job in (self.waiting[0], *self.running.values()))
 
     def _select_pending(self, jobs: list[AttemptSpec]) -> list[AttemptSpec]:
         """Return the packs that are neither committed nor failed in an earlier start of this job.
@@ -140,16 +146,17 @@ def requeue_job(stop_signal: signal.Signals, what_resumes: str, *, has_progresse
     remaining_s = in_job.seconds_left()
     margin_s = LIMIT_MARGIN_S + float(os.environ.get("DEPTHRATE_WARNING_S") or 0)
     is_limit = remaining_s is not None and remaining_s <= margin_s
-    reason = "the time limit is near" if is_limit else f"received {stop_signal.name}"
+    reason = f"received {stop_signal.name}{' near the time limit' if is_limit else ''}"
     if in_job.is_ending():
-        log.info("cancelled")
+        log.info("SLURM is ending this job")
     elif is_limit and not has_progressed:
         log.error("the time limit was reached before anything was saved. Increase walltime_min.")
-    elif in_job.requeue():
-        log.info("%s: %s when this job restarts", reason, what_resumes)
-        time.sleep(REQUEUE_WAIT_S)  # a job that exits by itself now would count as completed
     else:
-        log.warning("%s, but SLURM refuses to requeue this job. The driver of the sweep resubmits it.", reason)
+        log.info("%s. %s then", in_job.requeue_message(reason, in_job.restart_count() + 1), what_resumes)
+        if in_job.requeue():
+            time.sleep(REQUEUE_WAIT_S)  # a job that exits by itself now would count as completed
+        else:
+            log.warning("SLURM refuses to requeue this job. The driver of the sweep resubmits it.")
 
 
 def _kernel_killed_for_memory() -> bool:

@@ -104,6 +104,7 @@ OUTCOME_RULES = (
     OutcomeRule((), (), (Condition.NOT_FINAL,), Outcome.PENDING),
     OutcomeRule((_RUNNING,), (), (Condition.HEARTBEAT_FRESH,), Outcome.PENDING),
     OutcomeRule((), (), (Condition.COMMITTED,), Outcome.COMMITTED),
+    OutcomeRule((None,), (), (Condition.JOB_STARTED, Condition.MEMORY_EXCEEDED), Outcome.NOT_STARTED),
     OutcomeRule((), (), (Condition.MEMORY_EXCEEDED,), Outcome.OUT_OF_MEMORY),
     OutcomeRule((_RUNNING, _INTERRUPTED), ("TIMEOUT",), (Condition.KNOWN, Condition.NO_PROGRESS), Outcome.TIMEOUT),
     OutcomeRule((_RUNNING, _INTERRUPTED), ("TIMEOUT",), (Condition.KNOWN,), Outcome.CUT_OFF),
@@ -382,9 +383,10 @@ class PackOutcomes:
         with suppress(SlurmError):
             starts = earlier_starts([job.job_id])[job.job_id]
         for restart, record in open_records:
-            start = starts[restart] if restart < len(starts) else JobState("NODE_FAIL", node=record["host"] or "")
+            start = starts[restart] if restart < len(starts) else JobState("", node=record["host"] or "")
             kind = FailureKind.NODE_LOST if start.state == "NODE_FAIL" else FailureKind.PREEMPTED
-            message = f"job {job.job_id} ended as {start.state} on {start.node}, and was restarted"
+            how = f"ended as {start.state}" if start.state else "ended for an unknown cause"
+            message = f"job {job.job_id} {how} on {start.node}, and was restarted"
             if self._write_end(record, kind, message, start):
                 attempt_id, node = record["attempt_id"], record["host"] or start.node
                 self._closed_ids.add(attempt_id)

@@ -226,13 +226,16 @@ class Submitter:
             raise SubmitLimitError(self._refusal)
         self._refusal = None
         typical_s = median(self._pack_s) if self._pack_s else None
-        by_failed_nodes: dict[tuple[str, ...], list[AttemptSpec]] = {}
+        alike: dict[tuple[tuple[str, ...], bool], list[AttemptSpec]] = {}
         for pack in sorted(packs, key=lambda pack: bool(pack.avoid)):
-            by_failed_nodes.setdefault(tuple(pack.avoid), []).append(pack)
+            alike.setdefault((tuple(pack.avoid), pack.shares_memory), []).append(pack)
+        profile = self.profile_within_limits()
+        alone = replace(profile, cpus=1, gpus=0)  # for a bundle of packs that run in turn, whatever the job has
         try:
-            for failed, members in by_failed_nodes.items():
+            for (failed, shares_memory), members in alike.items():
                 seconds = [typical_s if pack.estimated_s is None else pack.estimated_s for pack in members]
-                for submission in self.submit(self.bundle(members, seconds), excluded(failed), alive):
+                bundles = bundle(members, seconds, profile if shares_memory else alone)
+                for submission in self.submit(bundles, excluded(failed), alive):
                     yield submission, failed
         except SubmitLimitError as error:
             self._refusal = str(error)

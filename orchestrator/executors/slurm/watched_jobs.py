@@ -106,7 +106,7 @@ class JobQueue:
         """True if the last completed query failed. The failure has been logged."""
         self.is_away = False
         """True if the last query failed or has not been answered yet."""
-        self.restarted: list[tuple[str, str]] = []
+        self.restarted: list[tuple[WatchedJob, str]] = []
         """(job, node) of the restarts by SLURM since the caller last removed them."""
         self._answered_at = self._answered_at_time = float("-inf")
         """Time of the last answer, on our clock and in seconds since the epoch."""
@@ -248,7 +248,7 @@ class JobQueue:
                 continue
             restarts = job.state.restarts if state.restarts is None else state.restarts
             if (restarts or 0) > (job.state.restarts or 0) and job.failed_start is None:
-                self.restarted.append((job_id, job.state.node))
+                self.restarted.append((job, job.state.node))
             job.state = replace(state, restarts=restarts, node=state.node or job.state.node)
             job.unknown_since = None
             job.over_since = None if state.phase != "over" else now if job.over_since is None else job.over_since

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -37,11 +38,13 @@ from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
-from depthrate.orchestrator.executors.slurm.job import _Bundle
+from depthrate.orchestrator.executors.slurm.job import _Bundle, requeue_job
 from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
 from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
+from depthrate.orchestrator.launch.batching import to_pack_trials
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.slurm import in_job
 from depthrate.slurm.cluster_limits import Limits, Partition
 from depthrate.slurm.command import run_command
 from depthrate.slurm.errors import SlurmError
@@ -51,7 +54,7 @@ from depthrate.slurm.script import FAILED_STARTS
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
-from tests.support.launches import spec_of
+from tests.support.launches import OWN_TASKS, job_options, plan_of, spec_of
 from tests.support.tests_rows import commit
 
 LIMITS = Limits("lab", 3, 100, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
@@ -579,17 +582,54 @@ def test_restarts_and_suspensions_are_reported(
     ends_of(executor, 3)
     starts = {"1_0": [JobState("PREEMPTED", node="n1")], "1_1": [JobState("NODE_FAIL", node="n2")]}
     monkeypatch.setattr(job_reports, "earlier_starts", lambda job_ids: {name: starts[name] for name in job_ids})
+    executor.store.write("checkpoints/a/pack", b"")
     scheduler.queue |= {"1_0": JobState("PENDING", 1, reason="BeginTime"), "1_1": JobState("PENDING", 1)}
     ends_of(executor, 8)
-    restarts = [text for text in caplog.messages if "requeued" in text]
-    assert [text.partition(",")[0] for text in restarts] == [
-        "1 job on n1 preempted",
-        "1 job on n2 lost with their node",
+    assert [text for text in caplog.messages if "requeued" in text] == [
+        "1 job on n1 preempted, requeued and resuming from their checkpoints",
+        "1 job on n2 lost with their node, requeued",
     ]
     scheduler.queue |= {"1_0": JobState("SUSPENDED", 1, "n1"), "1_1": JobState("SUSPENDED", 1, "n3")}
     ends_of(executor, 8)
     assert "2 jobs on n1, n3 suspended until SLURM resumes them" in caplog.messages
     assert len([text for text in caplog.messages if "requeued" in text]) == 2, "each restart is reported once"
+
+
+@pytest.mark.parametrize(
+    ("accounted", "restart", "expected"),
+    [
+        ("REQUEUED", 1, "requeued themselves: received SIGUSR2 near the time limit"),
+        ("REQUEUED", 12, "requeued, cause unknown"),  # the job's log is about an earlier restart
+        (None, 2, "requeued, cause unknown"),
+        ("NODE_FAIL", 1, "lost with their node, requeued"),
+    ],
+)
+def test_causes_of_restarts_are_stated_only_if_known(
+    executor: SlurmExecutor,
+    scheduler: Scheduler,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    accounted: str | None,
+    restart: int,
+    expected: str,
+) -> None:
+    caplog.set_level(logging.INFO, "depthrate")
+    monkeypatch.setenv("DEPTHRATE_WARNING_S", "60")
+    monkeypatch.setattr(in_job, "seconds_left", lambda: 100.0)
+    monkeypatch.setattr(in_job, "is_ending", lambda: False)
+    monkeypatch.setattr(in_job, "requeue", lambda: False)
+    requeue_job(signal.SIGUSR2, "1 pack resumes", has_progressed=True)
+    submit_one(executor)
+    (submission,) = read_submissions(executor.store, ["s"])
+    (Path(submission.folder) / "1_0_0_log.err").write_text(f"2026-01-01 00:00:00 INFO {caplog.messages[0]}\n")
+    scheduler.queue["1_0"] = JobState("RUNNING", restart - 1, "n1")
+    ends_of(executor, 3)
+    caplog.clear()
+    starts = [] if accounted is None else [JobState(accounted, node="n1")]
+    monkeypatch.setattr(job_reports, "earlier_starts", lambda job_ids: dict.fromkeys(job_ids, starts))
+    scheduler.queue["1_0"] = JobState("PENDING", restart, "n1")
+    ends_of(executor, 8)
+    assert [text for text in caplog.messages if "requeued" in text] == [f"1 job on n1 {expected}"]
 
 
 @pytest.mark.parametrize("path", ["/dev/null/jobs", "/proc/jobs", f"/tmp/{'x' * 300}"])
@@ -934,6 +974,44 @@ def test_job_skips_committed_trials(folder: Store, monkeypatch: pytest.MonkeyPat
     done, fresh = submitted = [replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b")]
     commit(folder, f"20260101T000001_{'9' * 12}", done.trial_ids)
     assert [job.attempt_id for job in _Bundle(submitted).waiting] == [fresh.attempt_id]
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_packs_that_ran_out_of_memory_get_own_jobs(scheduler: Scheduler, folder: Store, shares_memory: bool) -> None:
+    executor = SlurmExecutor(Profile(cpus=2), LIMITS, folder, "s", clock=Clock())
+    executor.submit([replace(job, shares_memory=shares_memory) for job in jobs("a", "b")])
+    assert [len(bundle) for array in scheduler.arrays for bundle in array] == ([2] if shares_memory else [1, 1])
+
+
+@pytest.mark.slow
+def test_job_runs_packs_in_turn_that_ran_out_of_memory(
+    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One job has to do for all if the cluster accepts no more jobs."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
+    task, trace = f"{OWN_TASKS.with_name('steady_task.py')}:steady", tmp_path / "trace"
+    plan = plan_of(folder, task, params={"trace": str(trace), "steps": 5}, grid={"depth": [2, 3, 5]})
+    specs = [
+        replace(job, task=task, **vars(to_pack_trials(pack)))
+        for job, pack in zip(jobs(*"abc"), plan.packs, strict=True)
+    ]
+    _Bundle([replace(job, options=job_options(folder), shares_memory=False) for job in specs]).run()
+    depths = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert len(depths) == 15 and sum(1 for _ in itertools.groupby(depths)) == 3, depths
+
+
+def test_packs_that_did_not_start_have_not_run_out_of_memory(scheduler: Scheduler, folder: Store) -> None:
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, grace_s=0), LIMITS, folder, "s", clock=Clock())
+    first, behind = (replace(job, estimated_s=1.0) for job in jobs("a", "b"))
+    executor.submit([first, behind])
+    scheduler.queue["1_0"] = JobState("OUT_OF_MEMORY", 0, "n1")
+    record(folder, first.attempt_id, "running", heartbeat_ago_s=50)
+    ends = ends_of(executor, until=lambda ends: len(ends) == 2)
+    assert [(end.attempt_id, end.kind) for end in ends] == [
+        (first.attempt_id, "out_of_memory"),
+        (behind.attempt_id, "not_started"),
+    ]
 
 
 def test_restarted_job_leaves_failures(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:

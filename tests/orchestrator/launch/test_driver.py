@@ -185,6 +185,36 @@ def test_cancellation_submits_nothing_more(folder: Store) -> None:
     assert states(folder) == ["done"], "a pack that was not started is no attempt"
 
 
+@pytest.mark.parametrize("separates_memory", [True, False])
+def test_halves_share_no_memory_at_the_same_time(folder: Store, separates_memory: bool) -> None:
+    class Small(IdleExecutor):
+        capacity, most = 8, 0
+
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
+            self.most = max(self.most, sum(not job.shares_memory for job in self.jobs))
+            fits = {job.attempt_id: len(job.trial_ids) == 1 for job in self.jobs}
+            for job in self.jobs:
+                if fits[job.attempt_id]:
+                    assert job.shares_memory is False
+                    commit(folder, job.attempt_id, job.trial_ids)
+            kinds = {True: FailureKind.WORKER_LOST, False: FailureKind.OUT_OF_MEMORY}
+            return [
+                AttemptEnd(
+                    end.attempt_id,
+                    None if fits[end.attempt_id] else "out of memory",
+                    kinds[fits[end.attempt_id]],
+                    record=read_attempt(folder, "s", end.attempt_id),
+                )
+                for end in super().poll(timeout_s)
+            ]
+
+    executor = Small()
+    executor.separates_memory = separates_memory
+    outcome = drive(plan_of(folder, f"{STEADY}:hungry", params={"depth": 2}, seeds=4), folder, executor)
+    assert not outcome.failures and raw_rows(folder) == 4
+    assert executor.most == (4 if separates_memory else 1)
+
+
 def test_detached_launch_waits_for_overflow(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(IdleExecutor):
         capacity = 10
