@@ -34,11 +34,6 @@ def restart_count() -> int:
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
-def requeue_message(reason: str, restart: int) -> str:
-    """Return the message in a job's log before it requeues itself, which is the only trace of the reason."""
-    return f"{reason}: requeue for restart {restart}"
-
-
 def seconds_left() -> float | None:
     """Return the seconds to this job's time limit, or None if neither the controller nor the batch script reports it."""
     record, now = _record(), time.time()

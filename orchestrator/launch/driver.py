@@ -99,8 +99,7 @@ class Driver:
                 queue.peers.claims.renew(supervisor.trial_ids)
                 self._submit()
         num_claimed = sum(not queue.peers.busy.isdisjoint(entry.pack.trial_ids) for entry in queue.entries)
-        num_left = len(queue.entries) - num_claimed
-        return Detached(len(supervisor.running), num_claimed, num_left, self._refusal if num_left else "")
+        return Detached(len(supervisor.running), num_claimed, len(queue.entries) - num_claimed, self._refusal)
 
     def _report(self) -> None:
         """Pass the current progress to the watcher."""
@@ -175,7 +174,6 @@ class Driver:
         running = self._supervisor.running
         try:
             self.executor.submit(jobs)
-            self._refusal = ""
         except QueueFullError as error:
             self._queue.put_back([running.pop(job.attempt_id) for job in error.unsubmitted])
             self._refusal = str(error)

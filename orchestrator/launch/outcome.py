@@ -57,7 +57,7 @@ class Detached:
     not_submitted: int
     """Packs not submitted, because of a submit limit or an unreachable scheduler."""
     refusal: str
-    """Message of that limit, with the jobs that fill it, or of the scheduler. Empty if all packs are submitted."""
+    """Message of that limit, with the jobs that fill it, or of the scheduler. Empty if it refused no pack."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.trial import CanonicalWriter
 
 log = logging.getLogger("depthrate")
 SEARCH_RETRY_DELAY_S = 5.0
@@ -92,6 +93,8 @@ class PackQueue:
         self.peers = PeerLaunches(store, plan.checked.sweep.name, new_attempt_id())
         self.batching = Batching(is_possible=executor.takes_batches and feed is None)
         self.trials_done = self._initial_done = len(plan.done)
+        schema = plan.checked.task.schema
+        self._shapes = CanonicalWriter(schema.keys() - schema.fusible - {"seed"})
         self._committed = CommittedTrials(store, plan.done, upkeep)
         self._is_search_due, self._next_search = not plan.packs, float("-inf")
         self._next_poll = self._next_scan = float("-inf")
@@ -125,6 +128,12 @@ class PackQueue:
     def pruning(self, pack: Pack) -> list[Mapping[str, Any] | None] | None:
         """Return each trial's pruning rule, or None without a search."""
         return None if self._feed is None else [self._feed.pruning(trial_id) for trial_id in pack.trial_ids]
+
+    def shape_of(self, entry: QueuedPack) -> str:
+        """Return what determines the seconds per step of an attempt. Empty if its first and last trial differ in that."""
+        trials = [trial for pack in (entry, *entry.then) for trial in pack.pack.trials]
+        shapes = {self._shapes.write(trial.params) for trial in trials[:1] + trials[-1:]}
+        return f"{len(trials)} {shapes.pop()}" if len(shapes) == 1 else ""
 
     def poll_peers(self) -> bool:
         """Poll peer launches if due. Return whether they may have left submitted jobs in the scheduler."""

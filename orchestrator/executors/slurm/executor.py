@@ -32,6 +32,7 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     SbatchRateError,
     SubmitQuota,
     Submitter,
+    bundle,
     job_durations_s,
     share_of_slots_used,
 )
@@ -128,7 +129,7 @@ class SlurmExecutor(Executor):
         }
 
     def _bundles(self, packs: Sequence[Pack], estimate_s: Estimate) -> list[list[Pack]]:
-        return self._submitter.bundle(packs, [estimate_s(pack) for pack in packs])
+        return bundle(packs, [estimate_s(pack) for pack in packs], self._submitter.profile_within_limits())
 
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
         """Watch the live jobs of other launches."""

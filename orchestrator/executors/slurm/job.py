@@ -27,6 +27,8 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 log = logging.getLogger("depthrate")
 LIMIT_MARGIN_S = 75.0
 """Tolerance in seconds for the warning before the time limit, which SLURM sends up to a minute early."""
+REQUEUE_MESSAGE = "{}: requeue for restart {}"
+"""Message in a job's log before it requeues itself: the only trace of the reason."""
 REQUEUE_WAIT_S = 120.0
 """Longest wait in seconds for SLURM to end a job whose requeue it has accepted."""
 
@@ -122,17 +124,10 @@ class _Bundle:
             self.waiting.append(job)
         elif end.exit_message is not None:  # the worker could not write the end. The driver decides about a retry
             kind = FailureKind.OUT_OF_MEMORY if _kernel_killed_for_memory() else FailureKind.WORKER_LOST
-            lost = lost_attempt(
-                end.attempt_id,
-                job.sweep,
-                state,
-                kind=kind,
-                error=end.exit_message,
-                pack_id=job.pack_id,
-                trial_ids=job.trial_ids,
-                device=job.options.device,
-                facts=SchedulerFacts(job_id=self.job_id),
+            facts = SchedulerFacts(
+                job_id=self.job_id, pack_id=job.pack_id, trial_ids=job.trial_ids, device=job.options.device
             )
+            lost = lost_attempt(end.attempt_id, job.sweep, state, kind=kind, error=end.exit_message, facts=facts)
             try:
                 write_lost(self.store, lost)
             except OSError as error:
@@ -152,7 +147,7 @@ def requeue_job(stop_signal: signal.Signals, what_resumes: str, *, has_progresse
     elif is_limit and not has_progressed:
         log.error("the time limit was reached before anything was saved. Increase walltime_min.")
     else:
-        log.info("%s. %s then", in_job.requeue_message(reason, in_job.restart_count() + 1), what_resumes)
+        log.info("%s. %s then", REQUEUE_MESSAGE.format(reason, in_job.restart_count() + 1), what_resumes)
         if in_job.requeue():
             time.sleep(REQUEUE_WAIT_S)  # a job that exits by itself now would count as completed
         else:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from depthrate.orchestrator.attempts.events import log_event
+from depthrate.orchestrator.executors.slurm.job import REQUEUE_MESSAGE
 from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue, WatchedJob
 from depthrate.slurm.errors import SlurmError
-from depthrate.slurm.in_job import requeue_message
 from depthrate.slurm.job_states import JobState, earlier_starts, wait_text
 from depthrate.slurm.profile import Profile
 from depthrate.storage.files.store import Store
@@ -66,14 +66,10 @@ def log_restarts(store: Store, restarted: Sequence[tuple[WatchedJob, str]]) -> N
     with suppress(OSError):
         checkpointed = {path.split("/")[1] for path in store.list("checkpoints")}
     for job, node in restarted:
-        state = starts[job.job_id][-1].state if starts.get(job.job_id) else ""
-        how = RESTARTS.get(state) or _own_requeue(job) or "requeued, cause unknown"
+        of_job, restarts = starts.get(job.job_id, []), job.state.restarts or 1
+        state = of_job[restarts - 1].state if len(of_job) >= restarts else ""  # the accounting lags
+        pattern = REQUEUE_MESSAGE.format("(received .*)", restarts) + r"\b"
+        reasons = [] if state in RESTARTS else re.findall(pattern, job.submission.read_stderr(job.job_id))
+        how = f"requeued themselves: {reasons[-1]}" if reasons else RESTARTS.get(state, "requeued, cause unknown")
         resumes = not checkpointed.isdisjoint(pack.pack_id for pack in job.packs)
         log_event("job", how + (" and resuming from their checkpoints" if resumes else ""), where=node)
-
-
-def _own_requeue(job: WatchedJob) -> str:
-    """Return why a job requeued itself for its last restart, or an empty str if its log does not say so."""
-    pattern = requeue_message("(received .*)", job.state.restarts or 0) + r"\b"
-    reasons = re.findall(pattern, job.submission.read_stderr(job.job_id))
-    return f"requeued themselves: {reasons[-1]}" if reasons else ""

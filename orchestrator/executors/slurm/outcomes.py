@@ -326,7 +326,7 @@ class PackOutcomes:
         else:
             message = self._describe_loss(job, evidence.stderr)
         kind = _KINDS.get(outcome) or _failure_kind(job, evidence.stderr)
-        facts = self._scheduler_facts(job, record)
+        facts = self._scheduler_facts(evidence)
         return AttemptEnd(submitted_id, message, kind, attempt_id, node=job.state.node, scheduler_facts=facts)
 
     def _is_committed(self, pack: SubmittedPack) -> bool:
@@ -408,11 +408,13 @@ class PackOutcomes:
             return False
         return True
 
-    def _scheduler_facts(self, job: WatchedJob, record: Record) -> SchedulerFacts:
+    def _scheduler_facts(self, evidence: _Evidence) -> SchedulerFacts:
         """Return the scheduler's facts about an attempt. Its start is included only if it was the first in its slot."""
-        state = job.state
+        pack, record, state = evidence.pack, evidence.record, evidence.job.state
+        of_pack = SchedulerFacts(pack_id=pack.pack_id, trial_ids=pack.trial_ids, code_hash=pack.code_hash)
         started_at = state.started_at if not record or self._is_first_in_slot(record, state) else None
-        return SchedulerFacts(host=state.node, job_id=job.job_id, pid=0, started_at=started_at, ended_at=state.ended_at)
+        times = {"started_at": started_at, "ended_at": state.ended_at}
+        return replace(of_pack, host=state.node, job_id=evidence.job.job_id, pid=0, **times)
 
     def _is_first_in_slot(self, record: Record, state: JobState) -> bool:
         """Return whether an attempt was the first in its slot after the start of the job."""
@@ -453,21 +455,11 @@ def list_unreported_ends(
                 continue
             job = WatchedJob(job_id, submission, list(packs), state)
             is_settled = state.ended_at is not None and time.time() - state.ended_at >= CHECKPOINT_GRACE_S
-            by_attempt = {pack.attempt_id: pack for pack in packs}
             for end in outcomes.pop_ended(job, 1, is_over=True, is_settled=is_settled):
                 if end.exit_message is not None and isinstance(end.kind, FailureKind):
-                    attempt_id, pack = end.last_attempt_id, by_attempt[end.attempt_id]
-                    lost = lost_attempt(
-                        attempt_id,
-                        sweep,
-                        read_attempt(store, sweep, attempt_id),
-                        kind=end.kind,
-                        error=end.exit_message,
-                        pack_id=pack.pack_id,
-                        trial_ids=pack.trial_ids,
-                        facts=end.scheduler_facts,
-                    )
-                    records.append(asdict(replace(lost, code_hash=lost.code_hash or pack.code_hash)))
+                    record = read_attempt(store, sweep, end.last_attempt_id)
+                    of_end = {"kind": end.kind, "error": end.exit_message, "facts": end.scheduler_facts}
+                    records.append(asdict(lost_attempt(end.last_attempt_id, sweep, record, **of_end)))
     return records
 
 

@@ -601,6 +601,7 @@ def test_restarts_and_suspensions_are_reported(
         ("REQUEUED", 1, "requeued themselves: received SIGUSR2 near the time limit"),
         ("REQUEUED", 12, "requeued, cause unknown"),  # the job's log is about an earlier restart
         (None, 2, "requeued, cause unknown"),
+        ("NODE_FAIL", 2, "requeued, cause unknown"),  # the accounting does not have the last start yet
         ("NODE_FAIL", 1, "lost with their node, requeued"),
     ],
 )
