@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -411,10 +411,16 @@ class PackOutcomes:
     def _scheduler_facts(self, evidence: _Evidence) -> SchedulerFacts:
         """Return the scheduler's facts about an attempt. Its start is included only if it was the first in its slot."""
         pack, record, state = evidence.pack, evidence.record, evidence.job.state
-        of_pack = SchedulerFacts(pack_id=pack.pack_id, trial_ids=pack.trial_ids, code_hash=pack.code_hash)
-        started_at = state.started_at if not record or self._is_first_in_slot(record, state) else None
-        times = {"started_at": started_at, "ended_at": state.ended_at}
-        return replace(of_pack, host=state.node, job_id=evidence.job.job_id, pid=0, **times)
+        return SchedulerFacts(
+            pack_id=pack.pack_id,
+            trial_ids=pack.trial_ids,
+            code_hash=pack.code_hash,
+            host=state.node,
+            job_id=evidence.job.job_id,
+            pid=0,
+            started_at=state.started_at if not record or self._is_first_in_slot(record, state) else None,
+            ended_at=state.ended_at,
+        )
 
     def _is_first_in_slot(self, record: Record, state: JobState) -> bool:
         """Return whether an attempt was the first in its slot after the start of the job."""
@@ -458,8 +464,9 @@ def list_unreported_ends(
             for end in outcomes.pop_ended(job, 1, is_over=True, is_settled=is_settled):
                 if end.exit_message is not None and isinstance(end.kind, FailureKind):
                     record = read_attempt(store, sweep, end.last_attempt_id)
-                    of_end = {"kind": end.kind, "error": end.exit_message, "facts": end.scheduler_facts}
-                    records.append(asdict(lost_attempt(end.last_attempt_id, sweep, record, **of_end)))
+                    error, facts = end.exit_message, end.scheduler_facts
+                    lost = lost_attempt(end.last_attempt_id, sweep, record, kind=end.kind, error=error, facts=facts)
+                    records.append(asdict(lost))
     return records
 
 

@@ -215,6 +215,33 @@ def test_halves_share_no_memory_at_the_same_time(folder: Store, separates_memory
     assert executor.most == (4 if separates_memory else 1)
 
 
+@pytest.mark.parametrize("depths", [[2], [2, 3, 4, 5, 6, 7, 8, 9]])
+def test_slow_node_is_found_among_packs_of_one_shape(
+    folder: Store, caplog: pytest.LogCaptureFixture, depths: list[int]
+) -> None:
+    """Deeper networks take longer on any node."""
+
+    class Cluster(IdleExecutor):
+        capacity, num_nodes = 4, 4
+
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
+            ends = []
+            for number, end in enumerate(super().poll(timeout_s), start=1):
+                commit(folder, end.attempt_id, trial_ids := self.trial_ids[end.attempt_id])
+                record = {"state": AttemptState.DONE, "trial_ids": trial_ids, "step_s": 0.5 if number == 2 else 0.1}
+                ends.append(AttemptEnd(end.attempt_id, record=record, node=f"n{number}"))
+            return ends
+
+        def submit(self, jobs: Sequence[AttemptSpec]) -> None:
+            super().submit(jobs)
+            self.trial_ids = {job.attempt_id: job.trial_ids for job in jobs}
+
+    plan = plan_of(folder, params={"noise": 0.1}, grid={"depth": depths}, workers=16, seeds=16 // len(depths))
+    drive(plan, folder, Cluster())
+    reports = [text for text in caplog.messages if text.startswith("node n2 is 5.0 times slower")]
+    assert len(plan.packs) == 16 and len(reports) == (1 if len(depths) == 1 else 0), caplog.messages
+
+
 def test_detached_launch_waits_for_overflow(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(IdleExecutor):
         capacity = 10
