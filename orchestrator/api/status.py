@@ -7,8 +7,8 @@ from typing import Any
 
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
-from depthrate.orchestrator.executors.registry import schedulers
+from depthrate.orchestrator.executors.base import Answers, JobCounts
+from depthrate.orchestrator.executors.registry import poll_schedulers, unreported_ends
 from depthrate.orchestrator.launch.events import read_last_launch
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_trials
@@ -35,12 +35,6 @@ MIN_SCHEDULER_POLL_INTERVAL_S = 15.0
 MAX_SCHEDULER_POLL_INTERVAL_S = 60.0
 POLL_BACKOFF_FACTOR = 1.5
 """Factor by which the interval grows while a scheduler's answer stays the same."""
-Answers = dict[str, SchedulerAnswer | None]
-"""Executor -> last answer of its scheduler about a sweep's jobs, or None if the sweep has no jobs."""
-
-
-def _poll_schedulers(store: Store, sweep: str) -> Answers:
-    return {executor: scheduler.poll(store, sweep) for executor, scheduler in schedulers().items()}
 
 
 @dataclass(frozen=True)
@@ -118,12 +112,8 @@ class StatusPoller:
     def _poll(self) -> StatusSnapshot:
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
         answers = {name: self._schedulers.poll(sweep_of_launch(name)) for name in self.planned}
-        unreported = {
-            name: [end for answer in of_sweep.values() if answer is not None for end in answer.unreported_ends]
-            for name, of_sweep in answers.items()
-        }
         states = [
-            sweep_status(name, trial_ids, snapshot, store, unreported[name], self._reader)
+            sweep_status(name, trial_ids, snapshot, store, unreported_ends(answers[name]), self._reader)
             for name, trial_ids in self.planned.items()
         ]
         for state in filter(self._is_due, states):
@@ -179,7 +169,7 @@ class SchedulerPoller:
     def __init__(
         self,
         store: Store,
-        poll_schedulers: Callable[[Store, str], Answers] = _poll_schedulers,
+        poll_schedulers: Callable[[Store, str], Answers] = poll_schedulers,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._store, self._poll_schedulers, self._clock = store, poll_schedulers, clock

@@ -51,6 +51,10 @@ class SchedulerAnswer:
     """Records of attempts whose jobs ended without writing a record, and that no launch has written since."""
 
 
+Answers = Mapping[str, SchedulerAnswer | None]
+"""Executor -> last answer of its scheduler about a sweep's jobs, or None if the sweep has no jobs."""
+
+
 @dataclass(frozen=True)
 class CancelledJobs:
     """Result of cancelling all jobs of a sweep."""
@@ -136,8 +140,6 @@ class Executor(ABC):
     """True if submitted packs keep running when the driver exits, so that a launch can detach."""
     is_local: bool = False
     """True if packs run on the local machine."""
-    separates_memory: bool = False
-    """True if it runs packs that ran out of memory in jobs with memory of their own (`AttemptSpec.shares_memory`)."""
     takes_batches: bool = False
     """True if an attempt may contain several short packs, because starting a job costs more than a short pack."""
     scheduler_calls: Mapping[str, int] = MappingProxyType({})

@@ -35,7 +35,7 @@ class QueuedPack:
     then: list[QueuedPack] = field(default_factory=list)
     """Short packs that the same attempt runs after this one."""
     runs_alone: bool = False
-    """True if the pack must not be batched, because its last batched attempt was lost."""
+    """True if the pack must not be batched, because its last batched attempt was lost or it is a half."""
     shares_memory: bool = True
     """False once the pack, or the pack that it is a half of, has run out of memory."""
 
@@ -85,9 +85,7 @@ def group_entries(entries: Iterable[QueuedPack], size: int, max_groups: int) -> 
     """Form at most `max_groups` groups of at most `size` packs from the first packs. A pack that failed forms its own group."""
     groups: list[list[QueuedPack]] = []
     for entry in entries:
-        pair = (entry, groups[-1][0]) if groups else ()
-        has_failed = any(e.runs_alone or e.failures or not e.shares_memory for e in pair)
-        if groups and len(groups[-1]) < size and not has_failed:
+        if groups and len(groups[-1]) < size and not any(e.runs_alone or e.failures for e in (entry, groups[-1][0])):
             groups[-1].append(entry)
         elif len(groups) < max_groups:
             groups.append([entry])

@@ -79,7 +79,9 @@ class FailedPacks:
                     self._store.delete(checkpoint_path.folder(entry.pack.pack_id))
                 others = [failure for failure in entry.failures if failure.kind is not kind]
                 halves = split_pack(entry.pack)
-                self._queue.put_back([QueuedPack(half, list(others), shares_memory=False) for half in halves])
+                self._queue.put_back(
+                    [QueuedPack(half, list(others), runs_alone=True, shares_memory=False) for half in halves]
+                )
             case FailureAction.RETRY:
                 entry.not_before = self._clock() + retry_delay_s(entry.failures)
                 self._queue.put_back([entry])

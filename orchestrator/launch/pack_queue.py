@@ -197,8 +197,8 @@ class PackQueue:
         return group_entries(entries, size, free_slots)
 
     def _ready(self, now: float, running: Iterable[QueuedPack]) -> Iterator[QueuedPack]:
-        """Yield the entries that may start, and at most one that ran out of memory where attempts share their memory."""
-        is_separate, busy = self._executor.separates_memory, self.peers.busy
+        """Yield the entries that may start, and at most one that ran out of memory if attempts share the memory of a node."""
+        is_separate, busy = self._executor.outlives_driver, self.peers.busy  # jobs of a scheduler have their own memory
         is_taken = not is_separate and not all(entry.shares_memory for entry in running)
         for entry in self.entries:
             is_free = entry.shares_memory or not is_taken

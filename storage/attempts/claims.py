@@ -204,9 +204,6 @@ def read_claims(store: Store, except_launch: str = "") -> list[tuple[str, Claim]
     """Return (path, claim) of all launches except one. If a launch has several files, the newest applies.
 
     A running launch has a claim even while it claims no trial.
-
-    Raises:
-        OSError: The store does not answer.
     """
     for _ in range(5):
         newest = {launch_of_claim(path): path for path in sorted(store.list(CLAIMS))}

@@ -12,7 +12,6 @@ from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.api.status import (
     MAX_EVENTS_SHOWN,
     POLL_INTERVAL_S,
-    Answers,
     StatusPoller,
     StatusSnapshot,
     job_text,
@@ -27,6 +26,7 @@ from depthrate.orchestrator.console.tables import (
     print_rows,
     print_warnings,
 )
+from depthrate.orchestrator.executors.base import Answers
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
 from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, running_table

@@ -61,7 +61,7 @@ class SlurmExecutor(Executor):
     """Runs packs as jobs on a SLURM cluster, including the live jobs of earlier launches."""
 
     capacity = 1_000_000
-    outlives_driver = separates_memory = True
+    outlives_driver = True
     scheduler_calls = CALLS
 
     def __init__(
@@ -217,7 +217,7 @@ class SlurmExecutor(Executor):
             return []
         before = queue.states()
         is_new = self._clock() - queue.requests.submitted_at < EARLY_END_S
-        has_overdue = queue.has_overdue(60 * self.profile.walltime_min)
+        has_overdue = bool(queue.overdue(60 * self.profile.walltime_min, time.time()))
         queue.poll_if_due(is_news_due=is_new or self._outcomes.any_interrupted or has_overdue)
         started = time_outside_slurm()
         ends = self._collect_ends()

@@ -27,7 +27,7 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 log = logging.getLogger("depthrate")
 LIMIT_MARGIN_S = 75.0
 """Tolerance in seconds for the warning before the time limit, which SLURM sends up to a minute early."""
-REQUEUE_MESSAGE = "{}: requeue for restart {}"
+REQUEUE_MESSAGE = "received {}: requeue for restart {}"
 """Message in a job's log before it requeues itself: the only trace of the reason."""
 REQUEUE_WAIT_S = 120.0
 """Longest wait in seconds for SLURM to end a job whose requeue it has accepted."""
@@ -82,7 +82,7 @@ class _Bundle:
                 if self.stop_signal and not is_stopping:
                     is_stopping = True
                     executor.stop()
-                while not self.stop_signal and self._may_start(executor.capacity):
+                while not self.stop_signal and self.waiting and len(self.running) < executor.capacity:
                     job = self.waiting.popleft()
                     self.running[job.attempt_id] = job
                     executor.submit([job])
@@ -90,12 +90,6 @@ class _Bundle:
                     self._handle(end)
         finally:
             executor.close()
-
-    def _may_start(self, slots: int) -> bool:
-        """Return whether a slot is free for the next pack, and nothing runs if it or a running pack shares no memory."""
-        if not self.waiting or len(self.running) >= slots:
-            return False
-        return not self.running or all(job.shares_memory for job in (self.waiting[0], *self.running.values()))
 
     def _select_pending(self, jobs: list[AttemptSpec]) -> list[AttemptSpec]:
         """Return the packs that are neither committed nor failed in an earlier start of this job.
@@ -141,13 +135,12 @@ def requeue_job(stop_signal: signal.Signals, what_resumes: str, *, has_progresse
     remaining_s = in_job.seconds_left()
     margin_s = LIMIT_MARGIN_S + float(os.environ.get("DEPTHRATE_WARNING_S") or 0)
     is_limit = remaining_s is not None and remaining_s <= margin_s
-    reason = f"received {stop_signal.name}{' near the time limit' if is_limit else ''}"
     if in_job.is_ending():
         log.info("SLURM is ending this job")
     elif is_limit and not has_progressed:
-        log.error("the time limit was reached before anything was saved. Increase walltime_min.")
+        log.error("SLURM ends this job before anything is saved. At its time limit: increase walltime_min.")
     else:
-        log.info("%s. %s then", REQUEUE_MESSAGE.format(reason, in_job.restart_count() + 1), what_resumes)
+        log.info("%s. %s then", REQUEUE_MESSAGE.format(stop_signal.name, in_job.restart_count() + 1), what_resumes)
         if in_job.requeue():
             time.sleep(REQUEUE_WAIT_S)  # a job that exits by itself now would count as completed
         else:

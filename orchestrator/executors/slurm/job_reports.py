@@ -68,8 +68,12 @@ def log_restarts(store: Store, restarted: Sequence[tuple[WatchedJob, str]]) -> N
     for job, node in restarted:
         of_job, restarts = starts.get(job.job_id, []), job.state.restarts or 1
         state = of_job[restarts - 1].state if len(of_job) >= restarts else ""  # the accounting lags
-        pattern = REQUEUE_MESSAGE.format("(received .*)", restarts) + r"\b"
-        reasons = [] if state in RESTARTS else re.findall(pattern, job.submission.read_stderr(job.job_id))
-        how = f"requeued themselves: {reasons[-1]}" if reasons else RESTARTS.get(state, "requeued, cause unknown")
+        pattern = REQUEUE_MESSAGE.format(r"(\w+)", restarts) + r"\b"
+        signals = [] if state in RESTARTS else re.findall(pattern, job.submission.read_stderr(job.job_id))
+        how = (
+            f"requeued by themselves after {signals[-1]}"
+            if signals
+            else RESTARTS.get(state, "requeued for an unknown cause")
+        )
         resumes = not checkpointed.isdisjoint(pack.pack_id for pack in job.packs)
         log_event("job", how + (" and resuming from their checkpoints" if resumes else ""), where=node)

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -326,7 +326,7 @@ class PackOutcomes:
         else:
             message = self._describe_loss(job, evidence.stderr)
         kind = _KINDS.get(outcome) or _failure_kind(job, evidence.stderr)
-        facts = self._scheduler_facts(evidence)
+        facts = self._scheduler_facts(job, record)
         return AttemptEnd(submitted_id, message, kind, attempt_id, node=job.state.node, scheduler_facts=facts)
 
     def _is_committed(self, pack: SubmittedPack) -> bool:
@@ -408,19 +408,11 @@ class PackOutcomes:
             return False
         return True
 
-    def _scheduler_facts(self, evidence: _Evidence) -> SchedulerFacts:
+    def _scheduler_facts(self, job: WatchedJob, record: Record) -> SchedulerFacts:
         """Return the scheduler's facts about an attempt. Its start is included only if it was the first in its slot."""
-        pack, record, state = evidence.pack, evidence.record, evidence.job.state
-        return SchedulerFacts(
-            pack_id=pack.pack_id,
-            trial_ids=pack.trial_ids,
-            code_hash=pack.code_hash,
-            host=state.node,
-            job_id=evidence.job.job_id,
-            pid=0,
-            started_at=state.started_at if not record or self._is_first_in_slot(record, state) else None,
-            ended_at=state.ended_at,
-        )
+        state = job.state
+        started_at = state.started_at if not record or self._is_first_in_slot(record, state) else None
+        return SchedulerFacts(host=state.node, job_id=job.job_id, pid=0, started_at=started_at, ended_at=state.ended_at)
 
     def _is_first_in_slot(self, record: Record, state: JobState) -> bool:
         """Return whether an attempt was the first in its slot after the start of the job."""
@@ -461,10 +453,14 @@ def list_unreported_ends(
                 continue
             job = WatchedJob(job_id, submission, list(packs), state)
             is_settled = state.ended_at is not None and time.time() - state.ended_at >= CHECKPOINT_GRACE_S
+            by_attempt = {pack.attempt_id: pack for pack in packs}
             for end in outcomes.pop_ended(job, 1, is_over=True, is_settled=is_settled):
                 if end.exit_message is not None and isinstance(end.kind, FailureKind):
-                    record = read_attempt(store, sweep, end.last_attempt_id)
-                    error, facts = end.exit_message, end.scheduler_facts
+                    record, error = read_attempt(store, sweep, end.last_attempt_id), end.exit_message
+                    pack = by_attempt[end.attempt_id]
+                    facts = replace(
+                        end.scheduler_facts, pack_id=pack.pack_id, trial_ids=pack.trial_ids, code_hash=pack.code_hash
+                    )
                     lost = lost_attempt(end.last_attempt_id, sweep, record, kind=end.kind, error=error, facts=facts)
                     records.append(asdict(lost))
     return records

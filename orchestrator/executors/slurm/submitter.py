@@ -219,11 +219,10 @@ class Submitter:
         for pack in sorted(packs, key=lambda pack: bool(pack.avoid)):
             alike.setdefault((tuple(pack.avoid), pack.shares_memory), []).append(pack)
         profile = self.profile_within_limits()
-        alone = replace(profile, cpus=1, gpus=0)  # for a bundle of packs that run in turn, whatever the job has
         try:
             for (failed, shares_memory), members in alike.items():
                 seconds = [typical_s if pack.estimated_s is None else pack.estimated_s for pack in members]
-                bundles = bundle(members, seconds, profile if shares_memory else alone)
+                bundles = bundle(members, seconds, profile) if shares_memory else [[pack] for pack in members]
                 for submission in self.submit(bundles, excluded(failed), alive):
                     yield submission, failed
         except SubmitLimitError as error:

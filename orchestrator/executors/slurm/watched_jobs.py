@@ -187,14 +187,9 @@ class JobQueue:
         since = job.over_since if job.unknown_since is None else job.unknown_since
         return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
-    def has_overdue(self, limit_s: float) -> bool:
-        """Return whether a job that was running when last polled has reached its time limit."""
-        starts = [job.state.started_at for job in self.jobs.values() if job.is_running]
-        return min((at for at in starts if at is not None), default=math.inf) + limit_s <= time.time()
-
-    def overdue(self, limit_s: float) -> list[WatchedJob]:
-        """Return the jobs that were still running after their time limit at the last answer. SLURM kills up to 30 s late."""
-        until = self._answered_at_time - limit_s
+    def overdue(self, limit_s: float, at: float | None = None) -> list[WatchedJob]:
+        """Return the jobs that run after their time limit at the last answer, or else `at`. SLURM kills up to 30 s late."""
+        until = (self._answered_at_time if at is None else at) - limit_s
         return [job for job in self.jobs.values() if job.is_running and (job.state.started_at or math.inf) < until]
 
     def read_failed_starts(self) -> None:

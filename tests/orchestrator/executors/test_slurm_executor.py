@@ -41,7 +41,6 @@ from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
 from depthrate.orchestrator.executors.slurm.job import _Bundle, requeue_job
 from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
 from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
-from depthrate.orchestrator.launch.batching import to_pack_trials
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.slurm import in_job
@@ -54,7 +53,7 @@ from depthrate.slurm.script import FAILED_STARTS
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
-from tests.support.launches import OWN_TASKS, job_options, plan_of, spec_of
+from tests.support.launches import spec_of
 from tests.support.tests_rows import commit
 
 LIMITS = Limits("lab", 3, 100, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
@@ -598,10 +597,10 @@ def test_restarts_and_suspensions_are_reported(
 @pytest.mark.parametrize(
     ("accounted", "restart", "expected"),
     [
-        ("REQUEUED", 1, "requeued themselves: received SIGUSR2 near the time limit"),
-        ("REQUEUED", 12, "requeued, cause unknown"),  # the job's log is about an earlier restart
-        (None, 2, "requeued, cause unknown"),
-        ("NODE_FAIL", 2, "requeued, cause unknown"),  # the accounting does not have the last start yet
+        ("REQUEUED", 1, "requeued by themselves after SIGUSR2"),
+        ("REQUEUED", 12, "requeued for an unknown cause"),  # the job's log is about an earlier restart
+        (None, 2, "requeued for an unknown cause"),
+        ("NODE_FAIL", 2, "requeued for an unknown cause"),  # the accounting does not have the last start yet
         ("NODE_FAIL", 1, "lost with their node, requeued"),
     ],
 )
@@ -982,24 +981,6 @@ def test_packs_that_ran_out_of_memory_get_own_jobs(scheduler: Scheduler, folder:
     executor = SlurmExecutor(Profile(cpus=2), LIMITS, folder, "s", clock=Clock())
     executor.submit([replace(job, shares_memory=shares_memory) for job in jobs("a", "b")])
     assert [len(bundle) for array in scheduler.arrays for bundle in array] == ([2] if shares_memory else [1, 1])
-
-
-@pytest.mark.slow
-def test_job_runs_packs_in_turn_that_ran_out_of_memory(
-    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One job has to do for all if the cluster accepts no more jobs."""
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
-    task, trace = f"{OWN_TASKS.with_name('steady_task.py')}:steady", tmp_path / "trace"
-    plan = plan_of(folder, task, params={"trace": str(trace), "steps": 5}, grid={"depth": [2, 3, 5]})
-    specs = [
-        replace(job, task=task, **vars(to_pack_trials(pack)))
-        for job, pack in zip(jobs(*"abc"), plan.packs, strict=True)
-    ]
-    _Bundle([replace(job, options=job_options(folder), shares_memory=False) for job in specs]).run()
-    depths = [line.split()[0] for line in trace.read_text().splitlines()]
-    assert len(depths) == 15 and sum(1 for _ in itertools.groupby(depths)) == 3, depths
 
 
 def test_packs_that_did_not_start_have_not_run_out_of_memory(scheduler: Scheduler, folder: Store) -> None:

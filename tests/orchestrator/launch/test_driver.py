@@ -185,8 +185,8 @@ def test_cancellation_submits_nothing_more(folder: Store) -> None:
     assert states(folder) == ["done"], "a pack that was not started is no attempt"
 
 
-@pytest.mark.parametrize("separates_memory", [True, False])
-def test_halves_share_no_memory_at_the_same_time(folder: Store, separates_memory: bool) -> None:
+@pytest.mark.parametrize("has_jobs", [True, False])
+def test_halves_share_no_memory_at_the_same_time(folder: Store, has_jobs: bool) -> None:
     class Small(IdleExecutor):
         capacity, most = 8, 0
 
@@ -209,10 +209,10 @@ def test_halves_share_no_memory_at_the_same_time(folder: Store, separates_memory
             ]
 
     executor = Small()
-    executor.separates_memory = separates_memory
+    executor.outlives_driver = has_jobs
     outcome = drive(plan_of(folder, f"{STEADY}:hungry", params={"depth": 2}, seeds=4), folder, executor)
     assert not outcome.failures and raw_rows(folder) == 4
-    assert executor.most == (4 if separates_memory else 1)
+    assert executor.most == (4 if has_jobs else 1)
 
 
 @pytest.mark.parametrize("depths", [[2], [2, 3, 4, 5, 6, 7, 8, 9]])

@@ -164,7 +164,7 @@ def test_pending_trials_without_anything_alive(
     if "jobs" in given:
         answer = SchedulerAnswer(given["jobs"], [])
         scheduler = Scheduler("SLURM", lambda store, sweep: answer, lambda store, sweep: None)
-        monkeypatch.setattr("depthrate.orchestrator.api.status.schedulers", lambda: {"slurm": scheduler})
+        monkeypatch.setattr("depthrate.orchestrator.executors.registry.schedulers", lambda: {"slurm": scheduler})
     poller = StatusPoller(folder, {"s": ["t1"], "s@0": ["t2"]}, with_costs=False)
     texts = poller.poll().unattended
     expected = f"no launch or job works on 1 pending trial. Run: depthrate run s --store {folder.url}"
