@@ -42,7 +42,7 @@ class AttemptSpec(PackTrials):
     avoid: Sequence[str] = ()
     """Nodes where the pack failed. Other nodes are preferred."""
     shares_memory: bool = True
-    """False if the pack ran out of memory before. Its job then runs nothing else at the same time."""
+    """False if the pack ran out of memory before, so that it needs the memory of a job for itself."""
 
     def packs(self) -> Iterator[AttemptSpec]:
         """Yield a separate spec for each pack."""

@@ -68,12 +68,8 @@ def log_restarts(store: Store, restarted: Sequence[tuple[WatchedJob, str]]) -> N
     for job, node in restarted:
         of_job, restarts = starts.get(job.job_id, []), job.state.restarts or 1
         state = of_job[restarts - 1].state if len(of_job) >= restarts else ""  # the accounting lags
-        pattern = REQUEUE_MESSAGE.format(r"(\w+)", restarts) + r"\b"
-        signals = [] if state in RESTARTS else re.findall(pattern, job.submission.read_stderr(job.job_id))
-        how = (
-            f"requeued by themselves after {signals[-1]}"
-            if signals
-            else RESTARTS.get(state, "requeued for an unknown cause")
-        )
+        how, own = RESTARTS.get(state, "requeued for an unknown cause"), REQUEUE_MESSAGE.format(r"(\w+)", restarts)
+        if state not in RESTARTS and (signals := re.findall(rf"{own}\b", job.submission.read_stderr(job.job_id))):
+            how = f"requeued by themselves after {signals[-1]}"
         resumes = not checkpointed.isdisjoint(pack.pack_id for pack in job.packs)
         log_event("job", how + (" and resuming from their checkpoints" if resumes else ""), where=node)

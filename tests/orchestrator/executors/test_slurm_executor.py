@@ -528,6 +528,20 @@ def test_earlier_starts_are_closed(
     assert stored[1] is not None and span_s(stored[1], time.time()) == 30.0, "as the accounting counts it"
 
 
+def test_earlier_start_without_accounting_has_no_known_cause(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit_one(executor)
+    again = nth_attempt_id(job.attempt_id, 1)
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=50, host="n1", job_id="1_0")
+    record(folder, again, "running", host="n3")
+    monkeypatch.setattr(outcomes, "earlier_starts", lambda job_ids: {name: [] for name in job_ids})
+    scheduler.queue["1_0"] = JobState("RUNNING", 1, "n3")
+    (end,) = ends_of(executor, 8)
+    expected = "job 1_0 ended for an unknown cause on n1, and was restarted"
+    assert (end.kind, end.exit_message) == ("preempted", expected), "a kind that counts against no node"
+
+
 def test_scheduler_outranks_a_dying_worker(folder: Store) -> None:
     record(folder, "a", "interrupted", error="asked to stop")
     expected = "job 1_0 reached its time limit of 1 min. Increase walltime_min."

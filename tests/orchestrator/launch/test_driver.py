@@ -242,6 +242,22 @@ def test_slow_node_is_found_among_packs_of_one_shape(
     assert len(plan.packs) == 16 and len(reports) == (1 if len(depths) == 1 else 0), caplog.messages
 
 
+@pytest.mark.parametrize("checkpoints", [0, 2])
+def test_interruption_names_a_checkpoint_only_if_there_is_one(
+    folder: Store, caplog: pytest.LogCaptureFixture, checkpoints: int
+) -> None:
+    class Restless(IdleExecutor):
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
+            state = AttemptState.INTERRUPTED if len(self.submitted_ids) == 1 else AttemptState.DONE
+            record = {"state": state, "host": "n1", "checkpoints": checkpoints, "trial_ids": []}
+            return [AttemptEnd(end.attempt_id, record=record) for end in super().poll(timeout_s)]
+
+    caplog.set_level("INFO", "depthrate")
+    drive(plan_of_depths(folder, 1), folder, Restless())
+    (text,) = [text for text in caplog.messages if "interrupted" in text]
+    assert text == f"1 pack on n1 interrupted{', checkpointed' if checkpoints else ''} and requeued"
+
+
 def test_detached_launch_waits_for_overflow(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(IdleExecutor):
         capacity = 10

@@ -171,6 +171,22 @@ def test_pending_trials_without_anything_alive(
     assert texts == ({"s": expected} if is_unattended else {})
 
 
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        (FAR, "no heartbeat from the worker, cause unknown"),
+        (GONE, "the worker process has ended, cause unknown"),
+    ],
+)
+def test_lost_peers_have_no_invented_cause(folder: Store, place: dict[str, Any], error: str) -> None:
+    path = attempt_path("s", "a")
+    folder.write(path, json.dumps(SOUND | {"heartbeat_at": NOW - 300} | place).encode())
+    os.utime(folder.full_path(path), (NOW - 300, NOW - 300))
+    PeerLaunches(folder).poll()
+    record = read_attempt(folder, "s", "a")
+    assert record is not None and (record["state"], record["error"]) == (AttemptState.LOST, error)
+
+
 def test_all_views_show_a_sweep_that_nothing_runs(tmp_path: Path, folder: Store) -> None:
     (path := tmp_path / "s.yaml").write_text("{name: s, task: power_law.py:law, grid: {depth: [2, 3]}}")
     (tmp_path / "power_law.py").write_text(
