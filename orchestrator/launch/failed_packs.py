@@ -4,6 +4,7 @@ import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from depthrate.orchestrator.attempts.events import GIVEN_UP, log_event
 from depthrate.orchestrator.attempts.node_health import NodeHealth
@@ -78,10 +79,8 @@ class FailedPacks:
                 with contextlib.suppress(OSError):
                     self._store.delete(checkpoint_path.folder(entry.pack.pack_id))
                 others = [failure for failure in entry.failures if failure.kind is not kind]
-                halves = split_pack(entry.pack)
-                self._queue.put_back(
-                    [QueuedPack(half, list(others), runs_alone=True, shares_memory=False) for half in halves]
-                )
+                apart = partial(QueuedPack, runs_alone=True, shares_memory=False)
+                self._queue.put_back([apart(half, list(others)) for half in split_pack(entry.pack)])
             case FailureAction.RETRY:
                 entry.not_before = self._clock() + retry_delay_s(entry.failures)
                 self._queue.put_back([entry])

@@ -123,8 +123,7 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     """Query the controller once about a sweep's jobs, and the accounting about jobs that it has forgotten."""
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep, read_submissions
 
-    all_submissions = read_submissions(store, [sweep])
-    if not all_submissions:
+    if not (all_submissions := read_submissions(store, [sweep])):
         return None
     from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
     from depthrate.orchestrator.executors.slurm.watched_jobs import accounted_states
