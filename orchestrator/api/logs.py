@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.registry import list_unreported_ends
+from depthrate.orchestrator.executors.registry import poll_schedulers, unreported_ends
 from depthrate.storage.attempts.records import Record, compacted_log, read_records
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
@@ -22,7 +22,7 @@ def read_logs(store: Store, prefix: str) -> str:
     snapshot = take_snapshot(store)
     states = {state["attempt_id"]: state for state in read_records(store, snapshot)}
     for sweep in newest_specs(store):
-        states |= {state["attempt_id"]: state for state in list_unreported_ends(store, sweep)}
+        states |= {state["attempt_id"]: state for state in unreported_ends(poll_schedulers(store, sweep))}
     return attempts_text(store, snapshot, prefix, states.values())
 
 

@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
-from depthrate.orchestrator.executors.registry import schedulers
+from depthrate.orchestrator.executors.base import Answers, JobCounts
+from depthrate.orchestrator.executors.registry import poll_schedulers, unreported_ends
 from depthrate.orchestrator.launch.events import read_last_launch
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_trials
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
+from depthrate.storage.attempts.claims import read_claims
 from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_live_rows
 from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.catalog.specs import sweep_of_launch
@@ -33,14 +35,6 @@ MIN_SCHEDULER_POLL_INTERVAL_S = 15.0
 MAX_SCHEDULER_POLL_INTERVAL_S = 60.0
 POLL_BACKOFF_FACTOR = 1.5
 """Factor by which the interval grows while a scheduler's answer stays the same."""
-Counts = dict[str, JobCounts | None]
-"""Executor -> number of a sweep's jobs in its scheduler, or None if unknown."""
-_Answers = dict[str, SchedulerAnswer | None]
-"""Executor -> last answer of its scheduler."""
-
-
-def _poll_schedulers(store: Store, sweep: str) -> _Answers:
-    return {executor: scheduler.poll(store, sweep) for executor, scheduler in schedulers().items()}
 
 
 @dataclass(frozen=True)
@@ -48,8 +42,8 @@ class StatusSnapshot:
     """State of some sweeps at one point in time."""
 
     states: list[SweepStatus]
-    jobs: list[Counts]
-    """Scheduler jobs of each sweep, in the order of `states`."""
+    answers: dict[str, Answers]
+    """Sweep -> answers of the schedulers."""
     costs: dict[str, SweepCost]
     """Sweep -> its cost, if requested."""
     running: list[RunningTrial]
@@ -58,6 +52,8 @@ class StatusSnapshot:
     snapshot: Snapshot
     packs: list[LivePack]
     """Live curves of the running trials."""
+    unattended: dict[str, str]
+    """Sweep with pending trials, but without a live launch, job or attempt -> a sentence with the command that runs it."""
 
     @property
     def num_open(self) -> int:
@@ -116,12 +112,8 @@ class StatusPoller:
     def _poll(self) -> StatusSnapshot:
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
         answers = {name: self._schedulers.poll(sweep_of_launch(name)) for name in self.planned}
-        unreported = {
-            name: [end for answer in of_sweep.values() if answer is not None for end in answer.unreported_ends]
-            for name, of_sweep in answers.items()
-        }
         states = [
-            sweep_status(name, trial_ids, snapshot, store, unreported[name], self._reader)
+            sweep_status(name, trial_ids, snapshot, store, unreported_ends(answers[name]), self._reader)
             for name, trial_ids in self.planned.items()
         ]
         for state in filter(self._is_due, states):
@@ -139,11 +131,17 @@ class StatusPoller:
         packs = newest_live_rows(self._logged, snapshot.commit_index.keys()) if self._logged else []
         costs = {name: self._costs[name] for name in self.planned if name in self._costs}
         launches = {name: launch for name in self.planned if (launch := self._launches.get(name)) is not None}
-        jobs: list[Counts] = [
-            {executor: None if answer is None else answer.counts for executor, answer in answers[state.name].items()}
-            for state in states
-        ]
-        return StatusSnapshot(states, jobs, costs, running_trials(states, packs), launches, snapshot, packs)
+        idle = [state for state in states if _is_idle(state, answers[state.name])]
+        now, claims = time.time(), read_claims(store) if idle else []
+        working = [claim for _, claim in claims if claim.is_live(now)]
+        unattended = {
+            state.name: f"no launch or job works on {counted(state.counts()['pending'], 'pending trial')}. "
+            f"Run: {next_call('run', state.name, store.url)}"
+            for state in idle
+            if not any(of.sweep == state.name or not state.states.keys().isdisjoint(of.trials) for of in working)
+        }
+        running = running_trials(states, packs)
+        return StatusSnapshot(states, answers, costs, running, launches, snapshot, packs, unattended)
 
     def _is_due(self, state: SweepStatus) -> bool:
         """Return whether to read the costs and events of a sweep again. Idle sweeps are read less often."""
@@ -157,21 +155,29 @@ class StatusPoller:
         return True
 
 
+def _is_idle(state: SweepStatus, answers: Answers) -> bool:
+    """Return whether a sweep has pending trials, no running trials, and no job as far as its schedulers are known."""
+    counts, jobs = state.counts(), [answer.counts for answer in answers.values() if answer is not None]
+    has_jobs = any(of_scheduler is None or of_scheduler.waiting + of_scheduler.running for of_scheduler in jobs)
+    is_newest = state.name == sweep_of_launch(state.name)  # only the newest launch is run again by the sweep's name
+    return is_newest and counts["pending"] > 0 and not counts["running"] and not has_jobs
+
+
 class SchedulerPoller:
     """Cached scheduler answers about sweeps' jobs. A scheduler is polled less often while its answer stays the same."""
 
     def __init__(
         self,
         store: Store,
-        poll_schedulers: Callable[[Store, str], _Answers] = _poll_schedulers,
+        poll_schedulers: Callable[[Store, str], Answers] = poll_schedulers,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._store, self._poll_schedulers, self._clock = store, poll_schedulers, clock
-        self._answers: dict[str, _Answers] = {}
+        self._answers: dict[str, Answers] = {}
         self._next: dict[str, tuple[float, float]] = {}
         """Sweep -> (time of the next poll, interval before it)."""
 
-    def poll(self, sweep: str) -> _Answers:
+    def poll(self, sweep: str) -> Answers:
         """Map each executor to its scheduler's last answer about a sweep's jobs."""
         due, interval_s = self._next.get(sweep, (float("-inf"), MIN_SCHEDULER_POLL_INTERVAL_S / POLL_BACKOFF_FACTOR))
         if self._clock() >= due:

@@ -55,6 +55,8 @@ class Attempt:
     step: int = 0
     num_steps: int | None = None
     trials_done: int = 0
+    step_s: float | None = None
+    """Seconds per step of the pack, or of the trial that runs alone. None until enough steps are timed."""
     engine: Engine | None = None
     """Engine in use. None until an engine is chosen, and for tasks that do not report an engine."""
     compile_s: float | None = None
@@ -105,8 +107,12 @@ def read_attempts(store: Store, sweep: str, attempt_ids: Iterable[str]) -> dict[
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerFacts:
-    """Facts about an attempt that its scheduler knows better than this process. None: unknown."""
+    """Facts about an attempt that its scheduler or driver knows better than the recording process. None: unknown."""
 
+    pack_id: str | None = None
+    trial_ids: Sequence[str] | None = None
+    device: str | None = None
+    code_hash: str | None = None
     host: str | None = None
     job_id: str | None = None
     pid: int | None = None
@@ -121,21 +127,13 @@ def lost_attempt(
     *,
     kind: FailureKind,
     error: str | None,
-    pack_id: str = "",
-    trial_ids: Sequence[str] = (),
-    device: str = "",
     facts: SchedulerFacts = SchedulerFacts(),
 ) -> Attempt:
     """Return the final state of an attempt that could not record its end itself.
 
     The attempt's own `record` wins, except over the scheduler's start, and the last heartbeat is its end.
     """
-    fields: dict[str, Any] = {
-        "pack_id": pack_id,
-        "trial_ids": list(trial_ids),
-        "device": device,
-        "ended_at": time.time(),
-    }
+    fields: dict[str, Any] = {"pack_id": "", "trial_ids": [], "device": "", "ended_at": time.time()}
     times = {"started_at": facts.started_at, "heartbeat_at": facts.ended_at}
     for known in (asdict(facts), record or {}, times):
         fields |= {name: value for name, value in known.items() if value is not None and name in _FIELDS}

@@ -41,6 +41,8 @@ class AttemptSpec(PackTrials):
     """Further packs of a batched attempt. They start within `BATCH_S` of its start and are committed together."""
     avoid: Sequence[str] = ()
     """Nodes where the pack failed. Other nodes are preferred."""
+    shares_memory: bool = True
+    """False if the pack ran out of memory before, so that it needs the memory of a job for itself."""
 
     def packs(self) -> Iterator[AttemptSpec]:
         """Yield a separate spec for each pack."""

@@ -162,7 +162,8 @@ def _detach(run: PlannedRun, estimate_s: Estimate, console: Console) -> RunState
         console.print(f"{counted(submitted.claimed_by_peers, 'pack is', 'packs are')} claimed by another launch")
     if submitted.not_submitted:
         rest = counted(submitted.not_submitted, "pack is", "packs are")
-        text = f"depthrate: {rest} not submitted. Submit more once jobs have ended: {resume_command(run.options)}"
+        why = f": {submitted.refusal.rstrip('.')}" if submitted.refusal else ""
+        text = f"depthrate: {rest} not submitted{why}. Submit more once jobs have ended: {resume_command(run.options)}"
         print_line(text, stderr=True)
         return RunState.INCOMPLETE
     return RunState.DETACHED

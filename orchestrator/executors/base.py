@@ -45,9 +45,14 @@ class JobCounts:
 class SchedulerAnswer:
     """One answer of a scheduler about a sweep's jobs."""
 
-    counts: JobCounts
+    counts: JobCounts | None
+    """None: the scheduler does not answer, or this machine cannot reach the scheduler of some jobs."""
     unreported_ends: list[Record]
     """Records of attempts whose jobs ended without writing a record, and that no launch has written since."""
+
+
+Answers = Mapping[str, SchedulerAnswer | None]
+"""Executor -> last answer of its scheduler about a sweep's jobs, or None if the sweep has no jobs."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Scheduler:
     title: str
     """Display name."""
     poll: Callable[[Store, str], SchedulerAnswer | None]
-    """Queries the scheduler once. Returns None if the sweep has no jobs or the scheduler does not answer."""
+    """Queries the scheduler once. Returns None if the sweep has no jobs."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
     """Cancels all jobs, after the running jobs have saved a checkpoint. Returns None if the sweep has no jobs."""
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
-from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorRequest, Scheduler
+from depthrate.orchestrator.executors.base import Answers, Executor, ExecutorEntry, ExecutorRequest, Scheduler
 from depthrate.orchestrator.executors.errors import ExecutorError
 from depthrate.tasks.plugins import load_plugin, load_plugins
 
@@ -61,10 +61,14 @@ def schedulers() -> dict[str, Scheduler]:
     return {entry.name: entry.scheduler for entry in executors().values() if entry.scheduler is not None}
 
 
-def list_unreported_ends(store: Store, sweep: str) -> list[Record]:
-    """Return, from all schedulers, records of a sweep's attempts whose jobs ended without writing a record."""
-    answers = [scheduler.poll(store, sweep) for scheduler in schedulers().values()]
-    return [record for answer in answers if answer is not None for record in answer.unreported_ends]
+def poll_schedulers(store: Store, sweep: str) -> Answers:
+    """Query all schedulers once about a sweep's jobs."""
+    return {executor: scheduler.poll(store, sweep) for executor, scheduler in schedulers().items()}
+
+
+def unreported_ends(answers: Answers) -> list[Record]:
+    """Return the records of attempts whose jobs ended without writing a record."""
+    return [record for answer in answers.values() if answer is not None for record in answer.unreported_ends]
 
 
 def open_executor(request: ExecutorRequest) -> Executor:

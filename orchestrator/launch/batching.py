@@ -35,7 +35,9 @@ class QueuedPack:
     then: list[QueuedPack] = field(default_factory=list)
     """Short packs that the same attempt runs after this one."""
     runs_alone: bool = False
-    """True if the pack must not be batched, because its last batched attempt was lost."""
+    """True if the pack must not be batched, because its last batched attempt was lost or it is a half."""
+    shares_memory: bool = True
+    """False once the pack, or the pack that it is a half of, has run out of memory."""
 
     @property
     def trial_ids(self) -> list[str]:

@@ -54,8 +54,8 @@ class Driver:
         self.stopping = self._stopped_early = self._cancelled = self._has_submitted = False
         self._cancel_mark = read_cancel_mark(store, self._sweep.name)
         self._backoff = Backoff(clock)
-        self._waits_for_rate = False
-        """True if the last submission was refused only by the limit on requests to the scheduler."""
+        self._refusal: SubmitError | None = None
+        """Refusal of the last submission."""
         self._next_tick = float("-inf")
 
     def stop(self, *, is_hopeless: bool = False) -> None:
@@ -92,12 +92,14 @@ class Driver:
         queue, supervisor = self._queue, self._supervisor
         with queue.peers:
             self._submit()
-            while self._waits_for_rate:
+            while isinstance(self._refusal, SubmitRateError):
                 time.sleep(0.2)
                 queue.peers.claims.renew(supervisor.trial_ids)
                 self._submit()
         num_claimed = sum(not queue.peers.busy.isdisjoint(entry.pack.trial_ids) for entry in queue.entries)
-        return Detached(len(supervisor.running), num_claimed, len(queue.entries) - num_claimed)
+        return Detached(
+            len(supervisor.running), num_claimed, len(queue.entries) - num_claimed, str(self._refusal or "")
+        )
 
     def _report(self) -> None:
         """Pass the current progress to the watcher."""
@@ -159,7 +161,7 @@ class Driver:
             return
         if self._queue.poll_peers() and self.executor.outlives_driver:
             self._supervisor.adopt_submitted()
-        self._waits_for_rate = False
+        self._refusal = None
         free_slots = self.executor.capacity - len(self._supervisor.running)
         groups = [] if self._is_draining else self._queue.take(free_slots, self._supervisor.running.values())
         if groups:
@@ -174,14 +176,14 @@ class Driver:
             self.executor.submit(jobs)
         except QueueFullError as error:
             self._queue.put_back([running.pop(job.attempt_id) for job in error.unsubmitted])
+            self._refusal = error
             log_event("pack", f"waiting for submission: {error}", count=len(error.unsubmitted), is_state=True)
             self._backoff.wait()
-            self._waits_for_rate = isinstance(error, SubmitRateError)
         except SubmitError as error:
             entries = [running.pop(job.attempt_id) for job in error.unsubmitted]
             if not running and not self._has_submitted:
                 raise
-            packs = counted(len(entries), "pack")
+            packs, self._refusal = counted(len(entries), "pack"), error
             log.warning("submission of %s failed, retrying in %g s: %s", packs, SUBMIT_RETRY_DELAY_S, error)
             for entry in entries:
                 entry.not_before = self._clock() + SUBMIT_RETRY_DELAY_S
@@ -199,6 +201,7 @@ class Driver:
             options=self._options,
             estimated_s=self._estimate_s(entry.pack),
             avoid=entry.avoid,
+            shares_memory=entry.shares_memory,
             then=[to_pack_trials(later.pack) for later in then],
         )
         entry.beat, entry.heartbeat_seen_at, entry.then = None, None, list(then)

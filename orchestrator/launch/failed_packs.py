@@ -4,6 +4,7 @@ import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from depthrate.orchestrator.attempts.events import GIVEN_UP, log_event
 from depthrate.orchestrator.attempts.node_health import NodeHealth
@@ -58,6 +59,7 @@ class FailedPacks:
     def add(self, entry: QueuedPack, kind: FailureKind, error: str | None, node: str) -> bool:
         """Retry, split or give up a failed pack. Return whether the remaining packs would fail in the same way."""
         entry.failures.append(Failure(node, kind))
+        entry.shares_memory &= kind is not FailureKind.OUT_OF_MEMORY
         error = error or "the attempt left no record"
         failed = _Failed(entry, PackFailure(entry.pack, error, node))
         self._unreported.append(failed)
@@ -69,7 +71,7 @@ class FailedPacks:
                 is_common = self._given_up_by_error[pattern] >= STOP_AFTER_PACKS
                 return is_common or kind is FailureKind.FAILED_TO_START_ANYWHERE
             case FailureAction.STOP:
-                failed.outcome = "requeued, submission stopped"
+                failed.outcome = "left pending, submission stopped"
                 self._queue.put_back([entry])
                 self.is_cancelled = True
             case FailureAction.SPLIT:
@@ -77,7 +79,8 @@ class FailedPacks:
                 with contextlib.suppress(OSError):
                     self._store.delete(checkpoint_path.folder(entry.pack.pack_id))
                 others = [failure for failure in entry.failures if failure.kind is not kind]
-                self._queue.put_back([QueuedPack(half, list(others)) for half in split_pack(entry.pack)])
+                apart = partial(QueuedPack, runs_alone=True, shares_memory=False)
+                self._queue.put_back([apart(half, list(others)) for half in split_pack(entry.pack)])
             case FailureAction.RETRY:
                 entry.not_before = self._clock() + retry_delay_s(entry.failures)
                 self._queue.put_back([entry])

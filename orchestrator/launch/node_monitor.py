@@ -3,13 +3,21 @@
 import logging
 import shlex
 import time
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
 
 from depthrate.orchestrator.attempts.node_health import COOLDOWN_S, NodeHealth, read_cleared
 from depthrate.orchestrator.executors.base import Executor
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")
+SLOW_FACTOR = 3.0
+"""Seconds per step of a slow node, as a multiple of the median over the nodes."""
+MIN_NODES_COMPARED = 3
+TIMES_SLOW = 3
+"""Consecutive heartbeats or ended packs after which a slow node is reported."""
 POLL_INTERVAL_S = 5.0
 """Seconds between reads of the cleared nodes while any node is excluded."""
 
@@ -26,6 +34,24 @@ class NodeMonitor:
         self._cleared: dict[str, float] = {}
         """Node -> time of the last clearing that was applied."""
         self._started_at, self._next_read = time.time(), float("-inf")
+        self._step_s = defaultdict[str, dict[str, float]](dict)
+        """Shape of packs -> (node -> last seconds per step)."""
+        self._times_slow = Counter[str]()
+        """Node -> consecutive times that it was slow."""
+
+    def record_speed(self, node: str, shape: str, progress: Mapping[str, Any]) -> None:
+        """Compare the seconds per step in a heartbeat or record with other nodes, and report a much slower node once."""
+        step_s = progress.get("step_s")
+        if not node or not shape or not step_s or self._times_slow[node] == TIMES_SLOW:
+            return
+        by_node = self._step_s[shape]
+        by_node[node] = step_s
+        usual_s = median(by_node.values())
+        is_slow = len(by_node) >= MIN_NODES_COMPARED and step_s >= SLOW_FACTOR * usual_s
+        self._times_slow[node] = self._times_slow[node] + 1 if is_slow else 0
+        if self._times_slow[node] == TIMES_SLOW:
+            speeds = f"{step_s:.3g} s per step, median of {len(by_node)} nodes {usual_s:.3g} s"
+            log.warning("node %s is %.1f times slower than others: %s. Check its load.", node, step_s / usual_s, speeds)
 
     def update(self) -> None:
         """Pass the currently excluded nodes to the executor. Call this after counting all ended attempts."""

@@ -56,6 +56,8 @@ class Detached:
     """Packs that a peer launch has claimed or runs."""
     not_submitted: int
     """Packs not submitted, because of a submit limit or an unreachable scheduler."""
+    refusal: str
+    """Message of that limit, with the jobs that fill it, or of the scheduler. Empty if it refused no pack."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.trial import CanonicalWriter
 
 log = logging.getLogger("depthrate")
 SEARCH_RETRY_DELAY_S = 5.0
@@ -92,6 +93,8 @@ class PackQueue:
         self.peers = PeerLaunches(store, plan.checked.sweep.name, new_attempt_id())
         self.batching = Batching(is_possible=executor.takes_batches and feed is None)
         self.trials_done = self._initial_done = len(plan.done)
+        schema = plan.checked.task.schema
+        self._shapes = CanonicalWriter(schema.keys() - schema.fusible - {"seed"})
         self._committed = CommittedTrials(store, plan.done, upkeep)
         self._is_search_due, self._next_search = not plan.packs, float("-inf")
         self._next_poll = self._next_scan = float("-inf")
@@ -125,6 +128,12 @@ class PackQueue:
     def pruning(self, pack: Pack) -> list[Mapping[str, Any] | None] | None:
         """Return each trial's pruning rule, or None without a search."""
         return None if self._feed is None else [self._feed.pruning(trial_id) for trial_id in pack.trial_ids]
+
+    def shape_of(self, entry: QueuedPack) -> str:
+        """Return what determines the seconds per step of an attempt. Empty if its first and last trial differ in that."""
+        trials = [trial for pack in (entry, *entry.then) for trial in pack.pack.trials]
+        shapes = {self._shapes.write(trial.params) for trial in trials[:1] + trials[-1:]}
+        return f"{len(trials)} {shapes.pop()}" if len(shapes) == 1 else ""
 
     def poll_peers(self) -> bool:
         """Poll peer launches if due. Return whether they may have left submitted jobs in the scheduler."""
@@ -179,14 +188,23 @@ class PackQueue:
         now = self._clock()
         if now < self._idle_until:
             return []
-        busy, size = self.peers.busy, self.batching.size(len(self.entries), self._executor.workers)
-        ready = (e for e in self.entries if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
+        size = self.batching.size(len(self.entries), self._executor.workers)
         num_ahead = max(free_slots, self._executor.capacity // 4)  # claim in advance, to request claims rarely
-        candidates = list(islice(ready, free_slots * size + num_ahead))
+        candidates = list(islice(self._ready(now, running), free_slots * size + num_ahead))
         count = sum(map(len, group_entries(candidates, size, free_slots)))
         if not (entries := self._claim(candidates[:count], candidates[count:], running)):
             self._idle_until = min((e.not_before for e in self.entries if e.not_before > now), default=float("inf"))
         return group_entries(entries, size, free_slots)
+
+    def _ready(self, now: float, running: Iterable[QueuedPack]) -> Iterator[QueuedPack]:
+        """Yield the entries that may start, and at most one that ran out of memory if attempts share the memory of a node."""
+        is_separate, busy = self._executor.outlives_driver, self.peers.busy  # jobs of a scheduler have their own memory
+        is_taken = not is_separate and not all(entry.shares_memory for entry in running)
+        for entry in self.entries:
+            is_free = entry.shares_memory or not is_taken
+            if is_free and now >= entry.not_before and busy.isdisjoint(entry.pack.trial_ids):
+                yield entry
+                is_taken |= not (is_separate or entry.shares_memory)
 
     def _claim(
         self, chosen: Sequence[QueuedPack], following: Sequence[QueuedPack], running: Iterable[QueuedPack]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from depthrate.orchestrator.attempts.liveness import STALE_S, is_live, stale_after_s
 from depthrate.orchestrator.attempts.record import lost_attempt, write_lost
-from depthrate.storage.attempts.claims import LEASE_S, Claims
+from depthrate.storage.attempts.claims import LEASE_S, Claims, is_process_gone
 from depthrate.storage.attempts.records import Record, RecordReader
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
@@ -99,7 +99,9 @@ class PeerLaunches:
                 self.live_records.append(record)
                 continue
             if record["state"] is AttemptState.RUNNING:
-                kind, error = FailureKind.WORKER_LOST, "the worker process was killed"
+                is_gone = is_process_gone(record["host"], record["pid"])
+                problem = "the worker process has ended" if is_gone else "no heartbeat from the worker"
+                kind, error = FailureKind.WORKER_LOST, f"{problem}, cause unknown"
                 with contextlib.suppress(OSError):  # the record is informative only
                     write_lost(
                         self._store, lost_attempt(record["attempt_id"], record["sweep"], record, kind=kind, error=error)

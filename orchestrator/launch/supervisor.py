@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from depthrate.orchestrator.attempts.events import log_event
 from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
@@ -90,6 +91,7 @@ class AttemptSupervisor:
             beat = self._latest_heartbeats.get(started[attempt_id]) or entry.beat or {}
             if entry.heartbeat_seen_at is None or beat.get("heartbeat_at") != (entry.beat or {}).get("heartbeat_at"):
                 entry.heartbeat_seen_at = self._clock()
+                self._nodes.record_speed(self._nodes.health.node_of(attempt_id), self._queue.shape_of(entry), beat)
             entry.beat = beat
 
     def _check_store(self) -> None:
@@ -170,12 +172,15 @@ class AttemptSupervisor:
             if end.kind is RequeueReason.CUT_OFF:
                 log_event("pack", "requeued at the job's time limit")
         elif record is not None and state is AttemptState.DONE:
-            health.record_success(self._node_of(end, record), end.attempt_id)
+            node = self._node_of(end, record)
+            self._nodes.record_speed(node, self._queue.shape_of(entry), record)
+            health.record_success(node, end.attempt_id)
             self._queue.record_done(entry, record)
             return False
         elif record is not None and is_interrupted and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             if not is_stopping:
-                log_event("pack", "interrupted, checkpointed and requeued", where=record["host"] or "")
+                saved = ", checkpointed" if record["checkpoints"] else ""
+                log_event("pack", f"interrupted{saved} and requeued", where=record["host"] or "")
         else:
             return self._handle_failure(entry, end, end.kind, record)
         health.forget_attempt(end.attempt_id)
@@ -185,17 +190,10 @@ class AttemptSupervisor:
     def _handle_failure(self, entry: QueuedPack, end: AttemptEnd, kind: FailureKind, record: Record | None) -> bool:
         kind, error = classify_failure(kind, end.exit_message, record, self._store)
         if end.exit_message is not None and (record is not None or kind is not FailureKind.CANCELLED):
-            lost = lost_attempt(
-                end.last_attempt_id,
-                self._sweep,
-                record,
-                kind=kind,
-                error=error,
-                pack_id=entry.pack.pack_id,
-                trial_ids=entry.trial_ids,
-                device=self._options.device,
-                facts=end.scheduler_facts,
+            facts = replace(
+                end.scheduler_facts, pack_id=entry.pack.pack_id, trial_ids=entry.trial_ids, device=self._options.device
             )
+            lost = lost_attempt(end.last_attempt_id, self._sweep, record, kind=kind, error=error, facts=facts)
             with contextlib.suppress(OSError):  # the record is informative only
                 write_lost(self._store, lost)
         node = self._node_of(end, record)

@@ -14,6 +14,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.api.planning import plan_sweep
 from depthrate.orchestrator.api.report import ReportOptions, explore, write_report
+from depthrate.orchestrator.api.status import StatusPoller
 from depthrate.orchestrator.attempts.options import LaunchOptions, Option
 from depthrate.orchestrator.cli.launch_output import pack_values, plan_summary, run_sweep, slow_notice
 from depthrate.orchestrator.console.errors import UsageError
@@ -21,10 +22,8 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.launch.outcome import RunState
-from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.notebook.results import StoreResults, store_results
 from depthrate.orchestrator.search.search_view import SearchView, with_search
-from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
@@ -145,10 +144,12 @@ class Sweep:
         """Return the number of trials per state."""
         opened = existing_store(store)
         checked, _ = self.checked(opened)
-        state = sweep_status(self.name, checked.trials.ids, take_snapshot(opened), opened)
-        sentence = f"{self.name}: {counted(len(state.states), 'trial')}, {state.trial_hours():.3g} trial-hours"
-        errors = "".join(f". {count} failed with: {message}" for message, count in state.errors().most_common(3))
-        return Table(sentence + errors, pd.DataFrame([state.counts()]))
+        snapshot = StatusPoller(opened, {self.name: checked.trials.ids}, with_costs=False).poll()
+        (state,) = snapshot.states
+        texts = [f"{self.name}: {counted(len(state.states), 'trial')}, {state.trial_hours():.3g} trial-hours"]
+        texts += snapshot.unattended.values()
+        texts += [f"{count} failed with: {message}" for message, count in state.errors().most_common(3)]
+        return Table(". ".join(texts), pd.DataFrame([state.counts()]))
 
     def results(self, store: StoreUrl = None) -> StoreResults:
         """Return the committed results of this sweep: `.sql(...)`, `.df()`, `.plot(...)`, `.features(...)`."""

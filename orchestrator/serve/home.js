@@ -16,7 +16,7 @@ function progress({ counts, trials }) {
 }
 
 function rate({ rate: of, notes }) {
-  const note = notes.length > 0 && h("small", { class: "alarm" }, clean(notes[0], 160));
+  const note = notes.length > 0 && h("small", { class: "alarm" }, [...new Set([notes[0], notes.at(-1)])].map((text) => clean(text, 160)).join(". "));
   if (!of) return [h("small", {}, "no fit yet"), note];
   const groups = groupsFollow(of.laws, of.groups);
   if (of.exponent == null) return [h("small", {}, `${clean(of.metric)}: `, groups), note];

@@ -97,7 +97,7 @@ def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
         "counts": state.counts(),
         "hours": 0.0 if cost is None else sum(hours.held for hours in cost.devices.values()),
         "failures": 0 if cost is None else sum(number for number, _ in cost.failures.values()),
-        "notes": [*stalled, *errors],
+        "notes": [*stalled, *errors, *filter(None, [status.unattended.get(state.name)])],
     }
 
 

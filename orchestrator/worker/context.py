@@ -28,6 +28,8 @@ from depthrate.tasks.interface import Engine
 from depthrate.tasks.manual_training import ManualTraining
 
 log = logging.getLogger("depthrate")
+MIN_TIMED_S = 1.0
+"""Seconds of steps from which the seconds per step are recorded."""
 
 
 class StopFlag:
@@ -85,7 +87,9 @@ class WorkerContext(ManualTraining):
     """Live curves of the whole pack."""
 
     def __post_init__(self) -> None:
-        self.started = self.last_checkpoint = time.monotonic()
+        self.started = self.last_checkpoint = self._timed_since = time.monotonic()
+        self._timed_from = float("inf")
+        """First step since `_timed_since`."""
 
     @property
     def device(self) -> str:
@@ -111,8 +115,13 @@ class WorkerContext(ManualTraining):
         return self.stop.is_set
 
     def progress(self, step: int, num_steps: int) -> None:
-        """Record the step reached, of `num_steps`."""
+        """Record the step reached, of `num_steps`, and the seconds per step."""
         self.attempt.step, self.attempt.num_steps = step, num_steps
+        now = time.monotonic()
+        if step <= self._timed_from:
+            self._timed_from, self._timed_since = step, now
+        elif now - self._timed_since >= MIN_TIMED_S:
+            self.attempt.step_s = (now - self._timed_since) / (step - self._timed_from)
 
     def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Publish the curves that trials log while they train."""

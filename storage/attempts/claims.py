@@ -108,7 +108,7 @@ class Claims:
         """Refresh peers' claims and delete expired ones."""
         with self._tolerating_errors():
             now = self._now()
-            claims = _read_claims(self._store, except_launch=self._launch_id)
+            claims = read_claims(self._store, except_launch=self._launch_id)
             self._peers = [claim for _, claim in claims if claim.is_live(now)]
             self.has_peers |= any(claim.sweep == self._sweep for claim in self._peers)
             expired = [path for path, claim in claims if now - claim.renewed_at > 10 * LEASE_S]
@@ -200,8 +200,11 @@ def is_process_gone(host: str, pid: int) -> bool:
     return False
 
 
-def _read_claims(store: Store, except_launch: str) -> list[tuple[str, Claim]]:
-    """Return (path, claim) of all launches except one. If a launch has several files, the newest applies."""
+def read_claims(store: Store, except_launch: str = "") -> list[tuple[str, Claim]]:
+    """Return (path, claim) of all launches except one. If a launch has several files, the newest applies.
+
+    A running launch has a claim even while it claims no trial.
+    """
     for _ in range(5):
         newest = {launch_of_claim(path): path for path in sorted(store.list(CLAIMS))}
         contents = list(store.read_many(path for launch, path in newest.items() if launch != except_launch))

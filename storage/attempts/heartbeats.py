@@ -17,7 +17,9 @@ from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 
-HEARTBEAT_FIELDS = ("heartbeat_at", "step", "num_steps", "trials_done", "checkpoints", "progress_at", "needs_bytes")
+HEARTBEAT_FIELDS = (
+    *("heartbeat_at", "step", "num_steps", "step_s", "trials_done", "checkpoints", "progress_at", "needs_bytes"),
+)
 """Fields of a heartbeat: the fields of a record that change while its attempt runs."""
 FORGOTTEN_S = 3600.0
 """Age in seconds at which a node's file without new heartbeats is deleted."""
@@ -119,6 +121,8 @@ def _parse_heartbeat(values: object, ahead_s: float) -> Heartbeat | None:
     beat: Heartbeat = {"heartbeat_at": values["heartbeat_at"] - ahead_s}
     if is_time(values.get("progress_at")):
         beat["progress_at"] = values["progress_at"] - ahead_s
+    if is_time(values.get("step_s")):
+        beat["step_s"] = values["step_s"]
     for name in ("step", "num_steps", "trials_done", "checkpoints", "needs_bytes"):
         if isinstance(value := values.get(name), int) and not isinstance(value, bool) and 0 <= value < 2**63:
             beat[name] = value

@@ -27,9 +27,9 @@ from depthrate.storage.tables.schema import ATTEMPTS, as_attempts
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
 Record = dict[str, Any]
-"""The columns of `storage.tables.schema.ATTEMPTS`, `code_hash`, `progress_at`, `beat_s` (seconds between heartbeats)
-and `packs_s` (seconds that its packs ran). Every value has its column's type or is None, but attempt_id, sweep, trial_ids,
-state (an `AttemptState`) and started_at are never None. error_kind is a `FailureKind`."""
+"""The columns of `storage.tables.schema.ATTEMPTS`, `code_hash`, `progress_at`, `beat_s` (seconds between heartbeats),
+`packs_s` (seconds that its packs ran) and `step_s` (seconds per step). Every value has its column's type or is None, but
+attempt_id, sweep, trial_ids, state (an `AttemptState`) and started_at are never None. error_kind is a `FailureKind`."""
 
 
 def read_records(
@@ -263,6 +263,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     ),
     "beat_s": _number,
     "packs_s": _number,
+    "step_s": _number,
     "needs_bytes": _count,
     "state": lambda value: _member(value, _STATES),
     "error_kind": lambda value: _member(value, _KINDS),

@@ -46,6 +46,17 @@ def curved(*, depth: int, hold: str, steps: int = 100, context: Any) -> Any:
     return {"metrics": [{"layer": depth, "nc1": 1 / depth}], "curves": rows}
 
 
+@depthrate.task(version=1)
+def slowed(
+    *, depth: int, node: str, factor: float, steps: int = 25, step_s: float = 0.1, seed: int = 0, context: Any
+) -> Any:
+    """Take longer per step on one node of the cluster."""
+    for step in range(steps):
+        time.sleep(step_s * (factor if os.environ.get("SLURMD_NODENAME") == node else 1.0))
+        context.progress(step + 1, steps)
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
 @depthrate.task(version=1, fusible=["seed"])
 def hungry(*, depth: int, gb_each: float = 0.4, seed: int = 0, context: Any) -> Any:
     """Need memory in proportion to the pack."""

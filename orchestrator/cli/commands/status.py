@@ -12,7 +12,6 @@ from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.api.status import (
     MAX_EVENTS_SHOWN,
     POLL_INTERVAL_S,
-    Counts,
     StatusPoller,
     StatusSnapshot,
     job_text,
@@ -27,6 +26,7 @@ from depthrate.orchestrator.console.tables import (
     print_rows,
     print_warnings,
 )
+from depthrate.orchestrator.executors.base import Answers
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
 from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, running_table
@@ -58,10 +58,12 @@ def poll_until_closed(store: Store, poll: Callable[[], StatusSnapshot]) -> Itera
 def _print_status(console: Console, snapshot: StatusSnapshot, *, wide: bool, with_costs: bool) -> None:
     rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in snapshot.states]
     print_rows(console, ["sweep", "trials", *TrialState, "trial-hours"], rows, wide=wide)
-    for state, jobs in zip(snapshot.states, snapshot.jobs, strict=True):
-        for executor, counts in jobs.items():
-            if counts is not None:
-                console.print(f"{state.name}: {job_text(counts, schedulers()[executor].title)}")
+    for name, answers in snapshot.answers.items():
+        for executor, answer in answers.items():
+            if answer is not None and answer.counts is not None:
+                console.print(f"{name}: {job_text(answer.counts, schedulers()[executor].title)}")
+    for name, text in snapshot.unattended.items():
+        console.print(f"{name}: {text}")
     for state in snapshot.states:
         for record in state.stalled[:5]:
             console.print(f"{state.name}: {stalled_text(record)}")
@@ -81,13 +83,15 @@ def _print_status(console: Console, snapshot: StatusSnapshot, *, wide: bool, wit
     print_warnings(list(dict.fromkeys(problem for state in snapshot.states for problem in state.problems)))
 
 
-def _as_json(state: SweepStatus, jobs: Counts, snapshot: StatusSnapshot) -> dict[str, Any]:
+def _as_json(state: SweepStatus, answers: Answers, snapshot: StatusSnapshot) -> dict[str, Any]:
     cost = {"cost": snapshot.costs[state.name].to_json()} if state.name in snapshot.costs else {}
     live = {"live": [trial.to_json() for trial in snapshot.running if trial.sweep == state.name]}
     launch = snapshot.launches.get(state.name, {})
     events = {"scheduler_calls": launch.get("scheduler_calls", {}), "events": launch.get("events", [])}
-    jobs_json = {f"{executor}_jobs": None if counts is None else asdict(counts) for executor, counts in jobs.items()}
-    return state.to_json() | live | cost | jobs_json | events
+    counts = {name: None if answer is None else answer.counts for name, answer in answers.items()}
+    jobs_json = {f"{name}_jobs": None if of_jobs is None else asdict(of_jobs) for name, of_jobs in counts.items()}
+    unattended = {"unattended": state.name in snapshot.unattended}
+    return state.to_json() | unattended | live | cost | jobs_json | events
 
 
 @declared(__doc__)
@@ -103,8 +107,7 @@ def command(sweep: str | None, store: str | None, watch: bool, json: bool, wide:
     console = make_console()
     for snapshot in poll_until_closed(opened, watched.poll) if watch else [watched.poll()]:
         if json:
-            states = zip(snapshot.states, snapshot.jobs, strict=True)
-            print_json([_as_json(state, counts, snapshot) for state, counts in states])
+            print_json([_as_json(state, snapshot.answers[state.name], snapshot) for state in snapshot.states])
         else:
             if watch and console.is_terminal:
                 console.clear()

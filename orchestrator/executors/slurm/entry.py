@@ -123,7 +123,7 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     """Query the controller once about a sweep's jobs, and the accounting about jobs that it has forgotten."""
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep, read_submissions
 
-    if not read_submissions(store, [sweep]):
+    if not (all_submissions := read_submissions(store, [sweep])):
         return None
     from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
     from depthrate.orchestrator.executors.slurm.watched_jobs import accounted_states
@@ -133,13 +133,15 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     try:
         submissions, states = jobs_of_sweep(store, sweep, _cluster_name())
     except SlurmError:
-        return None
+        return SchedulerAnswer(None, [])
     job_ids = {job_id for submission in submissions for job_id in submission.job_ids}
     queued = [states[job_id] for job_id in job_ids if job_id in states]
     waiting = [state.reason for state in queued if state.phase == "waiting"]
     running = sum(state.phase == "running" for state in queued)
     reasons = dict(Counter(waiting).most_common())
-    counts = JobCounts(len(waiting), running, reasons, [text for r in reasons if (text := wait_text(r)) != r])
+    advice = [text for reason in reasons if (text := wait_text(reason)) != reason]
+    is_known = bool(queued) or len(submissions) == len(all_submissions)  # the others belong to another cluster
+    counts = JobCounts(len(waiting), running, reasons, advice) if is_known else None
     states |= accounted_states([job_id for job_id in job_ids if job_id not in states])
     return SchedulerAnswer(counts, list_unreported_ends(store, sweep, submissions, states))
 

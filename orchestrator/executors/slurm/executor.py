@@ -32,6 +32,7 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     SbatchRateError,
     SubmitQuota,
     Submitter,
+    bundle,
     job_durations_s,
     share_of_slots_used,
 )
@@ -128,7 +129,7 @@ class SlurmExecutor(Executor):
         }
 
     def _bundles(self, packs: Sequence[Pack], estimate_s: Estimate) -> list[list[Pack]]:
-        return self._submitter.bundle(packs, [estimate_s(pack) for pack in packs])
+        return bundle(packs, [estimate_s(pack) for pack in packs], self._submitter.profile_within_limits())
 
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
         """Watch the live jobs of other launches."""
@@ -216,7 +217,7 @@ class SlurmExecutor(Executor):
             return []
         before = queue.states()
         is_new = self._clock() - queue.requests.submitted_at < EARLY_END_S
-        has_overdue = queue.has_overdue(60 * self.profile.walltime_min)
+        has_overdue = bool(queue.overdue(60 * self.profile.walltime_min, time.time()))
         queue.poll_if_due(is_news_due=is_new or self._outcomes.any_interrupted or has_overdue)
         started = time_outside_slurm()
         ends = self._collect_ends()
@@ -247,7 +248,7 @@ class SlurmExecutor(Executor):
                 for end in ends
             ]
         restarted, queue.restarted = queue.restarted, []
-        log_restarts(restarted)
+        log_restarts(self.store, restarted)
         log_job_states(queue, self.profile)
         earlier, self._outcomes.earlier_ends = self._outcomes.earlier_ends, []
         return [*earlier, *ends]

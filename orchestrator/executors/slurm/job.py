@@ -27,6 +27,8 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 log = logging.getLogger("depthrate")
 LIMIT_MARGIN_S = 75.0
 """Tolerance in seconds for the warning before the time limit, which SLURM sends up to a minute early."""
+REQUEUE_MESSAGE = "received {}: requeue for restart {}"
+"""Message in a job's log before it requeues itself: the only trace of the reason."""
 REQUEUE_WAIT_S = 120.0
 """Longest wait in seconds for SLURM to end a job whose requeue it has accepted."""
 
@@ -116,17 +118,10 @@ class _Bundle:
             self.waiting.append(job)
         elif end.exit_message is not None:  # the worker could not write the end. The driver decides about a retry
             kind = FailureKind.OUT_OF_MEMORY if _kernel_killed_for_memory() else FailureKind.WORKER_LOST
-            lost = lost_attempt(
-                end.attempt_id,
-                job.sweep,
-                state,
-                kind=kind,
-                error=end.exit_message,
-                pack_id=job.pack_id,
-                trial_ids=job.trial_ids,
-                device=job.options.device,
-                facts=SchedulerFacts(job_id=self.job_id),
+            facts = SchedulerFacts(
+                job_id=self.job_id, pack_id=job.pack_id, trial_ids=job.trial_ids, device=job.options.device
             )
+            lost = lost_attempt(end.attempt_id, job.sweep, state, kind=kind, error=end.exit_message, facts=facts)
             try:
                 write_lost(self.store, lost)
             except OSError as error:
@@ -140,16 +135,16 @@ def requeue_job(stop_signal: signal.Signals, what_resumes: str, *, has_progresse
     remaining_s = in_job.seconds_left()
     margin_s = LIMIT_MARGIN_S + float(os.environ.get("DEPTHRATE_WARNING_S") or 0)
     is_limit = remaining_s is not None and remaining_s <= margin_s
-    reason = "the time limit is near" if is_limit else f"received {stop_signal.name}"
     if in_job.is_ending():
-        log.info("cancelled")
+        log.info("SLURM is ending this job")
     elif is_limit and not has_progressed:
-        log.error("the time limit was reached before anything was saved. Increase walltime_min.")
-    elif in_job.requeue():
-        log.info("%s: %s when this job restarts", reason, what_resumes)
-        time.sleep(REQUEUE_WAIT_S)  # a job that exits by itself now would count as completed
+        log.error("SLURM ends this job before anything is saved. At its time limit: increase walltime_min.")
     else:
-        log.warning("%s, but SLURM refuses to requeue this job. The driver of the sweep resubmits it.", reason)
+        log.info("%s. %s then", REQUEUE_MESSAGE.format(stop_signal.name, in_job.restart_count() + 1), what_resumes)
+        if in_job.requeue():
+            time.sleep(REQUEUE_WAIT_S)  # a job that exits by itself now would count as completed
+        else:
+            log.warning("SLURM refuses to requeue this job. The driver of the sweep resubmits it.")
 
 
 def _kernel_killed_for_memory() -> bool:

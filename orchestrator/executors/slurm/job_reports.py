@@ -1,21 +1,23 @@
 """Report what happens to a launch's jobs: why they wait, restarts, time limits, and ends whose records are not visible yet."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from depthrate.orchestrator.attempts.events import log_event
-from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue
+from depthrate.orchestrator.executors.slurm.job import REQUEUE_MESSAGE
+from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue, WatchedJob
 from depthrate.slurm.errors import SlurmError
 from depthrate.slurm.job_states import JobState, earlier_starts, wait_text
 from depthrate.slurm.profile import Profile
+from depthrate.storage.files.store import Store
 
 PROBABLE_CAUSES = {"OUT_OF_MEMORY": "mem_gb was too small", "OutOfMemory": "mem_gb was too small"}
 PROBABLE_CAUSES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short")
 """State, or reason of an ending job -> probable cause, reported before the job's records are known."""
 RESTARTS = {"PREEMPTED": "preempted, requeued", "NODE_FAIL": "lost with their node, requeued"}
-RESTARTS |= {"REQUEUED": "requeued after a preemption or near their time limit"}  # by themselves, on SLURM's signal
-"""Final state of a job's earlier start -> description of its restart."""
+"""Final state of a job's earlier start -> description of its restart. Other states reveal no cause."""
 ORDINARY_REASONS = ("Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
 """Reasons why jobs wait that require no action."""
 
@@ -53,12 +55,21 @@ def _log_per_node(message: str, states: Collection[JobState]) -> None:
         log_event("job", message, count=count, where=node, is_state=True)
 
 
-def log_restarts(restarted: Sequence[tuple[str, str]]) -> None:
-    """Log the (job, node) pairs that SLURM has requeued, with the cause from the accounting."""
+def log_restarts(store: Store, restarted: Sequence[tuple[WatchedJob, str]]) -> None:
+    """Log the (job, node) pairs that SLURM has requeued, with the cause if the accounting or the job's log has it."""
+    if not restarted:
+        return
     starts: dict[str, list[JobState]] = {}
+    checkpointed: set[str] = set()
     with suppress(SlurmError):
-        starts = earlier_starts(job_id for job_id, _ in restarted) if restarted else {}
-    for job_id, node in restarted:
-        state = starts[job_id][-1].state if starts.get(job_id) else "REQUEUED"
-        how = RESTARTS.get(state, RESTARTS["REQUEUED"])
-        log_event("job", f"{how} and resuming from their checkpoints", where=node)
+        starts = earlier_starts(job.job_id for job, _ in restarted)
+    with suppress(OSError):
+        checkpointed = {path.split("/")[1] for path in store.list("checkpoints")}
+    for job, node in restarted:
+        of_job, restarts = starts.get(job.job_id, []), job.state.restarts or 1
+        state = of_job[restarts - 1].state if len(of_job) >= restarts else ""  # the accounting lags
+        how, own = RESTARTS.get(state, "requeued for an unknown cause"), REQUEUE_MESSAGE.format(r"(\w+)", restarts)
+        if state not in RESTARTS and (signals := re.findall(rf"{own}\b", job.submission.read_stderr(job.job_id))):
+            how = f"requeued by themselves after {signals[-1]}"
+        resumes = not checkpointed.isdisjoint(pack.pack_id for pack in job.packs)
+        log_event("job", how + (" and resuming from their checkpoints" if resumes else ""), where=node)

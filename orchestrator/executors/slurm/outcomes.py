@@ -104,6 +104,7 @@ OUTCOME_RULES = (
     OutcomeRule((), (), (Condition.NOT_FINAL,), Outcome.PENDING),
     OutcomeRule((_RUNNING,), (), (Condition.HEARTBEAT_FRESH,), Outcome.PENDING),
     OutcomeRule((), (), (Condition.COMMITTED,), Outcome.COMMITTED),
+    OutcomeRule((None,), (), (Condition.JOB_STARTED, Condition.MEMORY_EXCEEDED), Outcome.NOT_STARTED),
     OutcomeRule((), (), (Condition.MEMORY_EXCEEDED,), Outcome.OUT_OF_MEMORY),
     OutcomeRule((_RUNNING, _INTERRUPTED), ("TIMEOUT",), (Condition.KNOWN, Condition.NO_PROGRESS), Outcome.TIMEOUT),
     OutcomeRule((_RUNNING, _INTERRUPTED), ("TIMEOUT",), (Condition.KNOWN,), Outcome.CUT_OFF),
@@ -382,9 +383,10 @@ class PackOutcomes:
         with suppress(SlurmError):
             starts = earlier_starts([job.job_id])[job.job_id]
         for restart, record in open_records:
-            start = starts[restart] if restart < len(starts) else JobState("NODE_FAIL", node=record["host"] or "")
+            start = starts[restart] if restart < len(starts) else JobState("", node=record["host"] or "")
             kind = FailureKind.NODE_LOST if start.state == "NODE_FAIL" else FailureKind.PREEMPTED
-            message = f"job {job.job_id} ended as {start.state} on {start.node}, and was restarted"
+            how = f"ended as {start.state}" if start.state else "ended for an unknown cause"
+            message = f"job {job.job_id} {how} on {start.node}, and was restarted"
             if self._write_end(record, kind, message, start):
                 attempt_id, node = record["attempt_id"], record["host"] or start.node
                 self._closed_ids.add(attempt_id)
@@ -454,18 +456,13 @@ def list_unreported_ends(
             by_attempt = {pack.attempt_id: pack for pack in packs}
             for end in outcomes.pop_ended(job, 1, is_over=True, is_settled=is_settled):
                 if end.exit_message is not None and isinstance(end.kind, FailureKind):
-                    attempt_id, pack = end.last_attempt_id, by_attempt[end.attempt_id]
-                    lost = lost_attempt(
-                        attempt_id,
-                        sweep,
-                        read_attempt(store, sweep, attempt_id),
-                        kind=end.kind,
-                        error=end.exit_message,
-                        pack_id=pack.pack_id,
-                        trial_ids=pack.trial_ids,
-                        facts=end.scheduler_facts,
+                    record, error = read_attempt(store, sweep, end.last_attempt_id), end.exit_message
+                    pack = by_attempt[end.attempt_id]
+                    facts = replace(
+                        end.scheduler_facts, pack_id=pack.pack_id, trial_ids=pack.trial_ids, code_hash=pack.code_hash
                     )
-                    records.append(asdict(replace(lost, code_hash=lost.code_hash or pack.code_hash)))
+                    lost = lost_attempt(end.last_attempt_id, sweep, record, kind=end.kind, error=error, facts=facts)
+                    records.append(asdict(lost))
     return records
 
 

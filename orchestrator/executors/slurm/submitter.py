@@ -126,21 +126,18 @@ def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile
 
 def job_durations_s(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[float] | None:
     """Return the seconds that each job of `bundle` would take, start-up included, or None if a pack's cost is unknown."""
-    costs_s = [cost_s for cost_s in seconds if cost_s is not None]
-    if len(costs_s) < len(seconds):
-        return None
-    return [
-        JOB_OVERHEAD_S + max(_slot_ends(members, costs_s, profile))
-        for members in bundle(range(len(packs)), seconds, profile)
-    ]
+    return None if None in seconds else [JOB_OVERHEAD_S + end_s for end_s in _job_ends_s(packs, seconds, profile)]
 
 
-def _slot_ends(members: Sequence[int], costs_s: Sequence[float], profile: Profile) -> list[float]:
-    """Return the time in seconds at which each slot of a job finishes, if each pack takes the first free slot."""
-    ends = [0.0] * profile.slots
-    for pack in members:
-        heapq.heapreplace(ends, ends[0] + costs_s[pack])
-    return ends
+def _job_ends_s(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[float]:
+    """Return the seconds at which each job of `bundle` finishes its packs, if each pack takes the first free slot."""
+    costs_s, job_ends_s = _costs_s(seconds), []
+    for members in bundle(range(len(packs)), seconds, profile):
+        slot_ends_s = [0.0] * profile.slots
+        for pack in members:
+            heapq.heapreplace(slot_ends_s, slot_ends_s[0] + costs_s[pack])
+        job_ends_s.append(max(slot_ends_s))
+    return job_ends_s
 
 
 def share_of_slots_used(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> float | None:
@@ -148,12 +145,8 @@ def share_of_slots_used(packs: Sequence[P], seconds: Sequence[float | None], pro
 
     If a cost is unknown, all packs count equally.
     """
-    costs_s = _costs_s(seconds)
-    used_s = allocated_s = 0.0
-    for members in bundle(range(len(packs)), seconds, profile):
-        used_s += sum(costs_s[pack] for pack in members)
-        allocated_s += profile.slots * max(_slot_ends(members, costs_s, profile))
-    return used_s / allocated_s if allocated_s else None
+    allocated_s = profile.slots * sum(_job_ends_s(packs, seconds, profile))
+    return sum(_costs_s(seconds)) / allocated_s if allocated_s else None
 
 
 def _costs_s(seconds: Sequence[float | None]) -> list[float]:
@@ -196,10 +189,6 @@ class Submitter:
         """Record the run time of a pack, which estimates packs without an estimate."""
         self._pack_s.append(max(0.0, seconds))
 
-    def bundle(self, packs: Sequence[P], seconds: Sequence[float | None]) -> list[list[P]]:
-        """Distribute packs of these estimated seconds over jobs, as `bundle` with the profile within the submit limit."""
-        return bundle(packs, seconds, self.profile_within_limits())
-
     def profile_within_limits(self) -> Profile:
         """Return the profile with parallel jobs bounded by the submit limit. A limit also rules out very short jobs."""
         max_jobs, profile = self._quota.max_jobs, self._profile
@@ -226,13 +215,15 @@ class Submitter:
             raise SubmitLimitError(self._refusal)
         self._refusal = None
         typical_s = median(self._pack_s) if self._pack_s else None
-        by_failed_nodes: dict[tuple[str, ...], list[AttemptSpec]] = {}
+        alike: dict[tuple[tuple[str, ...], bool], list[AttemptSpec]] = {}
         for pack in sorted(packs, key=lambda pack: bool(pack.avoid)):
-            by_failed_nodes.setdefault(tuple(pack.avoid), []).append(pack)
+            alike.setdefault((tuple(pack.avoid), pack.shares_memory), []).append(pack)
+        profile = self.profile_within_limits()
         try:
-            for failed, members in by_failed_nodes.items():
+            for (failed, shares_memory), members in alike.items():
                 seconds = [typical_s if pack.estimated_s is None else pack.estimated_s for pack in members]
-                for submission in self.submit(self.bundle(members, seconds), excluded(failed), alive):
+                bundles = bundle(members, seconds, profile) if shares_memory else [[pack] for pack in members]
+                for submission in self.submit(bundles, excluded(failed), alive):
                     yield submission, failed
         except SubmitLimitError as error:
             self._refusal = str(error)

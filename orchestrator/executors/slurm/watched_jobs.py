@@ -106,7 +106,7 @@ class JobQueue:
         """True if the last completed query failed. The failure has been logged."""
         self.is_away = False
         """True if the last query failed or has not been answered yet."""
-        self.restarted: list[tuple[str, str]] = []
+        self.restarted: list[tuple[WatchedJob, str]] = []
         """(job, node) of the restarts by SLURM since the caller last removed them."""
         self._answered_at = self._answered_at_time = float("-inf")
         """Time of the last answer, on our clock and in seconds since the epoch."""
@@ -187,14 +187,9 @@ class JobQueue:
         since = job.over_since if job.unknown_since is None else job.unknown_since
         return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
-    def has_overdue(self, limit_s: float) -> bool:
-        """Return whether a job that was running when last polled has reached its time limit."""
-        starts = [job.state.started_at for job in self.jobs.values() if job.is_running]
-        return min((at for at in starts if at is not None), default=math.inf) + limit_s <= time.time()
-
-    def overdue(self, limit_s: float) -> list[WatchedJob]:
-        """Return the jobs that were still running after their time limit at the last answer. SLURM kills up to 30 s late."""
-        until = self._answered_at_time - limit_s
+    def overdue(self, limit_s: float, at: float | None = None) -> list[WatchedJob]:
+        """Return the jobs that run after their time limit at the last answer, or else `at`. SLURM kills up to 30 s late."""
+        until = (self._answered_at_time if at is None else at) - limit_s
         return [job for job in self.jobs.values() if job.is_running and (job.state.started_at or math.inf) < until]
 
     def read_failed_starts(self) -> None:
@@ -248,7 +243,7 @@ class JobQueue:
                 continue
             restarts = job.state.restarts if state.restarts is None else state.restarts
             if (restarts or 0) > (job.state.restarts or 0) and job.failed_start is None:
-                self.restarted.append((job_id, job.state.node))
+                self.restarted.append((job, job.state.node))
             job.state = replace(state, restarts=restarts, node=state.node or job.state.node)
             job.unknown_since = None
             job.over_since = None if state.phase != "over" else now if job.over_since is None else job.over_since

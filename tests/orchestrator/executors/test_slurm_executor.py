@@ -3,6 +3,7 @@
 import itertools
 import logging
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -37,11 +38,12 @@ from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.folders import check_jobs_folder
-from depthrate.orchestrator.executors.slurm.job import _Bundle
+from depthrate.orchestrator.executors.slurm.job import _Bundle, requeue_job
 from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
 from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.slurm import in_job
 from depthrate.slurm.cluster_limits import Limits, Partition
 from depthrate.slurm.command import run_command
 from depthrate.slurm.errors import SlurmError
@@ -526,6 +528,20 @@ def test_earlier_starts_are_closed(
     assert stored[1] is not None and span_s(stored[1], time.time()) == 30.0, "as the accounting counts it"
 
 
+def test_earlier_start_without_accounting_has_no_known_cause(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit_one(executor)
+    again = nth_attempt_id(job.attempt_id, 1)
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=50, host="n1", job_id="1_0")
+    record(folder, again, "running", host="n3")
+    monkeypatch.setattr(outcomes, "earlier_starts", lambda job_ids: {name: [] for name in job_ids})
+    scheduler.queue["1_0"] = JobState("RUNNING", 1, "n3")
+    (end,) = ends_of(executor, 8)
+    expected = "job 1_0 ended for an unknown cause on n1, and was restarted"
+    assert (end.kind, end.exit_message) == ("preempted", expected), "a kind that counts against no node"
+
+
 def test_scheduler_outranks_a_dying_worker(folder: Store) -> None:
     record(folder, "a", "interrupted", error="asked to stop")
     expected = "job 1_0 reached its time limit of 1 min. Increase walltime_min."
@@ -579,17 +595,55 @@ def test_restarts_and_suspensions_are_reported(
     ends_of(executor, 3)
     starts = {"1_0": [JobState("PREEMPTED", node="n1")], "1_1": [JobState("NODE_FAIL", node="n2")]}
     monkeypatch.setattr(job_reports, "earlier_starts", lambda job_ids: {name: starts[name] for name in job_ids})
+    executor.store.write("checkpoints/a/pack", b"")
     scheduler.queue |= {"1_0": JobState("PENDING", 1, reason="BeginTime"), "1_1": JobState("PENDING", 1)}
     ends_of(executor, 8)
-    restarts = [text for text in caplog.messages if "requeued" in text]
-    assert [text.partition(",")[0] for text in restarts] == [
-        "1 job on n1 preempted",
-        "1 job on n2 lost with their node",
+    assert [text for text in caplog.messages if "requeued" in text] == [
+        "1 job on n1 preempted, requeued and resuming from their checkpoints",
+        "1 job on n2 lost with their node, requeued",
     ]
     scheduler.queue |= {"1_0": JobState("SUSPENDED", 1, "n1"), "1_1": JobState("SUSPENDED", 1, "n3")}
     ends_of(executor, 8)
     assert "2 jobs on n1, n3 suspended until SLURM resumes them" in caplog.messages
     assert len([text for text in caplog.messages if "requeued" in text]) == 2, "each restart is reported once"
+
+
+@pytest.mark.parametrize(
+    ("accounted", "restart", "expected"),
+    [
+        ("REQUEUED", 1, "requeued by themselves after SIGUSR2"),
+        ("REQUEUED", 12, "requeued for an unknown cause"),  # the job's log is about an earlier restart
+        (None, 2, "requeued for an unknown cause"),
+        ("NODE_FAIL", 2, "requeued for an unknown cause"),  # the accounting does not have the last start yet
+        ("NODE_FAIL", 1, "lost with their node, requeued"),
+    ],
+)
+def test_causes_of_restarts_are_stated_only_if_known(
+    executor: SlurmExecutor,
+    scheduler: Scheduler,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    accounted: str | None,
+    restart: int,
+    expected: str,
+) -> None:
+    caplog.set_level(logging.INFO, "depthrate")
+    monkeypatch.setenv("DEPTHRATE_WARNING_S", "60")
+    monkeypatch.setattr(in_job, "seconds_left", lambda: 100.0)
+    monkeypatch.setattr(in_job, "is_ending", lambda: False)
+    monkeypatch.setattr(in_job, "requeue", lambda: False)
+    requeue_job(signal.SIGUSR2, "1 pack resumes", has_progressed=True)
+    submit_one(executor)
+    (submission,) = read_submissions(executor.store, ["s"])
+    (Path(submission.folder) / "1_0_0_log.err").write_text(f"2026-01-01 00:00:00 INFO {caplog.messages[0]}\n")
+    scheduler.queue["1_0"] = JobState("RUNNING", restart - 1, "n1")
+    ends_of(executor, 3)
+    caplog.clear()
+    starts = [] if accounted is None else [JobState(accounted, node="n1")]
+    monkeypatch.setattr(job_reports, "earlier_starts", lambda job_ids: dict.fromkeys(job_ids, starts))
+    scheduler.queue["1_0"] = JobState("PENDING", restart, "n1")
+    ends_of(executor, 8)
+    assert [text for text in caplog.messages if "requeued" in text] == [f"1 job on n1 {expected}"]
 
 
 @pytest.mark.parametrize("path", ["/dev/null/jobs", "/proc/jobs", f"/tmp/{'x' * 300}"])
@@ -934,6 +988,26 @@ def test_job_skips_committed_trials(folder: Store, monkeypatch: pytest.MonkeyPat
     done, fresh = submitted = [replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b")]
     commit(folder, f"20260101T000001_{'9' * 12}", done.trial_ids)
     assert [job.attempt_id for job in _Bundle(submitted).waiting] == [fresh.attempt_id]
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_packs_that_ran_out_of_memory_get_own_jobs(scheduler: Scheduler, folder: Store, shares_memory: bool) -> None:
+    executor = SlurmExecutor(Profile(cpus=2), LIMITS, folder, "s", clock=Clock())
+    executor.submit([replace(job, shares_memory=shares_memory) for job in jobs("a", "b")])
+    assert [len(bundle) for array in scheduler.arrays for bundle in array] == ([2] if shares_memory else [1, 1])
+
+
+def test_packs_that_did_not_start_have_not_run_out_of_memory(scheduler: Scheduler, folder: Store) -> None:
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, grace_s=0), LIMITS, folder, "s", clock=Clock())
+    first, behind = (replace(job, estimated_s=1.0) for job in jobs("a", "b"))
+    executor.submit([first, behind])
+    scheduler.queue["1_0"] = JobState("OUT_OF_MEMORY", 0, "n1")
+    record(folder, first.attempt_id, "running", heartbeat_ago_s=50)
+    ends = ends_of(executor, until=lambda ends: len(ends) == 2)
+    assert [(end.attempt_id, end.kind) for end in ends] == [
+        (first.attempt_id, "out_of_memory"),
+        (behind.attempt_id, "not_started"),
+    ]
 
 
 def test_restarted_job_leaves_failures(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:

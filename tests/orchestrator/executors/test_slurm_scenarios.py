@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -59,8 +60,35 @@ def test_preemption_by_a_stronger_partition(bench: Bench) -> None:
     job = bench.lab.run(*stronger, "--wrap=sleep 6", f"--chdir={bench.folder}").strip()
     bench.until(lambda: "RUNNING" in bench.lab.run("squeue", "-h", "-j", job, "-o", "%T", check=False))
     assert all(state != "RUNNING" for _, state, _ in bench.queue())
-    bench.wait(process)
+    assert "requeued by themselves after SIG" in bench.wait(process)
     bench.check(2, most_redone=0)
+
+
+def test_an_administrator_requeues_a_job(bench: Bench) -> None:
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2]})
+    process = bench.start()
+    bench.until(lambda: bool(bench.store.list("checkpoints")))
+    bench.lab.run("scontrol", "requeue", bench.queue()[0][0])
+    printed = bench.wait(process)
+    assert "requeued for an unknown cause and resuming from their checkpoints" in printed
+    bench.check(1, most_redone=1)
+
+
+def test_a_node_dies_before_anything_starts_there(bench: Bench) -> None:
+    bench.profile["setup"] = ["sleep 15"]
+    bench.sweep(params={"steps": 5}, grid={"depth": [2]})
+    process = bench.start()
+    bench.until(lambda: [state for _, state, _ in bench.queue()] == ["RUNNING"])
+    node = bench.queue()[0][2]
+    time.sleep(3)  # SLURM counts no restart of a job whose script has not started
+    bench.lab.kill_node(node)
+    bench.lab.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    try:
+        printed = bench.wait(process)
+    finally:
+        bench.lab.resume_node(node)
+    assert f"1 job on {node} lost with their node, requeued\n" in printed
+    bench.check(1, most_redone=0)
 
 
 def test_one_job_is_cancelled_by_hand(bench: Bench) -> None:
@@ -70,6 +98,7 @@ def test_one_job_is_cancelled_by_hand(bench: Bench) -> None:
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 3)
     bench.lab.run("scancel", bench.queue()[0][0])
     printed = bench.wait(process, code=130)
+    assert "left pending, submission stopped: job " in printed and "requeued" not in printed
     assert "was cancelled" in printed and "cancelled with 1 trial to do. Resume: depthrate run" in printed
     assert bench.status()["ok"] == 2 and bench.status()["pending"] == 1
     bench.wait(bench.start())
@@ -196,12 +225,13 @@ def test_accounting_is_away(bench: Bench) -> None:
 
 
 def test_too_little_memory_halves_the_pack(bench: Bench) -> None:
-    bench.profile |= {"mem_gb": 1.2, "array_parallelism": 1}
+    """Each half has a job's memory for itself, although a job has a CPU for both."""
+    bench.profile |= {"mem_gb": 1.2, "array_parallelism": 1, "cpus": 2}
     bench.sweep("hungry", params={"depth": 2}, seeds=4)
     bench.wait(bench.start())
     bench.check(4)
-    kinds = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
-    assert kinds == [("out_of_memory",)]
+    query = "select distinct len(trial_ids), error_kind from attempts where state = 'lost'"
+    assert results_of(bench.store).sql(query).fetchall() == [(2, "out_of_memory")]
 
 
 def test_an_exception_is_retried_once_and_reported(bench: Bench) -> None:
@@ -365,6 +395,16 @@ def test_a_node_on_which_trials_fail_is_avoided(bench: Bench) -> None:
     assert sum(node["failures"].values()) == len(failed)
     if len(failed) > 1:  # one failure is not enough, and speaks against a node for two minutes
         assert "failed on n2" in node["avoided"]
+
+
+def test_a_slow_node_is_named_once(bench: Bench) -> None:
+    bench.profile |= {"job_min": 0, "array_parallelism": 4, "mem_gb": 2.5}
+    bench.sweep("slowed", params={"depth": 2, "node": "n2", "factor": 6.0}, seeds=20)
+    printed = bench.wait(bench.start())
+    (line,) = [line for line in printed.splitlines() if "times slower than others" in line]
+    factor = re.match(r"node n2 is (\d+\.\d) times slower than others: .* s per step, median of [34] nodes ", line)
+    assert factor is not None and float(factor[1]) > 3, line
+    bench.check(20)
 
 
 def test_failure_on_every_node_stops(bench: Bench) -> None:

@@ -158,10 +158,30 @@ def test_detached_launch_counts_unsubmitted_packs(limited: Bench, how: str) -> N
     limited.sweep(params={**MANY["params"], "hold": str(hold)}, grid=MANY["grid"])
     printed = limited.run("run", "--detach", code=1)
     hold.unlink()
-    rest = re.search(r"(\d) packs? (?:is|are) not submitted. Submit more once jobs have ended: depthrate run", printed)
+    rest = re.search(
+        r"(\d) packs? (?:is|are) not submitted: (.*). Submit more once jobs have ended: depthrate", printed
+    )
     assert rest is not None and int(rest[1]) == 1
+    assert (
+        "accepts 3 jobs of this user, and has 3 jobs of this launch" if how == "said" else "sbatch refused"
+    ) in rest[2]
     limited.until(lambda: not limited.queue(), 120)
     assert limited.status()["ok"] == 4 - int(rest[1])
+    limited.wait(limited.start())
+    limited.check(4, most_redone=0)
+
+
+def test_detached_launch_names_other_jobs(limited: Bench) -> None:
+    """They fill the limit, so that one pack of four has a place."""
+    sbatch = ["sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 300", f"--chdir={limited.folder}"]
+    others = [limited.lab.run(*sbatch).strip() for _ in range(2)]
+    printed = limited.run("run", "--detach", code=1)
+    limited.lab.run("scancel", *others)
+    assert "3 packs are not submitted: account " in printed
+    assert "accepts 3 jobs of this user, and has 1 job of this launch, 2 other jobs of this user. Submit" in printed
+    limited.until(lambda: not limited.queue(), 120)
+    text = limited.run("status", limited.name)
+    assert "no launch or job works on 3 pending trials. Run: depthrate run" in text
     limited.wait(limited.start())
     limited.check(4, most_redone=0)
 

@@ -185,6 +185,79 @@ def test_cancellation_submits_nothing_more(folder: Store) -> None:
     assert states(folder) == ["done"], "a pack that was not started is no attempt"
 
 
+@pytest.mark.parametrize("has_jobs", [True, False])
+def test_halves_share_no_memory_at_the_same_time(folder: Store, has_jobs: bool) -> None:
+    class Small(IdleExecutor):
+        capacity, most = 8, 0
+
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
+            self.most = max(self.most, sum(not job.shares_memory for job in self.jobs))
+            fits = {job.attempt_id: len(job.trial_ids) == 1 for job in self.jobs}
+            for job in self.jobs:
+                if fits[job.attempt_id]:
+                    assert job.shares_memory is False
+                    commit(folder, job.attempt_id, job.trial_ids)
+            kinds = {True: FailureKind.WORKER_LOST, False: FailureKind.OUT_OF_MEMORY}
+            return [
+                AttemptEnd(
+                    end.attempt_id,
+                    None if fits[end.attempt_id] else "out of memory",
+                    kinds[fits[end.attempt_id]],
+                    record=read_attempt(folder, "s", end.attempt_id),
+                )
+                for end in super().poll(timeout_s)
+            ]
+
+    executor = Small()
+    executor.outlives_driver = has_jobs
+    outcome = drive(plan_of(folder, f"{STEADY}:hungry", params={"depth": 2}, seeds=4), folder, executor)
+    assert not outcome.failures and raw_rows(folder) == 4
+    assert executor.most == (4 if has_jobs else 1)
+
+
+@pytest.mark.parametrize("depths", [[2], [2, 3, 4, 5, 6, 7, 8, 9]])
+def test_slow_node_is_found_among_packs_of_one_shape(
+    folder: Store, caplog: pytest.LogCaptureFixture, depths: list[int]
+) -> None:
+    """Deeper networks take longer on any node."""
+
+    class Cluster(IdleExecutor):
+        capacity, num_nodes = 4, 4
+
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
+            ends = []
+            for number, end in enumerate(super().poll(timeout_s), start=1):
+                commit(folder, end.attempt_id, trial_ids := self.trial_ids[end.attempt_id])
+                record = {"state": AttemptState.DONE, "trial_ids": trial_ids, "step_s": 0.5 if number == 2 else 0.1}
+                ends.append(AttemptEnd(end.attempt_id, record=record, node=f"n{number}"))
+            return ends
+
+        def submit(self, jobs: Sequence[AttemptSpec]) -> None:
+            super().submit(jobs)
+            self.trial_ids = {job.attempt_id: job.trial_ids for job in jobs}
+
+    plan = plan_of(folder, params={"noise": 0.1}, grid={"depth": depths}, workers=16, seeds=16 // len(depths))
+    drive(plan, folder, Cluster())
+    reports = [text for text in caplog.messages if text.startswith("node n2 is 5.0 times slower")]
+    assert len(plan.packs) == 16 and len(reports) == (1 if len(depths) == 1 else 0), caplog.messages
+
+
+@pytest.mark.parametrize("checkpoints", [0, 2])
+def test_interruption_names_a_checkpoint_only_if_there_is_one(
+    folder: Store, caplog: pytest.LogCaptureFixture, checkpoints: int
+) -> None:
+    class Restless(IdleExecutor):
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
+            state = AttemptState.INTERRUPTED if len(self.submitted_ids) == 1 else AttemptState.DONE
+            record = {"state": state, "host": "n1", "checkpoints": checkpoints, "trial_ids": []}
+            return [AttemptEnd(end.attempt_id, record=record) for end in super().poll(timeout_s)]
+
+    caplog.set_level("INFO", "depthrate")
+    drive(plan_of_depths(folder, 1), folder, Restless())
+    (text,) = [text for text in caplog.messages if "interrupted" in text]
+    assert text == f"1 pack on n1 interrupted{', checkpointed' if checkpoints else ''} and requeued"
+
+
 def test_detached_launch_waits_for_overflow(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(IdleExecutor):
         capacity = 10

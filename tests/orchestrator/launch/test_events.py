@@ -74,12 +74,12 @@ def test_errors_share_a_line(folder: Store) -> None:
 def test_packs_without_a_node_get_their_own_line(folder: Store) -> None:
     follower = Follower(folder)
     with follower.log:
-        log_event("pack", "job 7_0 was cancelled on n4", where="n4", outcome="requeued, submission stopped")
+        log_event("pack", "job 7_0 was cancelled on n4", where="n4", outcome="left pending, submission stopped")
         for job in ("7_1", "7_2"):
-            log_event("pack", f"job {job} was cancelled", outcome="requeued, submission stopped")
+            log_event("pack", f"job {job} was cancelled", outcome="left pending, submission stopped")
         assert follower.after(0) == [
-            "1 pack on n4 requeued, submission stopped: job 7_0 was cancelled on n4",
-            "2 packs requeued, submission stopped: job 7_2 was cancelled",
+            "1 pack on n4 left pending, submission stopped: job 7_0 was cancelled on n4",
+            "2 packs left pending, submission stopped: job 7_2 was cancelled",
         ]
 
 

@@ -69,6 +69,36 @@ def test_excluded_nodes_are_avoided_and_reported_once_until_they_are_cleared(
     assert nodes.avoided == [["n2"], []] and len(caplog.messages) == 2
 
 
+SHAPE, OTHER = "8 {depth: 2}", "8 {depth: 34}"
+FOUR = [("n1", SHAPE, 0.1), ("n2", SHAPE, 0.4), ("n3", SHAPE, 0.11), ("n4", SHAPE, 0.12)]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "reported"),
+    [
+        (FOUR * 2, []),  # not often enough
+        (
+            FOUR * 9,
+            ["node n2 is 3.5 times slower than others: 0.4 s per step, median of 4 nodes 0.115 s. Check its load."],
+        ),
+        ([*FOUR * 2, ("n2", SHAPE, 0.1)] * 9, []),  # not all the time
+        (FOUR[:2] * 9, []),  # either may be the usual one
+        ([(node, OTHER if node == "n2" else SHAPE, step_s) for node, _, step_s in FOUR] * 9, []),  # not comparable
+        ([(node, "", step_s) for node, _, step_s in FOUR] * 9, []),
+        ([(node, SHAPE, min(step_s, 0.3)) for node, _, step_s in FOUR] * 9, []),
+        ([("", SHAPE, step_s) for _, _, step_s in FOUR] * 9, []),
+    ],
+)
+def test_a_slow_node_is_reported_once(
+    folder: Store, caplog: pytest.LogCaptureFixture, speeds: list[tuple[str, str, float]], reported: list[str]
+) -> None:
+    monitor = NodeMonitor(folder, "s", Nodes())
+    for node, shape, step_s in speeds:
+        monitor.record_speed(node, shape, {"step_s": step_s})
+        monitor.record_speed(node, shape, {"step": 3})  # nothing is timed yet
+    assert caplog.messages == reported
+
+
 def test_a_failure_everywhere_excludes_no_node(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     nodes = Nodes()
     monitor = NodeMonitor(folder, "s", nodes)

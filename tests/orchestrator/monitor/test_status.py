@@ -1,20 +1,29 @@
 """Attempt records are informative only: whatever they contain, a sweep's status is correct."""
 
 import json
+import os
+import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import depthrate
+from depthrate.orchestrator.api.status import StatusPoller
 from depthrate.orchestrator.attempts.liveness import is_live
 from depthrate.orchestrator.attempts.record import Attempt, lost_attempt, read_attempt, write_lost
+from depthrate.orchestrator.executors.base import JobCounts, Scheduler, SchedulerAnswer
+from depthrate.orchestrator.launch.launch import write_launch
 from depthrate.orchestrator.launch.peers import PeerLaunches
 from depthrate.orchestrator.monitor.status import TrialState, sweep_status
+from depthrate.orchestrator.serve.overview import summary
 from depthrate.storage.attempts.records import parse_record, read_records
 from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.paths import attempt_path
+from depthrate.storage.files.paths import attempt_path, claim_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
+from tests.support.here import printed
 from tests.support.tests_rows import commit
 
 SOUND: dict[str, Any] = {
@@ -115,6 +124,84 @@ def test_the_stored_words_are_what_they_were(folder: Store) -> None:
     assert b'"state": "failed"' in written and b'"error_kind": "out_of_memory"' in written
     assert [*AttemptState] == ["running", "done", "interrupted", "failed", "lost"]
     assert [*TrialState] == ["ok", "diverged", "running", "failed", "pending"]
+
+
+FAR, NOW = {"host": "elsewhere", "pid": 7}, time.time()
+GONE = {"host": socket.gethostname(), "pid": 2**22 + 1}
+UNATTENDED: dict[str, tuple[bool, dict[str, Any]]] = {
+    "nothing": (True, {}),
+    "launch": (False, {"claim": {"sweep": "s", "trials": {}, **FAR}}),
+    "launch of another sweep": (True, {"claim": {"sweep": "x", "trials": {}, **FAR}}),
+    "launch of another sweep with the trial": (False, {"claim": {"sweep": "x", "trials": {"t1": NOW}, **FAR}}),
+    "silent launch": (True, {"claim": {"sweep": "s", "trials": {"t1": NOW}, "renewed_at": NOW - 300, **FAR}}),
+    "killed launch": (True, {"claim": {"sweep": "s", "trials": {"t1": NOW}, **GONE}}),
+    "running": (False, {"record": {"heartbeat_at": NOW}}),
+    "stale": (True, {"record": {"heartbeat_at": NOW - 300}}),
+    "killed worker": (True, {"record": {"heartbeat_at": NOW, **GONE}}),
+    "failed": (False, {"record": {"state": "failed", "error_kind": "task", "error": "no"}}),
+    "committed": (False, {"committed": True}),
+    "waiting jobs": (False, {"jobs": JobCounts(1, 0)}),
+    "running jobs": (False, {"jobs": JobCounts(0, 1)}),
+    "ended jobs": (True, {"jobs": JobCounts(0, 0)}),
+    "unknown jobs": (False, {"jobs": None}),
+}
+
+
+@pytest.mark.parametrize(("is_unattended", "given"), UNATTENDED.values(), ids=UNATTENDED)
+def test_pending_trials_without_anything_alive(
+    folder: Store, monkeypatch: pytest.MonkeyPatch, is_unattended: bool, given: dict[str, Any]
+) -> None:
+    folder.write_format()
+    if "claim" in given:
+        claim = {"launch_id": "l", "renewed_at": NOW, **given["claim"]}
+        folder.write(claim_path("20260101T000000_000000000002", 1), json.dumps(claim).encode())
+    if "record" in given:
+        folder.write(attempt_path("s", "a"), json.dumps(SOUND | given["record"]).encode())
+        written_at = given["record"].get("heartbeat_at", NOW)
+        os.utime(folder.full_path(attempt_path("s", "a")), (written_at, written_at))
+    if "committed" in given:
+        commit(folder, "20260101T000000_000000000001", ["t1"])
+    if "jobs" in given:
+        answer = SchedulerAnswer(given["jobs"], [])
+        scheduler = Scheduler("SLURM", lambda store, sweep: answer, lambda store, sweep: None)
+        monkeypatch.setattr("depthrate.orchestrator.executors.registry.schedulers", lambda: {"slurm": scheduler})
+    poller = StatusPoller(folder, {"s": ["t1"], "s@0": ["t2"]}, with_costs=False)
+    texts = poller.poll().unattended
+    expected = f"no launch or job works on 1 pending trial. Run: depthrate run s --store {folder.url}"
+    assert texts == ({"s": expected} if is_unattended else {})
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        (FAR, "no heartbeat from the worker, cause unknown"),
+        (GONE, "the worker process has ended, cause unknown"),
+    ],
+)
+def test_lost_peers_have_no_invented_cause(folder: Store, place: dict[str, Any], error: str) -> None:
+    path = attempt_path("s", "a")
+    folder.write(path, json.dumps(SOUND | {"heartbeat_at": NOW - 300} | place).encode())
+    os.utime(folder.full_path(path), (NOW - 300, NOW - 300))
+    PeerLaunches(folder).poll()
+    record = read_attempt(folder, "s", "a")
+    assert record is not None and (record["state"], record["error"]) == (AttemptState.LOST, error)
+
+
+def test_all_views_show_a_sweep_that_nothing_runs(tmp_path: Path, folder: Store) -> None:
+    (path := tmp_path / "s.yaml").write_text("{name: s, task: power_law.py:law, grid: {depth: [2, 3]}}")
+    (tmp_path / "power_law.py").write_text(
+        "import depthrate\n\n@depthrate.task(version=1)\ndef law(*, depth: int):\n    return {}\n"
+    )
+    sweep = depthrate.load(path)
+    folder.write_format()
+    write_launch(folder, sweep.checked(folder)[0])
+    expected = "no launch or job works on 2 pending trials. Run: depthrate run s --store"
+    assert f"s: {expected}" in " ".join(printed("status", "--store", folder.url).split())
+    assert json.loads(printed("status", "--store", folder.url, "--json"))[0]["unattended"] is True
+    assert expected in sweep.status(folder.url).sentence
+    snapshot = StatusPoller(folder, {"s": sweep.checked(folder)[0].trials.ids}, with_costs=True).poll()
+    (note,) = summary(snapshot, snapshot.states[0])["notes"]
+    assert note.startswith(expected)
 
 
 def test_newer_state_is_done(folder: Store) -> None:
