@@ -50,7 +50,9 @@ def missing_metrics(results: Results, requests: Sequence[FitRequest], trial_ids:
     filled = [name for name in table.column_names if table[name].null_count < len(table)]
     parameters = results.parameter_names()
     names = [name.removeprefix("last_") for name in filled if name not in {*parameters, *_NOT_METRICS}]
-    wanted = dict.fromkeys(request.measured for request in requests if not request.is_over_layers)
+    # a metric of another layer may be missing in the last one, whose values `results` has
+    at_end = [request for request in requests if request.layer is None and not request.is_over_layers]
+    wanted = dict.fromkeys(request.measured for request in at_end)
     unknown = [name for name in wanted if name not in names] if len(table) else []
     return [
         f"no metric {name!r} in the trials of a requested fit{nearest(name, names)}. {nearest_names(name, names)}."
