@@ -738,8 +738,8 @@ function parameterFilters() {                           // column -> values, or 
 
 const isLaw = (fit) => fit.row?.state === "power law";
 const isUnjudged = (fit) => fit.a != null && !fit.row;  // computed in this page: shown with its exponent, but hollow
-const stateName = (row) => (row?.state === "none" ? "no power law" : row?.state ?? "no fit");
-const stateText = (row, why = row.why) => `${stateName(row)}${why ? `: ${clean(why, 100)}` : ""}`;
+const groupState = (row) => (row?.state === "none" ? "no power law" : row?.state ?? "no fit");
+const groupText = (row, why = row.why) => `${groupState(row)}${why ? `: ${clean(why, 100)}` : ""}`;
 const cellName = ({ colour, facet }, cell) => [facet.name && `${facet.label} ${facet.labels[cell.f]}`,
   colour.name && colour.name !== facet.name && `${colour.label} ${colour.labels[cell.c]}`].filter(Boolean).join(", ") || "all trials";
 
@@ -749,7 +749,7 @@ function describe(rate, cell) {
   const excluded = row && Object.entries(row.excluded).map(([reason, count]) => `${count} ${reason}`).join(", ");
   return [cellName(rate, cell),
     (isLaw(fit) || isUnjudged(fit)) && `${column(view.y).label} ≈ ${format(Math.exp(fit.intercept))} ${x}^${fixed(-fit.a)}, 95 % ${interval(fit.lo, fit.hi)}, R² ${format(fit.r2 ?? NaN)}`,
-    fit.why && `${fit.row ? stateText(fit.row) : "not judged by depthrate fit"}${local.length && !rate.isContinuous ? `; exponents between neighbours: ${pick(local.length, 8).map((k) => local[k]).join(", ")}` : ""}`,
+    fit.why && `${fit.row ? groupText(fit.row) : "not judged by depthrate fit"}${local.length && !rate.isContinuous ? `; exponents between neighbours: ${pick(local.length, 8).map((k) => local[k]).join(", ")}` : ""}`,
     row ? `depthrate fit: ${row.n_trials} trials${row.over ? `, ${clean(row.over, 100)}` : ""}; preferred: ${clean(row.preferred, 120)}`
       : `${cell.trials.length} trials, ${fit.whole ?? 0} whole replicates${fit.partial ? `, ${fit.partial} with gaps` : ""}`,
     excluded && `excluded: ${clean(excluded, 200)}`, cell.unconverged > 0 && `${cell.unconverged} unconverged`];
@@ -864,7 +864,7 @@ function drawRateLabel({ cell, at, y }, colour, x0) {
   return s("g", { class: "label", "data-group": cell.c, style: `--c:${colour.colour(cell.c)}`, ...onCell(cell) },
     isApart && s("path", { class: "lead", d: `M${x0 - 4},${y}L${x0 + 6},${at - 4}` }),
     s("circle", { cx: x0 + 11, cy: at - 4, r: 3.1, class: law ? "mean" : "mean hollow" }),
-    s("text", { x: x0 + 19, y: at, class: law ? null : "none" }, law || isUnjudged(fit) ? fixed(fit.a) : stateName(fit.row)),
+    s("text", { x: x0 + 19, y: at, class: law ? null : "none" }, law || isUnjudged(fit) ? fixed(fit.a) : groupState(fit.row)),
     s("text", { x: x0 + 19, y: at + 12, class: "small" }, law || isUnjudged(fit) ? interval(fit.lo, fit.hi) : shortLabel(fit.why ?? "", 14)));
 }
 
