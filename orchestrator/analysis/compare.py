@@ -6,7 +6,7 @@ from typing import Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power
+from depthrate.orchestrator.analysis.preferred_model import followed_power
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent
@@ -24,8 +24,8 @@ class FitPair:
 
     @property
     def stated_common(self) -> CommonFit | None:
-        """The common exponent if both curves have an adequate power law, and None otherwise."""
-        return self.common if adequate_power(self.first) and adequate_power(self.second) else None
+        """The common exponent if both curves follow a power law, and None otherwise."""
+        return self.common if followed_power(self.first) and followed_power(self.second) else None
 
 
 def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iterator[FitPair]:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,13 @@ from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
-from depthrate.orchestrator.analysis.replicates import interval_text, random_seeds, replicate_keys, replicate_of
+from depthrate.orchestrator.analysis.replicates import (
+    interval_text,
+    random_seeds,
+    refuse_mixture,
+    replicate_keys,
+    replicate_of,
+)
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.errors import ExpressionError
 from depthrate.sweeps.expression import Expression
@@ -39,7 +45,12 @@ class RequestedGroups(NamedTuple):
 
 
 def requested_groups(
-    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None,
+    unfinished: Set[str],
+    varied: Set[str] | None,
 ) -> Iterator[RequestedGroups]:
     """Yield each request's groups of trials. Values and judgements are read once for all."""
     if not requests:
@@ -48,7 +59,18 @@ def requested_groups(
     for request in requests:
         measured = values.last(request)
         done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
-        yield RequestedGroups(request, _group_curves(request, done, ended, random_seeds(task)), values, ended)
+        if varied is not None:
+            used = [trial for trial in trials if trial.trial_id in measured]
+            refuse_mixture(request, used, {*varied, *random_seeds(task)})
+        curves = _group_curves(request, done, ended, random_seeds(task))
+        # of a trial that has not run, a filter is known only if it names the trial
+        waiting = [
+            trial.params
+            for trial in trials
+            if trial.trial_id in unfinished and (request.where is None or trial.trial_id in request.where)
+        ]
+        curves = _with_waiting(request, curves, waiting) if request.is_curve else curves
+        yield RequestedGroups(request, curves, values, ended)
 
 
 def fit_curves(
@@ -77,6 +99,21 @@ def _group_curves(
     values = {key: [group[0][0][name] for name in request.by] for key, group in groups.items()}
     ordered = sorted(groups, key=lambda key: [(str(type(value)), value) for value in values[key]])
     return [_build_curve(request, groups[key], ended, seed_names) for key in ordered]
+
+
+def _with_waiting(
+    request: FitRequest, curves: list[FittedCurve], waiting: Sequence[Mapping[str, Any]]
+) -> list[FittedCurve]:
+    """Count each curve's x at which trials are running or pending, and none has run."""
+    (x,), planned = request.variables, dict[str, set[Any]]()
+    for params in waiting:
+        key = json.dumps([params[name] for name in request.by])
+        planned.setdefault(key, set()).add(_x_of(x, Expression(x), params))
+    keys = [json.dumps(list(curve.by.values())) for curve in curves]
+    return [
+        replace(curve, num_waiting=len(planned.get(key, set()) - curve.run_x - {None}))
+        for key, curve in zip(keys, curves, strict=True)
+    ]
 
 
 def _build_curve(

@@ -1,6 +1,6 @@
 """Fit all requests of a sweep: over one variable, over several, and over layers."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves, requested_groups
@@ -32,7 +32,12 @@ class Fits:
 
 
 def fit_requests(
-    results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
+    results: Results,
+    requests: Sequence[FitRequest],
+    trials: Sequence[Trial],
+    task: Task | None = None,
+    unfinished: Set[str] = frozenset(),
+    varied: Set[str] | None = None,
 ) -> Fits:
     """Fit a sweep's requests to the values of its trials, over whole seeds.
 
@@ -43,11 +48,16 @@ def fit_requests(
 
     Args:
         task: Task of the trials, with its parameters and metrics.
+        unfinished: Trials that are running or pending.
+        varied: Parameters that may differ within a group, and with another one the fit is refused. None: all may differ.
+
+    Raises:
+        SweepError: A group mixes versions of the task, or values of a parameter not in `varied`.
     """
     fits = Fits()
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
-    for groups in requested_groups(results, requests, trials, task):
+    for groups in requested_groups(results, requests, trials, task, unfinished, varied):
         if groups.request.forms:
             fits.surfaces.extend(map(fit_surface, groups.curves))
         elif groups.request.is_over_layers:

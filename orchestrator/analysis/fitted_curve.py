@@ -57,6 +57,8 @@ class FittedCurve:
     """Used trials that a solver reports as stationary."""
     bound: BoundCheck | None = None
     """Comparison of the data with a theorem's upper bound, if one exists."""
+    num_waiting: int = 0
+    """Number of x at which no trial has run yet, and some are running or pending."""
     p_lack_of_fit: float | None = None
     """p-value of the test for a bend of log y over log x, over whole seeds if known."""
 
@@ -86,6 +88,11 @@ class FittedCurve:
     def asked(self) -> FitRequest:
         """Fit request, or the default request of this metric and x."""
         return self.request or FitRequest(self.metric, self.x, tuple(self.by))
+
+    @property
+    def run_x(self) -> set[Any]:
+        """Values of x at which a trial has run, excluded trials included."""
+        return {row["x"] for row in [*self.rows, *self.left_out]}
 
     @property
     def untrained(self) -> frozenset[str]:

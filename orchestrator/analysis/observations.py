@@ -9,7 +9,22 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import names_in
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest
+from depthrate.tasks.parameters import nearest, nearest_names
 
+_NOT_METRICS = (
+    "trial_id",
+    "sweep",
+    "task",
+    "status",
+    "judgement",
+    "split",
+    "device",
+    "host",
+    "layer",
+    "step",
+    "wall_s",
+)
+"""Columns of `results` that are neither parameters nor metrics. A number outside this list is a metric."""
 T = TypeVar("T")
 Past = Mapping[str, Sequence[tuple[float, float]]]
 """Trial -> (step, value) at each measured step, ascending."""
@@ -26,6 +41,23 @@ def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Itera
     names = results.sql("select * from metrics limit 0").columns
     unused = [name for name in names if name not in used and name.casefold() not in words]
     return results.in_memory(trial_ids, unused, all_layers=any(request.reads_layers for request in requests))
+
+
+def missing_metrics(results: Results, requests: Sequence[FitRequest], trial_ids: Iterable[str]) -> list[str]:
+    """Describe the metrics of fits of which no trial that ended ok has a value, with the nearest name of one that has."""
+    members = results.only(trial_ids, "").sql("select * exclude (committed_at) from results where status = 'ok'")
+    table = members.to_arrow_table()
+    filled = [name for name in table.column_names if table[name].null_count < len(table)]
+    parameters = results.parameter_names()
+    names = [name.removeprefix("last_") for name in filled if name not in {*parameters, *_NOT_METRICS}]
+    # a metric of another layer may be missing in the last one, whose values `results` has
+    at_end = [request for request in requests if request.layer is None and not request.is_over_layers]
+    wanted = dict.fromkeys(request.measured for request in at_end)
+    unknown = [name for name in wanted if name not in names] if len(table) else []
+    return [
+        f"no metric {name!r} in the trials of a requested fit{nearest(name, names)}. {nearest_names(name, names)}."
+        for name in unknown
+    ]
 
 
 class FittedValues:

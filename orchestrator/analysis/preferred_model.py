@@ -1,4 +1,4 @@
-"""Select the models that describe a fitted curve: one rule for the terminal, the report, LaTeX and the atlas.
+"""Select the models that describe a fitted curve, and judge its group: one rule for all that shows fits.
 
 A model is adequate if R^2 of the means of log y is at least MIN_R2, no mean is farther from it than MAX_RESIDUAL_SHARE of
 the range of all means, and x has at least MIN_DISTINCT_X values. The data prefer the adequate models whose AICc is within
@@ -7,11 +7,14 @@ CLEAR_AICC of the lowest. The power law is among them even with a higher AICc, u
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
 
@@ -26,16 +29,28 @@ MAX_LOCAL_EXPONENTS = 8
 """Maximum number of local exponents listed in a sentence. If there are more, it gives only their range."""
 
 
+class GroupState(StrEnum):
+    """What the values of a group decide. Terminal, pages, LaTeX and stored fits count groups by it."""
+
+    POWER_LAW = "power law"
+    OTHER_FORM = "another form"
+    NONE = "none"
+    TOO_FEW = "too few"
+    NOT_YET = "not yet"
+
+
 @dataclass(frozen=True)
 class Preference:
     """Models that describe a curve equally well, as far as its values decide."""
+
+    state: GroupState
 
     models: tuple[RateFit, ...]
     """Adequate models that the values do not rule out, lowest AICc first. Empty if no model is adequate."""
     judges: str
     """Values that decide, as in `3 seeds` or `15 values`."""
     reason: str
-    """Reason why the power law is inadequate, if no model is adequate."""
+    """Reason why the power law is inadequate, if no model is adequate, or why the values cannot decide yet."""
 
     @property
     def is_decided(self) -> bool:
@@ -51,28 +66,66 @@ class Preference:
     def text(self) -> str:
         """The models in words, as in `exponential or power: 3 seeds cannot decide`."""
         if not self.models:
-            return f"none ({self.reason})"
+            return f"{self.state if self.state is GroupState.NOT_YET else 'none'} ({self.reason})"
         return " or ".join(self.names) + ("" if self.is_decided else f": {self.judges} cannot decide")
 
 
 def preferred_models(curve: FittedCurve) -> Preference:
     """Return the models that describe a curve, by the rule of this module."""
     power = curve.power
-    if power is None:
-        return Preference((), "", curve.note or "no fit")
+    if curve.num_waiting:
+        num_run, x = len(curve.run_x - {None}), "depths" if curve.x == "depth" else f"values of {curve.x}"
+        return Preference(GroupState.NOT_YET, (), "", f"{num_run} of {num_run + curve.num_waiting} {x}")
+    if power is None or len(_log_means(curve)) < MIN_DISTINCT_X:
+        reason = (curve.note or "no fit") if power is None else inadequacy(curve, power)
+        return Preference(GroupState.TOO_FEW, (), "", reason)
     count = power.n_points if power.n_seeds is None else power.n_seeds
     judges = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
     adequate = [fit for fit in curve.fits if not inadequacy(curve, fit)]
     ranked = sorted((fit for fit in adequate if math.isfinite(_aicc(fit))), key=_aicc)
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
-        return Preference((power,) if power in adequate else (), judges, inadequacy(curve, power))
+        state = GroupState.POWER_LAW if power in adequate else GroupState.NONE
+        return Preference(state, (power,) if power in adequate else (), judges, inadequacy(curve, power))
     models = [fit for fit in ranked if _aicc(fit) - _aicc(ranked[0]) < CLEAR_AICC]
     p = curve.p_lack_of_fit
     # without a test, AICc decides on independent values
     is_rejected = power.n_seeds is None if p is None else p < LEVEL
     if power in ranked and power not in models and not is_rejected:
         models.append(power)
-    return Preference(tuple(models), judges, "")
+    state = GroupState.POWER_LAW if power in models else GroupState.OTHER_FORM
+    return Preference(state, tuple(models), judges, "")
+
+
+def followed_power(curve: FittedCurve) -> RateFit | None:
+    """Return the power law if it is among the preferred models, and None otherwise."""
+    return curve.power if preferred_models(curve).state is GroupState.POWER_LAW else None
+
+
+def by_request(curves: Sequence[FittedCurve]) -> dict[FitRequest, list[FittedCurve]]:
+    """Return the groups of each request."""
+    return grouped(curves, lambda curve: curve.asked)
+
+
+def headlines(curves: Sequence[FittedCurve]) -> list[str]:
+    """Return the headline of each request with several groups, with its metric, x and options."""
+    return [
+        f"{', '.join([f'{request.metric} over {request.x_text}', *request.options])}: {headline(count_states(group))}"
+        for request, group in by_request(curves).items()
+        if len(group) > 1
+    ]
+
+
+def count_states(curves: Sequence[FittedCurve]) -> dict[str, int]:
+    """Count the groups of a request by their state."""
+    return dict(Counter(str(preferred_models(curve).state) for curve in curves))
+
+
+def headline(counts: Mapping[str, int]) -> str:
+    """Return the counts of a request's groups in words, as in `2 of 9 groups follow a power law, 6 another form, 1 not yet`."""
+    total, laws = sum(counts.values()), counts.get(GroupState.POWER_LAW, 0)
+    others = [state for state in GroupState if state is not GroupState.POWER_LAW and counts.get(state)]
+    verb = "group follows" if total == 1 else "groups follow"
+    return ", ".join([f"{laws} of {total} {verb} a power law", *(f"{counts[state]} {state}" for state in others)])
 
 
 def undecided_text(curves: Sequence[FittedCurve]) -> str:
@@ -82,9 +135,9 @@ def undecided_text(curves: Sequence[FittedCurve]) -> str:
 
 
 def adequate_power(curve: FittedCurve) -> RateFit | None:
-    """Return the power law if it is adequate, and None otherwise."""
+    """Return the power law if all x have run and it is adequate, and None otherwise. Other models may be preferred."""
     power = curve.power
-    return None if power is None or inadequacy(curve, power) else power
+    return None if power is None or curve.num_waiting or inadequacy(curve, power) else power
 
 
 def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
@@ -114,10 +167,9 @@ def local_exponents_text(curve: FittedCurve) -> str:
 
 
 def curves_with_common_exponent(curves: Sequence[FittedCurve]) -> list[FittedCurve]:
-    """Return the first curve of each request with a tested common exponent and adequate power laws in all groups."""
-    requests = grouped(curves, lambda curve: str(curve.asked)).values()
-    tested = [[curve for curve in group if curve.common is not None] for group in requests]
-    return [group[0] for group in tested if group and all(map(adequate_power, group))]
+    """Return the first curve of each request with a tested common exponent whose groups all follow a power law."""
+    tested = [[curve for curve in group if curve.common is not None] for group in by_request(curves).values()]
+    return [group[0] for group in tested if group and all(map(followed_power, group))]
 
 
 def _log_means(curve: FittedCurve) -> dict[float, float]:

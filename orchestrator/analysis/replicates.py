@@ -1,11 +1,13 @@
 """Group a curve's trials into replicates, the units of resampling of its interval."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from depthrate.grouping import grouped
+from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.spec import FitRequest
-from depthrate.sweeps.trial import canonical_json
+from depthrate.sweeps.trial import Trial, canonical_json
 from depthrate.tasks.interface import Task
 from depthrate.tasks.parameters import OncePerObject
 
@@ -58,6 +60,35 @@ def interval_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], seed
         else:
             text += f", at the {_counted(name, len(values))} used"
     return text
+
+
+def refuse_mixture(request: FitRequest, trials: Sequence[Trial], may_differ: Set[str]) -> None:
+    """Check that no group of a fit mixes versions of the task, or values of a parameter that must not differ.
+
+    Raises:
+        SweepError: One does. The message has a filter that divides it.
+    """
+    allowed = {*may_differ, *request.x_names, *request.by, request.over}
+    for group in grouped(trials, lambda trial: canonical_json([trial.params[name] for name in request.by])).values():
+        names = {name for trial in group for name in trial.params if name not in allowed}
+        texts = {name: [_condition(name, trial.params.get(name)) for trial in group] for name in sorted(names)}
+        by_version = "trial_id in (select trial_id from trials where task_version = {})"
+        texts["task_version"] = [by_version.format(trial.task_version) for trial in group]
+        if differing := {name: conditions for name, conditions in texts.items() if len(set(conditions)) > 1}:
+            first = " and ".join(conditions[0] for conditions in differing.values())
+            values = "; ".join(" or ".join(dict.fromkeys(conditions)) for conditions in differing.values())
+            raise SweepError(
+                f"the fit of {request.metric} over {request.x_text} would mix trials with different {', '.join(differing)}, "
+                f"which no launch requested together: {values}. Fit one part: depthrate fit SWEEP --where {shlex.quote(first)}"
+            )
+
+
+def _condition(name: str, value: Any) -> str:
+    """Return the SQL condition that a parameter has a value."""
+    column = name if name.isidentifier() else f'"{name}"'
+    if value is None:
+        return f"{column} is null"
+    return f"{column} = " + ("'" + value.replace("'", "''") + "'" if isinstance(value, str) else canonical_json(value))
 
 
 def _mixed(request: FitRequest, trials: Sequence[Mapping[str, Any]]) -> list[str]:

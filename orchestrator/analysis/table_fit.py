@@ -33,6 +33,8 @@ class TableFit:
     surfaces: SurfaceFits
     omitted: int
     """Number of rows without a positive value of each column."""
+    repeated: int
+    """Number of used rows that equal an earlier one in the fitted columns and the unit. Each counts as a value."""
     shifts: Mapping[str, float]
     """Variable that counts -> change of its exponent in the preferred form if it counts from one less."""
     x_KN: np.ndarray = field(repr=False)
@@ -56,7 +58,15 @@ class TableFit:
             if abs(shift) > CLEAR_SHIFT
         ]
         omitted = [f"{self.omitted} rows left out: a value is missing or not positive"] if self.omitted else []
-        return [*self.surfaces.words(), *shifts, *omitted]
+        repeated = (
+            [
+                f"{self.repeated} of {len(self.y_N)} rows repeat an earlier row: copies look like replicates "
+                "without noise, which can make every form inadequate. Keep one of each"
+            ]
+            if self.repeated
+            else []
+        )
+        return [*self.surfaces.words(), *shifts, *omitted, *repeated]
 
     def p_values(self) -> list[float]:
         """Return the p-values of all tests, uncorrected."""
@@ -155,7 +165,9 @@ def fit_table(
             again = fit(moved, forms=[best.form], num_resamples=0).fits[0]
             shifts[name] = again.exponents[k] - best.exponents[k]
     unit_N = np.arange(len(y_N)) if units is None else unit_numbers(units)
-    return TableFit(y, surfaces, int((~is_used).sum()), shifts, np.array(x_KN), y_N, unit_N)
+    rows = zip(*(column.tolist() for column in (*x_KN, y_N)), units or [None] * len(y_N), strict=True)
+    repeated = len(y_N) - len(set(rows))
+    return TableFit(y, surfaces, int((~is_used).sum()), repeated, shifts, np.array(x_KN), y_N, unit_N)
 
 
 def law_text(fit: SurfaceFit) -> str:

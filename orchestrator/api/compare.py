@@ -9,6 +9,7 @@ from depthrate.orchestrator.analysis.compare import FitPair, pair_up, unpaired_t
 from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
+from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.report.curve_groups import sort_key
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
 from depthrate.storage.files.store import Store
@@ -49,7 +50,10 @@ def compare_fits(sweeps: tuple[FoundSweep, FoundSweep], store: Store) -> SweepCo
     for sweep, view in sweeps:
         requests = [request for request in sweep.sweep.fit if request.is_curve]
         results = results_of(store, sweep.task)
-        curves.append(fit_requests(results, requests, fitted_trials(sweep, view), sweep.task).curves)
+        unfinished = sweep_status(sweep.sweep.name, sweep.trials.ids, results.snapshot, store).unfinished
+        curves.append(
+            fit_requests(results, requests, fitted_trials(sweep, view), sweep.task, unfinished, sweep.varied).curves
+        )
     first, second = (sweep for sweep, _ in sweeps)
     pairs, names = list(pair_up(curves[0], curves[1])), [first.sweep.name, second.sweep.name]
     return SweepComparison(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.launch.launch_plan import CheckedSweep
     from depthrate.orchestrator.search.search_view import SearchView
     from depthrate.sweeps.spec import SweepSpec
+    from depthrate.tasks.interface import Task
 
 
 MAX_SWEEPS_SHOWN = 20
@@ -65,7 +66,18 @@ def _earlier(name: str, launched: LaunchedSpec, store: Store) -> CheckedSweep:
     rows = results_of(store, task).for_sweep(name).sql("select trial_id, task, task_version, params from trials")
     defaults = {parameter.name: parameter.default for parameter in task.schema.values()}
     trials = Trials(Trial(i, name, version, defaults | parse_object(p)) for i, name, version, p in rows.fetchall())
-    return CheckedSweep(sweep, task, trials)
+    return CheckedSweep(sweep, task, trials, _varied(sweep, task))
+
+
+def _varied(sweep: SweepSpec, task: Task) -> frozenset[str]:
+    """Return the parameters with several values in a sweep."""
+    from depthrate.sweeps.expand import expand
+
+    values: dict[str, set[str]] = {}
+    for trial in expand(sweep, task):
+        for name, value in trial.params.items():
+            values.setdefault(name, set()).add(repr(value))
+    return frozenset(name for name, of in values.items() if len(of) > 1)
 
 
 def find_launch(launched: LaunchedSpec, store: Store) -> tuple[CheckedSweep, SearchView | None]:

@@ -1,14 +1,17 @@
 """Fit the curves of a sweep: requested fits, which are saved in the store, or ad hoc fits."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
+from depthrate.orchestrator.analysis.observations import missing_metrics
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
+from depthrate.orchestrator.analysis.preferred_model import by_request, count_states, inadequacy, preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
+from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.visible_commits import Problem
@@ -27,6 +30,8 @@ class FitResult(Fits):
     """Warnings about mixed settings or code versions, and about a failure to save the rows."""
     problems: Sequence[Problem]
     """Problems with the store."""
+    missing: Sequence[str] = ()
+    """Metrics of the requests that no trial has, in words."""
 
 
 def fit_sweep(
@@ -48,13 +53,19 @@ def fit_sweep(
         check_filters(changed, checked.task)
     results = results_of(store, checked.task)
     requested = checked.sweep.fit if requests is None else requests
-    fits = fit_requests(results, requested, fitted_trials(checked, view), checked.task)
+    unfinished = sweep_status(checked.sweep.name, checked.trials.ids, results.snapshot, store).unfinished
+    fits = fit_requests(results, requested, fitted_trials(checked, view), checked.task, unfinished, checked.varied)
+    states = {request: json.dumps(count_states(group)) for request, group in by_request(fits.curves).items()}
     rows = []
     for curve in fits.curves:
         shared = curve.table_rows(checked.sweep.name, preferred_models(curve).text)
-        rows += [row | {"is_adequate": not inadequacy(curve, fit)} for row, fit in zip(shared, curve.fits, strict=True)]
+        judged = {"state": preferred_models(curve).state, "group_states": states[curve.asked]}
+        adequate = [{"is_adequate": not inadequacy(curve, fit)} for fit in curve.fits]
+        rows += [row | judged | fit for row, fit in zip(shared, adequate, strict=True)]
     rows += [row for fit in fits.others for row in fit.table_rows(checked.sweep.name)]
-    warnings = list(mixtures(checked, store, results.snapshot))
+    # a task that declares its metrics was checked before it ran
+    missing = () if checked.task.measurements else missing_metrics(results, requested, checked.trials.ids)
+    warnings = [*missing, *mixtures(checked, store, results.snapshot)]
     if (note := results.membership().note(checked.sweep.name)) is not None:
         warnings.append(note)
     if rows and requests is None and "@" not in checked.sweep.name:
@@ -62,7 +73,7 @@ def fit_sweep(
             write_fits(store, checked.sweep.name, rows)
         except OSError as error:
             warnings.append(f"fits are not saved: {error}")
-    return FitResult(**vars(fits), rows=rows, warnings=warnings, problems=results.problems)
+    return FitResult(**vars(fits), rows=rows, warnings=warnings, problems=results.problems, missing=missing)
 
 
 def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:

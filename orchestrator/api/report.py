@@ -157,7 +157,9 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     sweep = checked.sweep
     state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
     numbers = in_memory(results, sweep.fit, checked.trials.ids)
-    fits = fit_requests(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    fits = fit_requests(
+        numbers, sweep.fit, fitted_trials(checked, view), checked.task, state.unfinished, checked.varied
+    )
     return read_report(checked, state, results, fits, command, view)
 
 
@@ -172,7 +174,9 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
     members = results.only(ids, sweep.name)
     state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
     numbers = members.in_memory(ids, all_layers=any(request.reads_layers for request in sweep.fit))
-    fits = fit_requests(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    fits = fit_requests(
+        numbers, sweep.fit, fitted_trials(checked, view), checked.task, state.unfinished, checked.varied
+    )
     sections = [*layer_law_panels(fits.layer_laws), *map(surface_panel, fits.surfaces[:MAX_SECTIONS])][:MAX_SECTIONS]
     return SweepData(sweep, checked.trials, checked.task, state, fits.curves, members, numbers, sections)
 

@@ -206,28 +206,30 @@ def _print_end(run: PlannedRun, end: RunEnd, console: Console, started: float) -
         return end.state
     if view is not None:
         print_table(console, *view.table())
-    if end.has_results:
-        _print_fits(run, end, console)
+    state = end.state
+    if end.has_results and _print_fits(run, end, console) and state is RunState.COMPLETE:
+        state = RunState.NO_METRIC
     if run.options.report and end.state is not RunState.INTERRUPTED:
         _write_report(run, end, console)
     elif end.state is RunState.COMPLETE:
         console.print(f"report: {_next(run, 'report')}")
     if end.state is not RunState.COMPLETE:
         _print_incomplete(run, end.launch, end.num_open, console)
-    return end.state
+    return state
 
 
-def _print_fits(run: PlannedRun, end: RunEnd, console: Console) -> None:
-    """Print the requested fits, and warn if the trials mix code versions or engines."""
+def _print_fits(run: PlannedRun, end: RunEnd, console: Console) -> bool:
+    """Print the requested fits and warnings about mixed trials, and return whether a metric is missing in all trials."""
     if not end.checked.sweep.fit:
         print_warnings(mixtures(end.checked, run.store, end.snapshot))
-        return
+        return False
     from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and duckdb, which many runs do not need
     from depthrate.orchestrator.console.fit_table import print_all_fits
 
     result = fit_sweep(end.checked, run.store, run.view)
     print_warnings(result.warnings)
     print_all_fits(console, result, more=next_call("fit", end.checked.sweep.name, run.store.url, "--wide"))
+    return bool(result.missing)
 
 
 def _write_report(run: PlannedRun, end: RunEnd, console: Console) -> None:

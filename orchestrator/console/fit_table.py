@@ -10,8 +10,10 @@ from depthrate.orchestrator.analysis.fit_requests import Fits
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.layer_law import HEADER, decay_texts
 from depthrate.orchestrator.analysis.preferred_model import (
+    GroupState,
     adequate_power,
     curves_with_common_exponent,
+    headlines,
     local_exponents_text,
     preferred_models,
     undecided_text,
@@ -40,27 +42,31 @@ def print_fits(
         return
     rows: list[list[Any]] = []
     for curve in curves:
-        power, adequate = curve.power, adequate_power(curve)
+        power, adequate, preference = curve.power, adequate_power(curve), preferred_models(curve)
         name = [curve.metric, curve.label()]
+        if preference.state is GroupState.NOT_YET:
+            rows.append(
+                [*name, "not yet", preference.reason, None, len(curve.rows), "", "", "", "", curve.excluded_text]
+            )
+            continue
         if power is None:
-            rows.append([*name, "no fit", "", None, len(curve.rows), "", curve.note or "", "", curve.excluded_text])
+            rows.append([*name, "no fit", "", None, len(curve.rows), "", curve.note or "", "", "", curve.excluded_text])
             continue
         law, exponent = "no power law fits", f"between neighbours: {local_exponents_text(curve)}"
         if adequate is not None:
             base = curve.x if curve.x.isidentifier() else f"({curve.x})"
             prefactor = f"{power.prefactor:#.3g}".removesuffix(".")
             law, exponent = f"{prefactor} {base}^{-power.exponent:.3f}", _interval(power)
-        preference = preferred_models(curve)
         model = " or ".join(preference.names) or preference.text
         numbers = [power.r2, power.n_points, _bounded(curve)]
-        rows.append([*name, law, exponent, *numbers, model, _reached(curve), curve.excluded_text])
+        rows.append([*name, law, exponent, *numbers, model, _reached(curve), _moved(curve), curve.excluded_text])
     columns = ["metric", "group", "power law", "exponent a [95 %]", "R^2", "trials", "theorem's bound"]
-    columns += ["preferred model", "target at", "left out"]
-    optional = ("group", "theorem's bound", "target at", "left out")
+    columns += ["preferred model", "target at", "a moved", "left out"]
+    optional = ("group", "theorem's bound", "target at", "a moved", "left out")
     rows = [[round(value, 3) if isinstance(value, float) else value for value in row] for row in rows]
     print_rows(console, columns, rows, optional=optional, wide=wide, more=more)
     undecided = undecided_text(curves)
-    for line in [*([undecided] if undecided else []), *_untrained(curves), *_convergence(curves)]:
+    for line in [*headlines(curves), *([undecided] if undecided else []), *_untrained(curves), *_convergence(curves)]:
         console.print(line)
     for curve in curves_with_common_exponent(curves):
         if (common := curve.common) is not None:
@@ -93,17 +99,17 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
             f"{len(above)} of {len(used)} trials have a higher objective than a shallower network, by up to "
             f"{max(above.values()):.1%} of their gap to the limit, or of the objective if no limit is known."
         )
-    drifts = [
-        (f"{curve.metric} over {curve.x}" + (f" ({label})" if (label := curve.label()) else ""), curve.drift)
-        for curve in fitted
-        if curve.drift is not None and adequate_power(curve)
-    ]
-    if drifts:
-        parts = (
-            f"{name} {drift.moved:+z.3f} (another quarter: up to {drift.could_move:.3f})" for name, drift in drifts
+    if any(map(_moved, fitted)):
+        lines.append(
+            "a moved: change of the exponent in the last quarter of training, and how far another quarter could move it."
         )
-        lines.append(f"Change of the exponent in the last quarter of training: {', '.join(parts)}.")
     return lines
+
+
+def _moved(curve: FittedCurve) -> str:
+    """Return the change of the exponent over the last quarter of training, and its bound for another quarter."""
+    drift = curve.drift
+    return "" if drift is None or not adequate_power(curve) else f"{drift.moved:+z.3f} (<{drift.could_move:.3f})"
 
 
 def _how_it_ended(fitted: Sequence[FittedCurve], num_used: int, num_falling: int) -> str:

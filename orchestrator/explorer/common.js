@@ -25,7 +25,6 @@ const shortLabel = (text, most) => (text.length > most ? `${text.slice(0, most -
 const fixed = (v) => v.toFixed(Math.abs(v) < 10 ? 2 : 1).replace("-", "−");
 const counted = (k) => k.toLocaleString("en");
 const interval = (lo, hi) => (lo == null || hi == null ? "no interval" : `[${fixed(lo)}, ${fixed(hi)}]`);
-const groupsFollow = (laws, groups) => [h("b", {}, `${laws} of ${groups}`), ` ${groups === 1 ? "group follows" : "groups follow"} a power law`];
 
 function makeScale(log, lo, hi, from, to) {
   if (!(hi > lo)) [lo, hi] = log ? [lo / 1.5, lo * 1.5] : [lo - 1, lo + 1];

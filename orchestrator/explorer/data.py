@@ -10,7 +10,13 @@ import numpy as np
 
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_models
+from depthrate.orchestrator.analysis.preferred_model import (
+    GroupState,
+    by_request,
+    count_states,
+    headline,
+    preferred_models,
+)
 from depthrate.orchestrator.explorer.columns import Column, dictionary_column, metric_column, pack, parameter_column
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.storage.catalog.tags import Annotations, Marks, read_annotations
@@ -18,6 +24,8 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest, SweepSpec
 from depthrate.sweeps.trial import Trials
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rates import predict
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric
 
@@ -85,7 +93,7 @@ class SweepData:
             "trial_ids": ids,
             "constants": {name: value for name, value in planned[0].params.items() if name not in varying},
             "errors": {n: str(self.status.error_of(ids[n]))[:MAX_ERROR_LENGTH] for n in failed[:MAX_ERRORS]},
-            "fits": [fit_row(curve) for curve in self.fits],
+            "fits": fit_rows(self.fits),
             "sections": list(self.sections),
             "rows": len(self.results.snapshot.commit_index),
             "marks": marks_of(read_annotations(self.results.store), self.sweep.name, self.status.states),
@@ -169,17 +177,35 @@ def marks_of(annotations: Annotations, sweep: str, trial_ids: Iterable[str]) -> 
     }
 
 
-def fit_row(curve: FittedCurve) -> dict[str, Any]:
-    """Return a fit of the power law as the page shows it, with the words of the report."""
-    power, request = curve.power, curve.asked
+def fit_rows(curves: Sequence[FittedCurve]) -> list[dict[str, Any]]:
+    """Return the fits as the page shows them, each with the headline of its request."""
+    return [
+        _fit_row(curve) | {"headline": headline(count_states(group))}
+        for group in by_request(curves).values()
+        for curve in group
+    ]
+
+
+def _fit_row(curve: FittedCurve) -> dict[str, Any]:
+    """Return a curve's power law, its state, and the curve of the preferred model if it is another one."""
+    power, request, preference = curve.power, curve.asked, preferred_models(curve)
+    other = next(iter(preference.models), None) if preference.state is GroupState.OTHER_FORM else None
+    x = (
+        np.geomspace(*[pick(float(row["x"]) for row in curve.rows) for pick in (min, max)], 30)
+        if other
+        else np.zeros(0)
+    )
+    label = " or ".join(MODELS[name].words for name in preference.names) if other else preference.reason
     fit = {} if power is None else {n: getattr(power, n) for n in ("exponent", "ci_low", "ci_high", "prefactor", "r2")}
     return {
         "metric": curve.metric,
         "x": curve.x,
         "by": curve.by,
         **{name: value if value is None or np.isfinite(value) else None for name, value in fit.items()},
-        "why": (curve.note or "no fit") if power is None else inadequacy(curve, power),
-        "preferred": preferred_models(curve).text,
+        "state": preference.state,
+        "why": "" if preference.state is GroupState.POWER_LAW else label,
+        "form": [x.tolist(), [] if other is None else predict(other, x).tolist()],
+        "preferred": preference.text,
         "excluded": curve.excluded,
         "n_trials": len(curve.rows),
         "n_unconverged": len(curve.unconverged),

@@ -670,7 +670,7 @@ function rateCells() {
     const fit = server ? serverFit(server) : fitPower(seedsOf(used, layout), used);
     return { ...cell, points, fit, unconverged: cell.trials.filter((i) => state.data[i] === unconverged).length };
   });
-  return { ...layout, cells: made, left, isServer: Boolean(reference) };
+  return { ...layout, cells: made, left, isServer: Boolean(reference), headline: reference?.[0]?.headline };
 }
 
 function seedsOf(points, { replicate, replicates }) {   // the values of each replicate, over ascending x
@@ -687,8 +687,8 @@ function seedsOf(points, { replicate, replicates }) {   // the values of each re
   return seeds;
 }
 
-// The rules of docs/explanation/fits.md: the mean of the slopes of whole seeds, with a t interval over them. A power law
-// describes the means if there are four or more, R² of the means is 0.9 or more, and none is off by a third of their range.
+// The mean of the slopes of whole seeds, with a t interval over them. Whether a power law describes the means is judged by
+// depthrate fit alone, whose fits come as rows with a state.
 function fitPower(seeds, points) {
   const whole = seeds.filter((seed) => seed.xs.length === points.length && points.length >= 3);
   if (points.length < 3) return { why: `${points.length} values` };
@@ -705,16 +705,14 @@ function fitPower(seeds, points) {
   const means = points.map((p) => p.mean), middle = mean(means);
   const off = points.map((p) => p.mean - pooled.intercept - pooled.slope * Math.log(p.x));
   fit.r2 = 1 - off.reduce((sum, v) => sum + v * v, 0) / means.reduce((sum, v) => sum + (v - middle) ** 2, 0);
-  if (points.length < 4) fit.why = `${points.length} values of ${column(view.x).label}`;
-  else if (!(fit.r2 >= 0.9)) fit.why = `R² ${Math.max(0, fit.r2).toFixed(2)}`;
-  else if (Math.max(...off.map(Math.abs)) > (Math.max(...means) - Math.min(...means)) / 3) fit.why = "bends";
-  return fit;
+  return { ...fit, why: "not judged" };
 }
 
 function serverFit(row) {
   const why = row.why.replace("R^2", "R²").replace(/ of .*, at least.*/, "");
-  if (row.exponent == null) return { why, row };
-  return { a: row.exponent, lo: row.ci_low, hi: row.ci_high, intercept: Math.log(row.prefactor), r2: row.r2, why, row };
+  const form = row.form[0].map((x, k) => ({ x, mean: Math.log(row.form[1][k]) }));
+  if (row.exponent == null) return { why, row, form };
+  return { a: row.exponent, lo: row.ci_low, hi: row.ci_high, intercept: Math.log(row.prefactor), r2: row.r2, why, row, form };
 }
 
 const groupNames = ({ colour, facet }) => [...new Set([facet.name, colour.name].filter(Boolean))];
@@ -738,7 +736,10 @@ function parameterFilters() {                           // column -> values, or 
   return view.expression ? null : keep;
 }
 
-const isLaw = (fit) => fit.a != null && !fit.why;
+const isLaw = (fit) => fit.row?.state === "power law";
+const isUnjudged = (fit) => fit.a != null && !fit.row;  // computed in this page: shown with its exponent, but hollow
+const groupState = (row) => (row?.state === "none" ? "no power law" : row?.state ?? "no fit");
+const groupText = (row, why = row.why) => `${groupState(row)}${why ? `: ${clean(why, 100)}` : ""}`;
 const cellName = ({ colour, facet }, cell) => [facet.name && `${facet.label} ${facet.labels[cell.f]}`,
   colour.name && colour.name !== facet.name && `${colour.label} ${colour.labels[cell.c]}`].filter(Boolean).join(", ") || "all trials";
 
@@ -747,17 +748,17 @@ function describe(rate, cell) {
   const local = used.slice(1).map((p, k) => fixed(-(p.mean - used[k].mean) / Math.log(p.x / used[k].x)));
   const excluded = row && Object.entries(row.excluded).map(([reason, count]) => `${count} ${reason}`).join(", ");
   return [cellName(rate, cell),
-    fit.a != null && `${column(view.y).label} ≈ ${format(Math.exp(fit.intercept))} ${x}^${fixed(-fit.a)}, 95 % ${interval(fit.lo, fit.hi)}, R² ${format(fit.r2 ?? NaN)}`,
-    fit.why && `no power law (${fit.why})${local.length && !rate.isContinuous ? `; exponents between neighbours: ${pick(local.length, 8).map((k) => local[k]).join(", ")}` : ""}`,
+    (isLaw(fit) || isUnjudged(fit)) && `${column(view.y).label} ≈ ${format(Math.exp(fit.intercept))} ${x}^${fixed(-fit.a)}, 95 % ${interval(fit.lo, fit.hi)}, R² ${format(fit.r2 ?? NaN)}`,
+    fit.why && `${fit.row ? groupText(fit.row) : "not judged by depthrate fit"}${local.length && !rate.isContinuous ? `; exponents between neighbours: ${pick(local.length, 8).map((k) => local[k]).join(", ")}` : ""}`,
     row ? `depthrate fit: ${row.n_trials} trials${row.over ? `, ${clean(row.over, 100)}` : ""}; preferred: ${clean(row.preferred, 120)}`
       : `${cell.trials.length} trials, ${fit.whole ?? 0} whole replicates${fit.partial ? `, ${fit.partial} with gaps` : ""}`,
     excluded && `excluded: ${clean(excluded, 200)}`, cell.unconverged > 0 && `${cell.unconverged} unconverged`];
 }
 
 const rates = addPanel($("#rates .pair .figure"), { draw: () => keepFocus(root, rates.host, drawRates), overlay: overlayRates, find: findRate, zoom: { key: "ratesZoom", axes: ["x", "y"] }, values: () => [
-  ["group", view.x, "mean", "min", "max", "trials", "left_out", "exponent", "ci_low", "ci_high", "no_power_law"],
+  ["group", view.x, "mean", "min", "max", "trials", "left_out", "exponent", "ci_low", "ci_high", "state"],
   ...rateState.cells.flatMap((cell) => cell.points.map((p) => [cellName(rateState, cell), p.x, ...[p.mean, p.lo, p.hi].map(Math.exp),
-    p.logs.length, p.out, cell.fit.a, cell.fit.lo, cell.fit.hi, cell.fit.why || ""]))] });
+    p.logs.length, p.out, cell.fit.a, cell.fit.lo, cell.fit.hi, cell.fit.row?.state ?? cell.fit.why]))] });
 let rateState = { cells: [] }, rateHits = [];
 
 function drawRates() {
@@ -778,7 +779,7 @@ function drawRates() {
   drawAnswer();
   if (!shown.length) { empty(svg, "No trial of the selection has a positive value here."); return; }
   const logs = shown.flatMap((cell) => cell.points.flatMap((p) => [p.lo, p.hi])), out = dropped();
-  for (const { fit, points } of shown) if (isLaw(fit)) for (const p of points) logs.push(Math.log(onLine(fit, p.x)));
+  for (const { fit, points } of shown) if (isLaw(fit) || isUnjudged(fit)) for (const p of points) logs.push(Math.log(onLine(fit, p.x)));
   const xs = shown.flatMap((cell) => [cell.points[0].x, cell.points.at(-1).x]);
   const whole = [[Math.min(...xs), Math.max(...xs)], [Math.exp(Math.min(...logs)), Math.exp(Math.max(...logs))]];
   const [xRange, yRange, isZoomed] = zoomedRanges(rates, ...whole);
@@ -804,10 +805,10 @@ function drawRates() {
 }
 
 function drawAnswer() {                                 // the figure in one sentence
-  const { cells } = rateState, good = cells.filter((cell) => isLaw(cell.fit)).sort((a, b) => b.fit.a - a.fit.a), [best] = good;
+  const { cells, headline } = rateState, good = cells.filter((cell) => isLaw(cell.fit)).sort((a, b) => b.fit.a - a.fit.a), [best] = good;
   const words = best ? [` Steepest: ${cellName(rateState, best)}, exponent `, h("b", {}, fixed(best.fit.a)), ` ${interval(best.fit.lo, best.fit.hi)}.`] : [];
   $("#rates .answer").hidden = !cells.length;
-  $("#rates .answer").replaceChildren(...groupsFollow(good.length, cells.length), ".", ...words);
+  $("#rates .answer").replaceChildren(headline ? h("b", {}, headline) : "Groups of this view are not judged: depthrate fit names their models", ".", ...words);
 }
 
 function depthTicks(g, x, sx, bottom, out) {            // one tick per value; a click leaves the value out
@@ -827,7 +828,7 @@ function depthTicks(g, x, sx, bottom, out) {            // one tick per value; a
 
 const onLine = (fit, x) => Math.exp(fit.intercept - fit.a * Math.log(x));
 function endOf(cell, sy) {
-  const y = sy(isLaw(cell.fit) ? onLine(cell.fit, cell.points.at(-1).x) : Math.exp(cell.points.at(-1).mean));
+  const y = sy(isLaw(cell.fit) || isUnjudged(cell.fit) ? onLine(cell.fit, cell.points.at(-1).x) : Math.exp(cell.points.at(-1).mean));
   return Math.min(Math.max(y, sy.to), sy.from);
 }
 
@@ -839,7 +840,8 @@ function drawCell(cell, colour, sx, sy) {
     const edges = [...path(points, (p) => Math.exp(p.hi)), ...path(points, (p) => Math.exp(p.lo)).reverse()];
     g.append(s("path", { class: "band", d: `M${edges.join("L")}Z` }));
   }
-  if (isLaw(fit) && used.length) g.append(s("path", { class: "fit", d: `M${path([used[0], used.at(-1)], (p) => onLine(fit, p.x)).join("L")}` }));
+  if (fit.form?.length) g.append(s("path", { class: "fit form", d: `M${path(fit.form, (p) => Math.exp(p.mean)).join("L")}` }));
+  else if ((isLaw(fit) || isUnjudged(fit)) && used.length) g.append(s("path", { class: "fit", d: `M${path([used[0], used.at(-1)], (p) => onLine(fit, p.x)).join("L")}` }));
   else if (!many) g.append(s("path", { class: "join", d: `M${path(points, (p) => Math.exp(p.mean)).join("L")}` }));
   for (const p of many ? pick(points.length, 1500).map((k) => points[k]) : points) {
     for (const k of pick(p.logs.length, 12)) {          // at most 12 trials of a point answer to the pointer
@@ -847,7 +849,7 @@ function drawCell(cell, colour, sx, sy) {
       if (px > sx.from - 5 && px < sx.to + 5 && py > sy.to - 5 && py < sy.from + 5) rateHits.push({ px, py, i: p.trial[k], cell });
       if (many || (p.logs.length > 1 && p.logs.length <= 6)) g.append(s("circle", { class: "seed", cx: px, cy: py, r: many ? 1.8 : 1.3 }));
     }
-    if (!many) g.append(s("circle", { class: p.out || fit.why ? "mean hollow" : "mean", cx: sx(p.x), cy: sy(Math.exp(p.mean)), r: 3.1 }));
+    if (!many) g.append(s("circle", { class: p.out || !isLaw(fit) ? "mean hollow" : "mean", cx: sx(p.x), cy: sy(Math.exp(p.mean)), r: 3.1 }));
   }
   return g;
 }
@@ -862,8 +864,8 @@ function drawRateLabel({ cell, at, y }, colour, x0) {
   return s("g", { class: "label", "data-group": cell.c, style: `--c:${colour.colour(cell.c)}`, ...onCell(cell) },
     isApart && s("path", { class: "lead", d: `M${x0 - 4},${y}L${x0 + 6},${at - 4}` }),
     s("circle", { cx: x0 + 11, cy: at - 4, r: 3.1, class: law ? "mean" : "mean hollow" }),
-    s("text", { x: x0 + 19, y: at, class: law ? null : "none" }, law ? fixed(fit.a) : "no power law"),
-    s("text", { x: x0 + 19, y: at + 12, class: "small" }, law ? interval(fit.lo, fit.hi) : shortLabel(fit.why ?? "", 14)));
+    s("text", { x: x0 + 19, y: at, class: law ? null : "none" }, law || isUnjudged(fit) ? fixed(fit.a) : groupState(fit.row)),
+    s("text", { x: x0 + 19, y: at + 12, class: "small" }, law || isUnjudged(fit) ? interval(fit.lo, fit.hi) : shortLabel(fit.why ?? "", 14)));
 }
 
 function drawLegend(host, groups, shown) {
@@ -879,10 +881,10 @@ function drawRateNote(hidden) {
   const unconverged = sum((cell) => cell.unconverged), label = x?.label;
   const chosen = metrics.filter((c) => filters.has(c.name) || view.expression.includes(c.name)).map((c) => c.label);
   const leftOut = [...left].map(([reason, count]) => `${counted(count)} ${reason}`).join(", ");
-  const method = isServer ? "Exponents and intervals: the rules of depthrate fit. " : isContinuous
+  const method = isServer ? "Exponents, intervals and states: depthrate fit. Hollow: the values do not prefer a power law. Dashed: the preferred model. " : isContinuous
     ? "Exponents: one line through all dots, computed in this page; depthrate fit has the interval. "
     : `Exponent a of ${label}⁻ᵃ: mean of the slopes of single seeds, with Student’s t over whole seeds, 95 %, computed in this page; `
-      + `depthrate fit also uses seeds with gaps. Hollow: no power law (fewer than 4 values, R² of the means below 0.9, or a bend). `;
+      + `depthrate fit also uses seeds with gaps, and judges whether a power law holds. `;
   const parts = [
     mixed.length > 0 && h("b", {}, `Each line mixes values of ${mixed.join(", ")}: filter to one value, or use it as colour or panels. `),
     isContinuous ? "Dots: trials. " : "Dots: geometric means. Bands: range over seeds. ", method,

@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models, undecided_text
+from depthrate.orchestrator.analysis.preferred_model import (
+    adequate_power,
+    headlines,
+    preferred_models,
+    undecided_text,
+)
 from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.curve_groups import unique
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import curve_label, is_finite, is_null, is_number
-from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.models import MODELS, POWER
 
 NOTHING = "---"
 PLAIN = {
@@ -67,46 +72,65 @@ def surface_tabular(found: TableFit) -> str:
     r"""Return a `tabular` of the exponents of a fit in several variables. It needs \usepackage{booktabs}."""
     lines = [r"\begin{tabular}{llrl}", r"\toprule", r"form & variable & $a$ & 95\,\% \\", r"\midrule"]
     for row in found.rows():
-        interval = NOTHING if row["ci_low"] is None else f"$[{row['ci_low']:.3f}, {row['ci_high']:.3f}]$"
+        interval = _interval(row["ci_low"], row["ci_high"])
         lines.append(rf"{latex(row['form'])} & {latex(row['x'])} & ${row['exponent']:.3f}$ & {interval} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def fits_table(data: ReportData) -> str:
-    r"""Return a LaTeX `table` with every curve's power law. It needs \usepackage{booktabs}."""
-    columns = _columns(data.fits)
+    r"""Return one LaTeX `table` per metric with the power law of each of its curves. It needs \usepackage{booktabs}."""
+    of_metric = grouped(data.fits, curve_label)
+    tables = [_metric_table(data.name, curves, is_only=len(of_metric) == 1) for curves in of_metric.values()]
+    return "\n".join(["% needs \\usepackage{booktabs}", *tables])
+
+
+def _metric_table(sweep: str, curves: Sequence[FittedCurve], *, is_only: bool) -> str:
+    columns = _columns(curves)
     frame = pd.DataFrame({name: cells for name, cells in columns.items() if set(cells) - {NOTHING, ""}})
-    is_number = [name not in ("Metric", "over", "preferred model", *map(latex, data.group_names)) for name in frame]
-    text = frame.style.hide(axis="index").to_latex(
-        hrules=True,
-        column_format="".join("r" if right else "l" for right in is_number),
-        position="t",
-        position_float="centering",
-        caption=rf"Rates of {latex(data.name)}: $y \approx c\,x^{{-a}}$, fitted to $\log y$ of every trial. "
-        f"Preferred models: adequate, with an AICc within 2 of the lowest, and a power law that no bend rejects. None: no "
-        f"model is adequate. {undecided_text(data.fits)}".strip(),
-        label=f"tab:{re.sub(r'[^A-Za-z0-9]+', '-', data.name).strip('-').lower()}-rates",
-    )
-    return f"% needs \\usepackage{{booktabs}}\n{text}"
+    texts = ("over", "preferred", *(latex(name) for curve in curves for name in curve.by))
+    names = dict.fromkeys(name for curve in curves for name in preferred_models(curve).names if name != POWER.name)
+    short = [f"{_short(name)}: {MODELS[name].words}." for name in names]
+    metric = latex(curve_label(curves[0]))
+    of_sweep = [sweep] if is_only else [sweep, curves[0].metric]
+    notes = [f"{latex(line)}." for line in headlines(curves)]
+    return str(
+        frame.style.hide(axis="index").to_latex(
+            hrules=True,
+            column_format="".join("l" if name in texts else "r" for name in frame),
+            position="t",
+            position_float="centering",
+            caption=" ".join([
+                rf"Rates of {metric} in {latex(sweep)}: $y \approx c\,x^{{-a}}$, fitted to $\log y$ of every trial.",
+                "Preferred: adequate, with an AICc within 2 of the lowest, and a power law that no bend rejects. "
+                "None: no model is adequate.",
+                *short, *notes, undecided_text(curves),
+            ]).strip(),
+            label="tab:" + re.sub(r"[^A-Za-z0-9]+", "-", "-".join(of_sweep)).strip("-").lower() + "-rates",
+        )
+    )  # fmt: skip
+
+
+def _short(model: str) -> str:
+    return model.removeprefix("power_").replace("_", " ")
 
 
 def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
     """Return the cells by heading."""
     by = unique(name for curve in curves for name in curve.by)
     powers = [adequate_power(curve) for curve in curves]
+    preferences = [preferred_models(curve) for curve in curves]
     return {
-        "Metric": [latex(curve_label(curve)) for curve in curves],
         "over": [latex(curve.x).replace("-", "$-$") for curve in curves],
         **{latex(name): [_value(curve.by[name]) if name in curve.by else "" for curve in curves] for name in by},
         "$a$": [NOTHING if power is None else _number(power.exponent, ".3f") for power in powers],
-        r"95\,\% interval": [NOTHING if power is None else _interval(power) for power in powers],
+        r"95\,\% interval": [NOTHING if power is None else _interval(power.ci_low, power.ci_high) for power in powers],
         "$R^2$": [NOTHING if curve.power is None else _number(curve.power.r2, ".3f") for curve in curves],
         "trials": [str(len(curve.rows)) for curve in curves],
         "unconverged": [str(len(curve.unconverged)) if curve.judged else NOTHING for curve in curves],
-        "preferred model": [
-            " or ".join(MODELS[name].words for name in preferred_models(curve).names)
-            or ("none" if curve.fits else NOTHING)
-            for curve in curves
+        "preferred": [
+            " or ".join(map(_short, preference.names))
+            or (latex(preference.text) if curve.num_waiting else "none" if curve.fits else NOTHING)
+            for curve, preference in zip(curves, preferences, strict=True)
         ],
     }
 
@@ -153,10 +177,9 @@ def _value(raw_value: Any) -> str:
     return _number(raw_value, ".6g") if is_number(raw_value) else latex(raw_value)
 
 
-def _interval(fit: RateFit, form: str = ".3f") -> str:
+def _interval(low: float | None, high: float | None) -> str:
     """Format the 95 % interval of a. Open ends are infinite."""
-    if fit.ci_low is None and fit.ci_high is None:
+    if low is None and high is None:
         return NOTHING
-    low = format(fit.ci_low, form) if is_finite(fit.ci_low) else r"-\infty"
-    high = format(fit.ci_high, form) if is_finite(fit.ci_high) else r"\infty"
-    return f"$[{low}, {high}]$"
+    ends = [f"{end:.3f}" if is_finite(end) else r"\infty" for end in (low, high)]
+    return f"$[{'' if is_finite(low) else '-'}{ends[0]}, {ends[1]}]$"

@@ -12,6 +12,8 @@ from types import FrameType
 
 from rich.console import Console
 
+from depthrate.orchestrator.analysis.observations import missing_metrics
+from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.code.store import keep_source
@@ -71,14 +73,23 @@ def launch(
     job_options = _prepare(plan, store, executor, options)
     executor.start(plan.num_packs_expected)
     autocompactor = AutoCompactor(job_options.store)
-    sweep = plan.checked.sweep.name
+    sweep, task = plan.checked.sweep.name, plan.checked.task
+    # a task without declared metrics may return any, so that a wrong name shows only in its first results
+    is_unchecked = bool(plan.checked.sweep.fit) and not task.measurements
     with (
         make_watcher(plan, console) as watcher,
         EventLog(store, sweep, watcher.print_line, calls=executor.scheduler_calls) as events,
     ):
 
         def watch(progress: Progress) -> None:
+            nonlocal is_unchecked
             events.publish()
+            if is_unchecked and progress.trials_done > len(plan.done):
+                is_unchecked = False
+                for message in missing_metrics(
+                    results_of(store, task), plan.checked.sweep.fit, plan.checked.trials.ids
+                ):
+                    watcher.print_line(f"warning: {message}")
             watcher(progress)
             if notifier is not None:
                 notifier.watch(progress)

@@ -34,6 +34,8 @@ class CheckedSweep:
     sweep: SweepSpec
     task: Task
     trials: Trials
+    varied: frozenset[str] | None = None
+    """Of the results of earlier launches: parameters that may differ within a fit. None: the grid decides."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ _ENDS = {
     RunState.DETACHED: "is submitted",
     RunState.PROBED: "has run its pilot packs",
     RunState.INCOMPLETE: "ended incomplete: some trials are not committed",
+    RunState.NO_METRIC: "is complete, but no trial has the metric of a requested fit",
     RunState.INTERRUPTED: "was interrupted",
 }
 NOTIFY_TIMEOUT_S = 20.0

@@ -20,6 +20,8 @@ class RunState(Enum):
     """The packs of a pilot run are committed. The others have not started."""
     INCOMPLETE = "incomplete"
     """Some trials failed or were not submitted."""
+    NO_METRIC = "no metric"
+    """All trials are committed, and none has the metric of a requested fit."""
     INTERRUPTED = "interrupted"
     """The user stopped the run. It can be resumed."""
 

@@ -56,6 +56,12 @@ class SweepStatus:
     stalled: list[Record] = field(default_factory=list)
     """Running attempts without progress for `STALLED_AFTER_S`."""
 
+    @cached_property
+    def unfinished(self) -> frozenset[str]:
+        """Trials that are running or pending."""
+        open_states = (TrialState.RUNNING, TrialState.PENDING)
+        return frozenset(trial_id for trial_id, state in self.states.items() if state in open_states)
+
     def counts(self) -> dict[str, int]:
         """Map each state to its number of trials."""
         return {state.value: self._counts[state] for state in TrialState}

@@ -8,7 +8,9 @@ from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
     LEVEL,
+    GroupState,
     adequate_power,
+    followed_power,
     inadequacy,
     local_exponents_text,
     preferred_models,
@@ -51,7 +53,7 @@ def groups_sentence(curves: Sequence[FittedCurve]) -> str:
     """Describe the groups of one metric over one x, as HTML: how many follow a power law, and with which exponents."""
     label, x = escape(curve_label(curves[0])), escape(x_text(curves[0].x))
     laws = sorted(
-        ((curve, power) for curve in curves if (power := adequate_power(curve))), key=lambda law: law[1].exponent
+        ((curve, power) for curve in curves if (power := followed_power(curve))), key=lambda law: law[1].exponent
     )
     sentences = [f"{label} follows no power law over {x} in any of {len(curves)} groups."]
     if laws:
@@ -59,13 +61,15 @@ def groups_sentence(curves: Sequence[FittedCurve]) -> str:
         ends = [_exponent_text(*law) for law in (laws if len(laws) == 1 else (laws[0], laws[-1]))]
         exponents = f"the exponent {ends[0]}" if len(laws) == 1 else f"exponents from {', to '.join(ends)}"
         sentences = [f"{label} {_verb([power for _, power in laws])} as a power of {x} in {count}, with {exponents}."]
-        others = sum(power not in preferred_models(curve).models for curve, power in laws)
-        sentences += [f"In {others} of them other models are preferred."] if others else []
-    missing = [curve for curve in curves if curve.power is None]
-    failing = [curve for curve in curves if curve.power and not adequate_power(curve)]
-    sentences += [f"No power law fits at {_groups_text(failing, curves)}."] if failing and laws else []
-    if missing:
-        sentences.append(f"No fit at {_groups_text(missing, curves)} ({escape(missing[0].note or 'too few points')}).")
+    in_state = grouped(curves, lambda curve: preferred_models(curve).state)
+    if others := in_state.get(GroupState.OTHER_FORM):
+        sentences.append(f"Other models are preferred at {_groups_text(others, curves)}.")
+    if laws and (failing := in_state.get(GroupState.NONE)):
+        sentences.append(f"No power law fits at {_groups_text(failing, curves)}.")
+    for state, words in ((GroupState.TOO_FEW, "Too few values"), (GroupState.NOT_YET, "Not yet")):
+        if part := in_state.get(state):
+            reason = escape(preferred_models(part[0]).reason)
+            sentences.append(f"{words} at {_groups_text(part, curves)} ({reason}).")
     excluded = sum((Counter(curve.excluded) for curve in curves), Counter[str]())
     del excluded["untrained"]  # `unconverged_sentence` counts them
     reasons = ", ".join(f"{count} {reason}" for reason, count in excluded.items())
@@ -99,6 +103,8 @@ def fit_sentence(curve: FittedCurve) -> str:
     power = curve.power
     excluded = curve.excluded_text
     exclusions = f" Excluded: {escape(excluded)}." if excluded else ""
+    if curve.num_waiting:
+        return f"{subject}: {escape(preferred_models(curve).text)}.{exclusions}"
     if power is None:
         return f"{subject}: no fit ({escape(curve.note or 'too few points')}).{exclusions}"
     interval = _interval_text(curve)

@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power, inadequacy, preferred_models
+from depthrate.orchestrator.analysis.preferred_model import (
+    GroupState,
+    adequate_power,
+    followed_power,
+    inadequacy,
+    preferred_models,
+)
 from depthrate.orchestrator.report.curve_groups import unique
 from depthrate.orchestrator.report.drawing.scale import Scale, padded, ticks
 from depthrate.orchestrator.report.drawing.style import PAGE
@@ -71,19 +77,22 @@ def group_table(curves: Sequence[FittedCurve], colours: Mapping[str, str]) -> st
 
 
 def _rate_cells(curve: FittedCurve, scale: Scale, colour: str) -> str:
-    power, adequate = curve.power, adequate_power(curve)
-    models = " or ".join(MODELS[name].words for name in preferred_models(curve).names)
-    if adequate is not None:
+    power, adequate, preference = curve.power, adequate_power(curve), preferred_models(curve)
+    models = " or ".join(MODELS[name].words for name in preference.names)
+    if preference.state is GroupState.NOT_YET:
+        exponent, verdict = f"<i>not yet: {escape(preference.reason)}</i>", ""
+    elif adequate is not None:
         exponent = f"<b>{signed_text(adequate.exponent, '.2f')}</b> {ends_text(interval_of(adequate))}"
-        verdict = "yes"
+        verdict = "yes" if followed_power(curve) else "other model preferred"
     elif power is None:
         exponent, verdict = f"<i>no fit: {escape(curve.note or 'too few points')}</i>", ""
     else:
         has_low_r2 = inadequacy(curve, power).startswith("R^2")  # which the next column shows
         exponent, verdict = "<i>no power law</i>", "no" if has_low_r2 else f"no: {inadequacy_text(curve, power)}"
     r2 = three_decimals(power.r2) if power else "—"
+    strip = _strip(scale, adequate, colour, "dot" if followed_power(curve) else "ring")
     return (
-        f"<td class=spare>{_strip(scale, adequate, colour)}</td><td>{exponent}</td><td class='number spare'>{r2}</td>"
+        f"<td class=spare>{strip}</td><td>{exponent}</td><td class='number spare'>{r2}</td>"
         f"<td class=spare>{escape(models) or '<i>none</i>'}</td><td>{verdict}</td>"
         f"<td class='number spare'>{len(curve.rows)}</td>"
     )
@@ -107,8 +116,8 @@ def _strip_axis(scale: Scale) -> str:
     return pen.element(STRIP_WIDTH, STRIP_HEIGHT, "exponents, drawn")
 
 
-def _strip(scale: Scale, power: RateFit | None, colour: str) -> str:
-    """Return a dot at the exponent and a line over its interval, with the value ½ dotted."""
+def _strip(scale: Scale, power: RateFit | None, colour: str, symbol: str) -> str:
+    """Return a symbol at the exponent and a line over its interval, with the value ½ dotted."""
     pen, middle = SvgPen(PAGE), STRIP_HEIGHT / 2
     if scale.low < HALF < scale.high:
         x = float(scale([HALF])[0])
@@ -116,5 +125,5 @@ def _strip(scale: Scale, power: RateFit | None, colour: str) -> str:
     if power is not None:
         interval = scale(interval_of(power) or ())
         pen.lines([np.array([(x, middle) for x in interval])] if len(interval) else [], colour, 1.8)
-        pen.spots(np.array([(scale([power.exponent])[0], middle)]), colour, 7, "dot")
+        pen.spots(np.array([(scale([power.exponent])[0], middle)]), colour, 7, symbol)
     return pen.element(STRIP_WIDTH, STRIP_HEIGHT, "")

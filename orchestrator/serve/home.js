@@ -18,7 +18,7 @@ function progress({ counts, trials }) {
 function rate({ rate: of, notes }) {
   const note = notes.length > 0 && h("small", { class: "alarm" }, [...new Set([notes[0], notes.at(-1)])].map((text) => clean(text, 160)).join(". "));
   if (!of) return [h("small", {}, "no fit yet"), note];
-  const groups = groupsFollow(of.laws, of.groups);
+  const groups = of.headline;
   if (of.exponent == null) return [h("small", {}, `${clean(of.metric)}: `, groups), note];
   const law = [`${clean(of.metric)} ∝ ${clean(of.x)}`, h("sup", {}, fixed(-of.exponent)), ` ${interval(of.ci_low, of.ci_high)}`];
   return [h("span", {}, law), h("small", {}, group(of.by), group(of.by) && "; ", groups, of.is_unconverged && "; unconverged"), note];

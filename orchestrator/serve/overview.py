@@ -8,6 +8,7 @@ from typing import Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.analysis.preferred_model import GroupState, headline
 from depthrate.orchestrator.api.status import StatusSnapshot
 from depthrate.orchestrator.attempts.record import stalled_text
 from depthrate.orchestrator.console.tables import counted
@@ -20,9 +21,9 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 
 MAX_NOTES, MAX_LINES = 3, 3
+REFIT = "fitted by an earlier version. Fit again: depthrate fit"
 _FITS = (
-    # fits of earlier versions lack is_adequate, and R^2 of values is then the nearest
-    'select sweep, metric, x, "by", exponent, ci_low, ci_high, coalesce(is_adequate, r2 >= 0.9) as is_adequate, '
+    'select sweep, metric, x, "by", exponent, ci_low, ci_high, state, group_states, '
     "n_unconverged, layer, filter, x_min from fits where model = 'power'"
 )
 
@@ -102,18 +103,17 @@ def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
 
 
 def _first_rate(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the steepest power law of a sweep's first fit, and how many of its groups follow one, as the explorer counts."""
+    """Return the steepest power law of a sweep's first fit, and its headline. Fits of earlier versions have none."""
     names = ("metric", "x", "layer", "filter", "x_min")
     first = [row for row in rows if all(row[name] == rows[0][name] for name in names)]
-    laws = [row for row in first if row["is_adequate"]]
+    laws = [row for row in first if row["state"] == GroupState.POWER_LAW]
     best = max(laws, key=lambda row: row["exponent"], default=None)
     facts = {name: best[name] for name in ("exponent", "ci_low", "ci_high")} if best is not None else {}
     return facts | {
         "metric": first[0]["metric"],
         "x": first[0]["x"],
         "by": json.loads(best["by"]) if best is not None else {},
-        "groups": len(first),
-        "laws": len(laws),
+        "headline": headline(json.loads(first[0]["group_states"])) if first[0]["group_states"] else REFIT,
         "is_unconverged": any(row["n_unconverged"] for row in first),
     }
 

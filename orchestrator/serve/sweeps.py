@@ -11,7 +11,7 @@ from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_launch
 from depthrate.orchestrator.api.report import explore, explore_committed
-from depthrate.orchestrator.explorer.data import SweepData, fit_row
+from depthrate.orchestrator.explorer.data import SweepData, fit_rows
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.orchestrator.serve.poller import StoreView
@@ -116,7 +116,8 @@ class SweepPages:
         # all trials are judged, as they are compared with one another, and the chosen ones are fitted
         where = f"trial_id in ({', '.join(repr(trial_id) for trial_id in chosen)})" if chosen else "false"
         request = FitRequest(metric, x, by, where=where)
-        return [fit_row(curve) for curve in fit_requests(data.results, [request], trials, data.task).curves]
+        fits = fit_requests(data.results, [request], trials, data.task, data.status.unfinished)
+        return fit_rows(fits.curves)
 
     def _load(self, view: StoreView, state: SweepStatus) -> _Loaded:
         """Return the sweep, read again if a trial changed its state and the last read is long enough ago."""

@@ -12,7 +12,7 @@ from depthrate.storage.files.paths import fits_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import FITS
 
-ADDED_LATER = frozenset({"is_adequate", "variables", "layer_fraction"})
+ADDED_LATER = frozenset({"is_adequate", "state", "group_states", "variables", "layer_fraction"})
 """Columns that files of earlier versions lack. They are null there."""
 
 

@@ -94,6 +94,8 @@ FITS = pa.schema(
         ("p_lack_of_fit", _REAL),
         ("preferred", _TEXT),
         ("is_adequate", pa.bool_()),
+        ("state", _TEXT),
+        ("group_states", _TEXT),
         ("common_exponent", _REAL),
         ("common_low", _REAL),
         ("common_high", _REAL),

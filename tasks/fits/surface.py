@@ -9,7 +9,7 @@ Residuals are of log y, and units (seeds, or runs with several checkpoints) are 
 intervals are Student's t over whole units (CR2 with Satterthwaite's degrees of freedom, exact for a plane), for a sum by the
 profile likelihood scaled with that variance; with many, they are percentiles of a bootstrap over whole units.
 
-Shapes: K variables, N values, P parameters, U units, B resamples, V values left out.
+Shapes: K variables, N values, P parameters, U units, B resamples, V values left out, R ends of intervals, S starts for them.
 Sources: Bell and McCaffrey (2002), Bias reduction in standard errors for linear regression with multi-stage samples; Besiroglu
 et al. (2024), Chinchilla Scaling: A replication attempt (bootstrap); Burnham and Anderson (2002), Model Selection and
 Multimodel Inference, 2.4; Kent (1982), Robust properties of likelihood ratio tests; Holm (1979), A simple sequentially
@@ -32,7 +32,7 @@ from depthrate.tasks.fits import ALL_FORMS, FORMS, LOG_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits.bootstrap_and_profile import COVERAGE, t_quantile, t_quantiles
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.model import exp
-from depthrate.tasks.fits.points import FitError, as_curve, check_positive
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, as_curve, check_positive
 from depthrate.tasks.fits.power_sums import MIN_LOG_COEFFICIENT, PowerSum, best_of_starts
 
 Interval: TypeAlias = tuple[float, float]
@@ -54,6 +54,10 @@ CLEAR_AICC = 2.0
 MIN_R2 = 0.9
 LEVEL = 0.05
 MAX_DOUBLINGS, MAX_SECANTS = 14, 12
+MIN_REACH = 1e-6
+"""Distance from the estimate below which an end of an interval counts as not found. The interval is then open there."""
+MAX_HEIGHT = 10.0
+"""Height that stands for any greater one while an end is searched: secants to a far greater one stay at the estimate."""
 CLOSE = 1e-3
 """Tolerance of the height at which an interval by profile ends, as a share of half its length."""
 MAX_LEFT_OUT = 60
@@ -436,16 +440,20 @@ class _Fit:
         step_P = np.where(is_free_P & (error_P > 0), t_P * error_P, 0.05)
         chosen = np.array([*range(k), num_parameters - 1])
         which_R, sign_R = np.tile(chosen, 2), np.repeat([-1.0, 1.0], len(chosen))
-        rows, weight_RN = np.arange(len(which_R)), np.ones((len(which_R), n))
-        fixed_RP = np.arange(num_parameters) == which_R[:, None]
+        rows, which_S = np.arange(len(which_R)), np.tile(which_R, 2)
+        weight_SN, fixed_SP = np.ones((len(which_S), n)), np.arange(num_parameters) == which_S[:, None]
         theta_RP = np.repeat(theta_P[None], len(which_R), 0)
 
         def height(value_R: Array) -> Array:
             """Return the square root of the rise over the wanted one, minus 1: nearly linear in the parameter."""
-            theta_RP[rows, which_R] = value_R
-            found_RP, least_R = self._sum.minimise(theta_RP, weight_RN, 60, fixed_RP)
-            theta_RP[:] = found_RP
-            return np.asarray(np.sqrt(np.maximum(least_R - self._objective, 0.0) / rise_P[which_R]) - 1)
+            # from the fit and from the previous value: either alone can end in a second minimum
+            start_SP = np.concatenate([np.repeat(theta_P[None], len(rows), 0), theta_RP])
+            start_SP[np.arange(len(which_S)), which_S] = np.tile(value_R, 2)
+            found_SP, least_S = self._sum.minimise(start_SP, weight_SN, 60, fixed_SP)
+            best_R = np.where(least_S[: len(rows)] <= least_S[len(rows) :], rows, rows + len(rows))
+            theta_RP[:] = found_SP[best_R]
+            rise_R = np.maximum(least_S[best_R] - self._objective, 0.0)
+            return np.minimum(np.sqrt(rise_R / rise_P[which_R]) - 1, MAX_HEIGHT)
 
         inside_R, low_R = theta_P[which_R].copy(), np.full(len(rows), -1.0)
         outside_R, high_R = inside_R.copy(), np.full(len(rows), -1.0)
@@ -473,6 +481,8 @@ class _Fit:
             outside_R, high_R = np.where(is_in_R, outside_R, tried_R), np.where(is_in_R, high_R / 2, height_R)
             if np.abs(height_R[is_found_R]).max(initial=0.0) < CLOSE:
                 break
+        if spread > EXACT_FIT_RMS**2:  # of values with noise, no interval ends at its estimate
+            is_found_R &= np.abs(tried_R - theta_P[which_R]) >= MIN_REACH
         ends_R = np.where(is_found_R, tried_R, np.where(np.isfinite(floor_R) & (sign_R < 0), 0.0, sign_R * np.inf))
         low_P, high_P = np.full((2, num_parameters), np.nan)
         low_P[chosen], high_P[chosen] = ends_R[: len(chosen)], ends_R[len(chosen) :]

@@ -12,7 +12,7 @@ import depthrate
 
 @depthrate.task(version=1)
 def power_law(*, depth: int, exponent: float = 0.5, noise: float = 0.0, seed: int = 0):
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, depth])
     return {"metrics": [{"layer": depth, "nc1": depth**-exponent * np.exp(noise * rng.normal())}]}
 
 

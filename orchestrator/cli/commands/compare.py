@@ -5,7 +5,7 @@ from typing import Any
 
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power
+from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
 from depthrate.orchestrator.api.compare import compare_fits
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
@@ -39,9 +39,9 @@ def _pair_row(pair: FitPair) -> list[Any]:
 
 
 def _exponent(curve: FittedCurve) -> str:
-    power = adequate_power(curve)
+    power, preference = adequate_power(curve), preferred_models(curve)
     if power is None:
-        return "no power law fits" if curve.power else "no fit"
+        return preference.text if curve.num_waiting else "no power law fits" if curve.power else "no fit"
     return with_interval(power.exponent, power.ci_low, power.ci_high)
 
 

@@ -41,11 +41,11 @@ from depthrate.tasks.fits import ALL_FORMS, FORMS
 @wide_option
 def command(
     sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], model: tuple[str, ...], **options: Any
-) -> None:
+) -> int:
     table = {name: options.pop(name) for name in ("y", "over", "huber")}
     if table["y"] is not None:
         _fit_table(Path(sweep), options["x"] or "depth", **table, forms=model or FORMS, json=json)
-        return
+        return 0
     opened = existing_store(store)
     given_options = {"by": list(by) or None, "model": model or None, **options}
     changes = {name: value for name, value in given_options.items() if value is not None}
@@ -64,16 +64,17 @@ def command(
         counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
         left_out = "".join(f". Left out: {curve.excluded_text}" for curve in used[:1])
         raise UsageError(f"nothing to fit: none of {counts} is committed with a value for {given}{left_out}")
-    console = make_console()
+    console, code = make_console(), 2 if result.missing else 0
     print_warnings(result.warnings)
     if json:
         print_json(result.rows)
-        return
+        return code
     more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
     print_all_fits(console, result, wide=wide, more=more)
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)
+    return code
 
 
 def _fit_table(

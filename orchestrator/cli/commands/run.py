@@ -11,6 +11,7 @@ EXIT_CODES = {
     RunState.DETACHED: 0,
     RunState.PROBED: 0,
     RunState.INCOMPLETE: 1,
+    RunState.NO_METRIC: 2,
     RunState.INTERRUPTED: 130,
 }
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
+from depthrate.orchestrator.analysis.preferred_model import GroupState, followed_power, preferred_models
 from depthrate.orchestrator.report.curve_groups import (
     Group,
     facets_of,
@@ -83,7 +83,9 @@ def _fit_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | Non
     # no band hides a line
     facets = [replace(facet, marks=sorted(facet.marks, key=lambda m: not isinstance(m, Range))) for facet in facets]
     notes = ["Dots: geometric means. Bands: range over trials. Lines: power laws, with exponent and 95 % interval."]
-    notes += [] if all(adequate_power(curve) for curve, _ in drawable) else ["Hollow: no power law fits."]
+    notes += (
+        [] if all(followed_power(curve) for curve, _ in drawable) else ["Hollow: the values do not prefer a power law."]
+    )
     notes += ["Triangles: excluded trials."] if any(_excluded_x(curve) for curve, _ in drawable) else []
     num_dropped = sum(len(curve.points) - len(points) for curve, points in drawable)
     notes += [*omissions, *omission_notes(0, 0, num_dropped, log=True)]
@@ -105,7 +107,7 @@ def _positive_points(curve: FittedCurve) -> pd.DataFrame:
 def _fit_marks(group: Group[tuple[FittedCurve, pd.DataFrame]], budget: int) -> list[Mark]:
     """Return a group's band, trials, means, line and label."""
     (curve, points), name, colour = group.content, group.name, group.colour
-    means, power = _mean_table(points), adequate_power(curve)
+    means, power = _mean_table(points), followed_power(curve)
     x, y = means["x"].tolist(), means["mean"].tolist()
     marks: list[Mark] = []
     if (means["count"] > 1).any():
@@ -128,12 +130,15 @@ def _fit_marks(group: Group[tuple[FittedCurve, pd.DataFrame]], budget: int) -> l
 
 def _label(curve: FittedCurve) -> tuple[str, str]:
     """Return the exponent and its interval, or the reason for a missing power law."""
-    power = adequate_power(curve)
+    power = followed_power(curve)
     if power is not None:
         return signed_text(power.exponent, ".2f"), ends_text(interval_of(power)) or "no interval"
+    preference = preferred_models(curve)
+    if preference.state is GroupState.NOT_YET:
+        return "not yet", preference.reason
     if curve.power is None:
         return "no fit", ""
-    models = preferred_models(curve).models
+    models = preference.models
     detail = f"R² {curve.power.r2:.2f}" if is_finite(curve.power.r2) else ""
     return "no power law", MODELS[models[0].model].words if models else detail
 
@@ -174,7 +179,7 @@ def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure 
         for curve, power in line:
             value, shift = _texts(curve)[along], DODGE * (number - (min(len(lines), MAX_LINES) - 1) / 2)
             place = _shifted(place_of[value], shift, places, is_log=is_log)
-            points.append((place, power, adequate_power(curve) is not None, colour_of[value]))
+            points.append((place, power, followed_power(curve) is not None, colour_of[value]))
         marks += _exponent_marks(points, name)
     exponents = [power.exponent for _, power in fitted]
     if min(exponents) - NEAR_HALF <= HALF <= max(exponents) + NEAR_HALF:
@@ -185,7 +190,7 @@ def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure 
     x_axis = replace(value_axis(names[along], places, is_log=is_log), **ticks)
     facet = Facet(x=x_axis, y=Axis(title="exponent"), marks=marks)
     notes = [
-        "Bars: 95 % intervals. Hollow: no power law fits.",
+        "Bars: 95 % intervals. Hollow: the values do not prefer a power law.",
         *omission_notes(min(len(lines), MAX_LINES), len(lines)),
     ]
     return Figure(f"Exponent of {label} over {x}, against {shorten(names[along])}", [facet], notes)
@@ -211,7 +216,7 @@ def _exponent_marks(points: Sequence[tuple[float, RateFit, bool, str]], name: st
 
 
 def _lead(data: ReportData) -> str:
-    return "At the last step. Small dots: trials. Dotted: another model, if no power law fits."
+    return "At the last step. Small dots: trials. Dotted: another model, if the values do not prefer a power law."
 
 
 SECTION = ReportSection(10, "Rates", lambda data: rate_plots(data.fits), _lead, "No fits yet.")

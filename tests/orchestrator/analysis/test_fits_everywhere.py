@@ -1,7 +1,9 @@
 """A sweep's fits are identical on the command line, in a notebook and next to another sweep."""
 
 import gc
+import io
 import json
+import math
 import weakref
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -9,13 +11,23 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import depthrate
 from depthrate.orchestrator.analysis.open_results import declared_by, results_of
+from depthrate.orchestrator.api.compare import compare_fits
 from depthrate.orchestrator.api.fit import fit_sweep
+from depthrate.orchestrator.api.report import explore, read_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import compare
+from depthrate.orchestrator.console.fit_table import print_fits
+from depthrate.orchestrator.explorer.data import fit_rows
+from depthrate.orchestrator.export.latex import fits_table
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
+from depthrate.orchestrator.report.figure import EndLabel
+from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
+from depthrate.orchestrator.report.fit_text import groups_sentence
+from depthrate.orchestrator.serve.overview import _FITS, _first_rate
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
@@ -117,3 +129,74 @@ def test_judged_results_are_freed_without_a_collection(checked: CheckedSweep, fo
         assert [reference() for reference in references] == [None, None]
     finally:
         gc.enable()
+
+
+GROUPS = {
+    # weight_decay -> metric by depth, the last depth at which a trial has run, state, and the words for it
+    0.001: (lambda x: 0.3 * x**-0.5, 21, "power law", "power"),
+    0.002: (lambda x: 0.3 * x**-0.7, 21, "power law", "power"),
+    0.003: (lambda x: 0.5 * math.exp(-0.12 * x), 21, "another form", "exponential"),
+    0.004: (lambda x: 1.0 / x + 0.12, 21, "another form", "power_floor"),
+    0.005: (lambda x: 0.2 + 0.1 * math.sin(3 * x), 21, "none", "none"),
+    0.006: (lambda x: 0.3 * x**-0.5, 5, "not yet", "3 of 6 depths"),
+    0.007: (lambda x: 0.3 * x**-0.5, 13, "not yet", "5 of 6 depths"),
+    0.008: (lambda x: 0.3 * x**-0.5 if x > 5 else -1.0, 21, "too few", "3 values of depth"),
+}
+HEADLINE = "2 of 8 groups follow a power law, 2 another form, 1 none, 1 too few, 2 not yet"
+
+
+@pytest.fixture
+def live(folder: Store) -> CheckedSweep:
+    """A running sweep with groups of all states: power laws, bends, a floor, no law, missing depths, values below 0."""
+    grid = {"depth": [2, 3, 5, 8, 13, 21], "weight_decay": [*GROUPS]}
+    fit = [{"metric": "nc1", "by": ["weight_decay"]}]
+    checked = check_sweep(depthrate.Sweep(**SWEEP | {"grid": grid, "fit": fit})._spec)
+    folder.write_format()
+    folder.write("attempts/sweep=s/a.json", b"{}")
+    contents, rows = {}, {}
+    for trial in checked.trials:
+        depth, seed, (curve, last, *_) = (
+            trial.params["depth"],
+            trial.params["seed"],
+            GROUPS[trial.params["weight_decay"]],
+        )
+        if depth <= last:
+            nc1 = curve(depth) * (1 + 0.02 * math.sin(7 * depth + 3 * seed))
+            contents[trial.trial_id] = {"metrics": [{"step": 100, "layer": depth, "nc1": nc1}], "curves": []}
+            rows[trial.trial_id] = {"task": trial.task, "task_version": trial.task_version}
+            rows[trial.trial_id] |= {"params": json.dumps(dict(trial.params))}
+    commit_rows(folder, "a", contents, fields=rows.__getitem__)
+    return checked
+
+
+def test_all_that_shows_fits_agrees_on_count_and_names(live: CheckedSweep, folder: Store) -> None:
+    result = fit_sweep(live, folder, None)
+    print_fits(console := Console(file=io.StringIO(), width=400), result.curves)
+    terminal = console.file.getvalue()  # type: ignore[attr-defined]
+    data = read_sweep(live, folder, results_of(folder, live.task), ["depthrate"])
+    table, explored = fits_table(data), fit_rows(explore(live, folder, results_of(folder, live.task)).fits)
+    (figure, *_) = rate_plots(data.fits)
+    stored = results_of(folder).sql(_FITS)
+    home = _first_rate([dict(zip(stored.columns, row, strict=True)) for row in stored.fetchall()])
+    pairs = compare_fits(((live, None), (live, None)), folder).pairs
+
+    assert f"nc1 over depth: {HEADLINE}" in terminal and HEADLINE in table
+    assert {row["headline"] for row in explored} == {home["headline"]} == {HEADLINE}
+    assert "<strong>2 of 8</strong> groups" in groups_sentence(data.fits)
+    assert [row["state"] for row in explored] == [state for *_, state, _ in GROUPS.values()]
+    assert [row["by"]["weight_decay"] for row in explored if row["form"][0]] == [0.003, 0.004]
+    ends = [mark for facet in figure.facets for mark in facet.marks if isinstance(mark, EndLabel)]
+    assert sorted(mark.symbol for mark in ends) == ["dot"] * 2 + ["ring"] * 6
+    json_states = {row["by"]: row["state"] for row in result.rows}
+    for (decay, (*_, state, words)), row, pair in zip(GROUPS.items(), explored, pairs, strict=True):
+        (line,) = [line for line in terminal.splitlines() if f"weight_decay = {decay} " in line]
+        (cells,) = [
+            line for line in table.splitlines() if line.startswith(f"depth & ${decay}$") or f"${decay}$ &" in line
+        ]
+        assert words in row["preferred"] and (words in line or state == "too few")
+        assert json_states.get(json.dumps({"weight_decay": decay}), state) == state
+        assert (words.removeprefix("power_") in cells) == (state != "too few"), cells
+        assert (pair.stated_common is not None) == (state == "power law")
+        if state == "not yet":
+            assert "no power law" not in line and "not yet" in line and "---" in cells
+    assert '"another form": 2' in result.rows[0]["group_states"]

@@ -101,8 +101,8 @@ def test_terminal_report_and_latex_agree(make: Callable[[], FittedCurve], names:
     assert preference.names == names
     print_fits(console := Console(file=io.StringIO(), width=300), [curve])
     printed, sentence, latex = console.file.getvalue(), fit_sentence(curve), _columns([curve])  # type: ignore[attr-defined]
-    words = [MODELS[name].words for name in names]
-    assert latex["preferred model"] == [" or ".join(words) or "none"]
+    short = [name.removeprefix("power_").replace("_", " ") for name in names]
+    assert latex["preferred"] == [" or ".join(short) or "none"]
     assert (" or ".join(names) or "none (") in printed
     undecided = "3 seeds cannot decide"
     assert (undecided in printed, undecided in sentence) == (len(names) > 1, len(names) > 1)

@@ -52,6 +52,14 @@ def test_rows_that_cannot_be_used_are_counted() -> None:
     assert found.omitted == 3 and "3 rows left out: a value is missing or not positive" in found.words()
 
 
+def test_rows_that_occur_twice_are_said() -> None:
+    frame = table()
+    assert not any("repeat" in text for text in depthrate.fit(frame, y="loss", x=["depth", "width"]).words())
+    for over in (None, "seed"):
+        found = depthrate.fit(pd.concat([frame, frame]), y="loss", x=["depth", "width"], over=over)
+        assert any(text.startswith("80 of 160 rows repeat an earlier row") for text in found.words())
+
+
 def test_the_command_reads_tables(tmp_path: Path) -> None:
     path = tmp_path / "losses.csv"
     table().to_csv(path, index=False)

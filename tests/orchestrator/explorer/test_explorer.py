@@ -179,15 +179,15 @@ def test_fits_are_those_of_depthrate_fit(checked: CheckedSweep, folder: Store) -
             fit.ci_high,
         )
         assert row["why"] == "" and row["is_plain"]
-    adequate = results_of(folder).sql("select is_adequate from fits where model = 'power'").fetchall()
-    assert adequate == [(not row["why"],) for row in header["fits"]], "the home page counts groups by this column"
+    states = results_of(folder).sql("select state from fits where model = 'power'").fetchall()
+    assert states == [(row["state"],) for row in header["fits"]], "the home page counts groups by this column"
 
 
 def test_fits_of_earlier_versions_are_read(folder: Store) -> None:
     sink = io.BytesIO()
-    former = pa.schema([field for field in FITS if field.name != "is_adequate"])
+    former = pa.schema([field for field in FITS if field.name not in ("is_adequate", "state", "group_states")])
     pq.write_table(pa.Table.from_pylist([{"sweep": "s", "model": "power"}], schema=former), sink)
-    assert parse_fits(sink.getvalue()).to_pylist()[0]["is_adequate"] is None
+    assert parse_fits(sink.getvalue()).to_pylist()[0]["state"] is None
 
 
 def test_a_thousand_trials_fit_into_five_megabytes(folder: Store) -> None:

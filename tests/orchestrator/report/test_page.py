@@ -51,7 +51,7 @@ def test_sentence_of_groups() -> None:
         "NC1 falls as a power of depth in 3 of 7 groups, with exponents from 0.40 [0.30, 0.50] at width 32, "
         "weight_decay 0.003, to 0.73 [0.58, 0.87] at width 32, weight_decay 0.001. No power law fits at width 128; "
         "width 64, weight_decay 0.001. "
-        "No fit at width 256, weight_decay 0.001 (2 points with 1 x). Excluded: 4 diverged."
+        "Too few values at width 256, weight_decay 0.001 (2 points with 1 x). Excluded: 4 diverged."
     )
     assert words(groups_sentence(curves[2:3])) == "NC1 follows no power law over depth in any of 1 groups."
     assert "goes as a power" in groups_sentence([curves[0], group(32, 0.1, make_fit(ci_low=-0.1, ci_high=0.9))])

@@ -211,7 +211,7 @@ def test_no_power_law_is_hollow() -> None:
     (label,) = [mark for mark in figure.facets[0].marks if isinstance(mark, EndLabel)]
     assert (label.text, label.detail, label.symbol) == ("no power law", "R² 0.50", "ring")
     joined = [mark.dash for mark in series_of(figure) if mark.width]
-    assert joined == ["join"] and "Hollow: no power law fits." in figure.notes
+    assert joined == ["join"] and "Hollow: the values do not prefer a power law." in figure.notes
 
 
 def test_nine_groups_have_three_facets_and_their_exponents() -> None:

@@ -1,5 +1,6 @@
 """Rates in several variables: public tables with known answers, scipy's minima, whole seeds, and what is left undecided."""
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,24 @@ def test_ends_of_intervals_are_heights_of_the_profile() -> None:
 
     low, high = (least(end) - fit.objective for end in fit.intervals[0])
     assert low > 0 and low == pytest.approx(high, rel=0.02), "both ends are equally high above the minimum"
+
+
+@pytest.mark.parametrize("floor", [0.05, 0.2])
+def test_no_interval_of_three_noisy_seeds_ends_at_its_estimate(floor: float) -> None:
+    rows = np.array(list(itertools.product((2, 3, 5, 8, 13), (16, 32, 64, 128), range(3))))
+    rng, x_KN = np.random.default_rng(0), rows[:, :2].T.astype(float)
+    for _ in range(12):
+        y_N = (floor + x_KN[0] ** -0.9 + 4 * x_KN[1] ** -0.7) * np.exp(rng.normal(0, 0.1, len(rows)))
+        fit = fit_surfaces(x_KN, y_N, ["depth", "width"], units=rows[:, 2].tolist(), forms=["sum"]).fits[0]
+        for a, interval in zip(fit.exponents, fit.intervals, strict=True):
+            assert interval is not None
+            assert interval[0] < a - 0.01 and interval[1] > a + 0.01, "the noise is 10 %: no end is the estimate"
+
+
+def test_an_interval_of_exact_values_is_its_estimate() -> None:
+    x_KN, y_N, seed_N = table(noise=0.0, shift=0.0)
+    fit = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["sum"]).fits[0]
+    assert np.ravel(fit.intervals) == pytest.approx([0.9, 0.9, 0.7, 0.7], abs=1e-6)
 
 
 def test_a_plane_over_whole_seeds_is_students_t_of_the_seeds_own_slopes() -> None:

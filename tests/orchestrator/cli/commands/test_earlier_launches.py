@@ -1,6 +1,7 @@
 """A sweep relaunched with another version of its task: commands on the sweep, and on its earlier results by `sweep@N`."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -61,12 +62,35 @@ def test_sweep_is_what_its_newest_launch_requests(store: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "command", ["fit", "report", "status", "show", "plan", "nodes", "export", "cancel", "sweeps rm", "compare v"]
-)
+@pytest.mark.parametrize("command", ["status", "show", "plan", "nodes", "export", "cancel", "sweeps rm"])
 def test_commands_accept_the_name_of_earlier_results(store: str, command: str, tmp_path: Path) -> None:
-    options = {"report": ["-o", str(tmp_path / "r.html")], "export": [str(tmp_path / "events")]}.get(command, [])
+    options = {"export": [str(tmp_path / "events")]}.get(command, [])
     printed(*command.split(), "v@0", *options, "--store", store)
+
+
+@pytest.mark.parametrize("command", ["fit", "report", "report --interactive", "compare v"])
+def test_no_fit_mixes_earlier_results(store: str, command: str, tmp_path: Path) -> None:
+    options = ["-o", str(tmp_path / "r.html")] if command.startswith("report") else []
+    message = " ".join(refused(*command.split(), "v@0", *options, "--store", store).split())
+    (condition,) = set(re.findall(r"--where '([^']*)'", message))
+    (row,) = [row for row in json.loads(answer("fit", "v@0", "--where", condition, "--store", store, "--json")[0])][:1]
+    assert row["prefactor"] == pytest.approx(0.5) and "task_version" in message
+
+
+def test_values_of_a_fixed_parameter_are_not_mixed(tmp_path: Path) -> None:
+    """A default that changed twice: each value is fitted alone, or as a group of its own."""
+    store = str(tmp_path / "store")
+    (tmp_path / "v.yaml").write_text(SWEEP)
+    for width, scale in ((1, 0.5), (3, 5.0), (7, 50.0)):
+        (tmp_path / "t.py").write_text(TASK.format(version=1, width=width, scale=scale))
+        printed("run", str(tmp_path / "v.yaml"), "--workers", "1", "--store", store)
+    message = " ".join(refused("fit", "v@0", "--store", store).split())
+    assert "width = 1 or width = 3" in message and "--where 'width = " in message
+    rows = json.loads(answer("fit", "v@0", "--by", "width", "--metric", "nc1", "--store", store, "--json")[0])
+    assert {row["by"]: round(row["prefactor"], 6) for row in rows if row["model"] == "power"} == {
+        '{"width": 1}': 0.5,
+        '{"width": 3}': 5.0,
+    }
 
 
 def test_fit_of_earlier_results_is_separate(store: str) -> None:
