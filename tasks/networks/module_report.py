@@ -285,11 +285,11 @@ def _check_causal(module: nn.Module, x: Tensor, output: Tensor, name: str) -> No
         )
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches the operations of a run: their multiply-adds, the types of their results, and the memory that they write to."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops, self.types, self.written = 0, set[torch.dtype](), set[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
