@@ -66,6 +66,13 @@ def products_of(term: Tensor, leaves: Tensors, directions: Tensors) -> tuple[Ten
     return gradients_of(torch.stack(slopes).sum(), leaves, some_unused=True)
 
 
+def as_numbers(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor with numbers of a type, or complex ones of its precision. Integers and shorter numbers stay."""
+    if tensor.is_complex():
+        return tensor.to(dtype.to_complex())
+    return tensor.to(dtype) if tensor.is_floating_point() and tensor.itemsize >= torch.float32.itemsize else tensor
+
+
 def initial_state(
     specs: Sequence[StateSpec], num_trials: int, dtype: torch.dtype, device: torch.device
 ) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.networks.flat_parameters import gradients_of
+from depthrate.tasks.networks.flat_parameters import as_numbers, gradients_of
 from depthrate.tasks.networks.module_axes import pooled
 from depthrate.tasks.networks.module_layers import attention_by_modules, capture_outputs, run_module, seeded
 from depthrate.tasks.networks.module_report import (
@@ -176,7 +176,7 @@ class ModuleNetwork(Network):
         tensors = {name: t.detach() for name, t in (*module.named_parameters(), *module.named_buffers())}
         theta_P = torch.cat([tensors[name].to(dtype).flatten() for name in self.report.training.trained])
         state = {name: tensors[name] for name in self.report.training.carried}
-        state = {name: t.to(dtype) if t.is_floating_point() else t for name, t in state.items()}
+        state = {name: as_numbers(tensor, dtype) for name, tensor in state.items()}
         if self.report.training.is_random:
             state[DRAWS] = torch.tensor([seed, 0])
         return theta_P, state
@@ -191,7 +191,8 @@ class ModuleNetwork(Network):
 
     def _own_module(self, seed: int, values: Tensors) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return a new module, initialised under a seed but for these tensors, and its trained parameters."""
-        module = build_module(self.make, self.arguments, seed, self.name, self.data).to(getattr(torch, self.dtype))
+        module = build_module(self.make, self.arguments, seed, self.name, self.data)
+        module._apply(partial(as_numbers, dtype=getattr(torch, self.dtype)))
         parameters = dict(module.named_parameters())
         for name, tensor in (*parameters.items(), *module.named_buffers()):
             if name in values:
@@ -236,7 +237,8 @@ class ModuleNetwork(Network):
         if training.is_random:
             raise CannotGenerateError("it draws random numbers (dropout)")
         if training.changed:
-            raise CannotGenerateError(f"a step changes its buffer {training.changed[0]}")
+            kind = "parameter" if training.changed[0] in training.trained else "buffer"
+            raise CannotGenerateError(f"a step changes its {kind} {training.changed[0]}")
         self._restore()
         self.report.module.train()
         try:
@@ -287,7 +289,13 @@ class ModuleNetwork(Network):
             if not is_fused:
                 module.train(not module.training).train(not module.training)
             with attention_by_modules(), _seeded(state.get(DRAWS)):
-                return run_module(module, x)
+                output = run_module(module, x)
+            if self.report.training.changed and isinstance(
+                state, dict
+            ):  # it may also assign another tensor to a buffer
+                now = dict([*module.named_parameters(), *module.named_buffers()])
+                state |= {name: now.get(name, tensor) for name, tensor in state.items()}
+            return output
         finally:
             if is_fused:
                 self._restore()
@@ -300,11 +308,14 @@ class ModuleNetwork(Network):
         """Call `call` for all trials, fused or one by one, and stack the results."""
         if self.unfused_reason is None:
             return torch.func.vmap(call)(dict(parameters), dict(state), x_TNI)
-        outputs = []
+        outputs, replaced = [], [name for name in self.report.training.changed if name in parameters]
         for trial, x_NI in enumerate(x_TNI):
             trial_parameters = {name: tensor[trial] for name, tensor in parameters.items()}
+            trial_parameters |= {name: trial_parameters[name].clone() for name in replaced}
             trial_state = {name: tensor[trial].clone() for name, tensor in state.items()}  # modules update it in place
             outputs.append(call(trial_parameters, trial_state, x_NI))
+            for name in replaced if self.report.module.training else ():
+                parameters[name].data[trial] = trial_parameters[name].data
         if isinstance(outputs[0], torch.Tensor):
             return torch.stack(outputs)
         return tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))

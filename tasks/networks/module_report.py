@@ -19,13 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.parameter import is_lazy
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
 from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, random_states, run_module, seeded
+from depthrate.tasks.networks.module_state import influential_state
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.parameters import ParameterError, format_value
 
@@ -54,7 +57,7 @@ class TrainingReport:
     is_random: bool
     """Whether training draws random numbers (dropout)."""
     changed: tuple[str, ...] = ()
-    """Names of the buffers that a step changes, such as running statistics."""
+    """Names of the tensors that a forward pass changes, such as running statistics, or weights that it normalises."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +140,10 @@ def inspect_module(
         ParameterError: It cannot be built or run, does not return K numbers per sample, or lacks the requested layers.
     """
     module, again = (build_module(make, arguments, 0, name, data) for _ in range(2))
+    _check_tensors(module, name)
     drawn = _tensors(again)
     for key, tensor in _tensors(module).items():
-        if not torch.equal(tensor.nan_to_num(), drawn[key].nan_to_num()):
+        if not torch.equal(tensor.detach().nan_to_num(), drawn[key].detach().nan_to_num()):
             raise ParameterError(
                 f"{name} initialises {key!r} differently when it is built twice with one seed. Draw from torch, numpy.random "
                 "or random, which each trial's seed sets, not from a generator of its own."
@@ -147,9 +151,8 @@ def inspect_module(
     x = samples(data, 3)
     names = layer_names(module, patterns)
     module.eval()
-    costs = _Costs()
-    flops = FlopCounterMode(display=False)
-    with seeded(0), capture_outputs(module, names) as watch, costs, torch.no_grad(), flops:
+    costs, operations = _Costs(), _Operations()
+    with seeded(0), capture_outputs(module, names) as watch, costs, torch.no_grad(), operations:
         before = random_states()
         output = _run(module, x[:2], name)
         is_random = random_states() != before
@@ -169,6 +172,7 @@ def inspect_module(
         )
     layers = watch.layers(with_head_input=reads_other)
     training = _run_training_step(module, x[:2], name, is_random)
+    _check_state(again, x[:2], name, training)
     return ModuleReport(
         module=module,
         training=training,
@@ -180,9 +184,57 @@ def inspect_module(
         reads_other=reads_other,
         positions=max(1, costs.positions),
         products=max(1, costs.products),
-        multiply_adds=max(1.0, flops.get_total_flops() / 4),  # two operations per multiply-add, two samples
+        multiply_adds=max(1.0, operations.flops / 4),  # two operations per multiply-add, two samples
         kept=max(1.0, costs.kept / 2),
     )
+
+
+def _check_tensors(module: nn.Module, name: str) -> None:
+    """Reject parameters that cannot be rows of a pack's numbers, or that have hooks."""
+    for key, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule) and (part is module or _tensors(part)):
+            cure = "trials' tensors cannot be inserted. Leave out torch.jit.script and torch.jit.trace"
+            raise ParameterError(f"{name} has a TorchScript module ({key or 'the whole'}), in which {cure}.")
+    for key, p in module.named_parameters():
+        hook = "register_hook" if p._backward_hooks else "register_post_accumulate_grad_hook"
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            cure = "training does not call. Compute its effect in the forward function, as weight * mask for a mask"
+            raise ParameterError(f"parameter {key!r} of {name} has a hook ({hook}), which {cure}.")
+        if p.is_complex() or (p.is_floating_point() and p.itemsize < torch.float32.itemsize):
+            raise ParameterError(
+                f"parameter {key!r} of {name} is {p.dtype}, but trials train in float32 or float64 (dtype). Leave it in "
+                "float32. For products in bfloat16 set matmul_precision: bf16, or use torch.autocast in the forward function, "
+                "and for complex numbers torch.view_as_complex."
+            )
+
+
+def _check_state(module: nn.Module, x: Tensor, name: str, training: TrainingReport) -> None:
+    """Reject a module whose numbers depend on Python state that its calls change."""
+    starts = {key: tensor.detach().clone() for key, tensor in _tensors(module).items()}
+
+    def computed() -> list[Tensor]:
+        outputs = list[Tensor]()
+        for is_training in (True, False):
+            with seeded(0):
+                outputs.append(_run(module.train(is_training), x, name))
+            if is_training:
+                leaves = {key: p for key, p in module.named_parameters() if key in training.trained}
+                outputs += gradients_of(outputs[0].square().sum(), leaves, some_unused=True)
+            _restore(module, starts)
+        return [output.detach() for output in outputs]
+
+    if (names := influential_state(module, computed)) is not None:
+        raise ParameterError(
+            f"{name} changes {names} in its calls, outside of its tensors, and computes other numbers then. Trials and "
+            "measurements would share it. Keep numbers between calls in buffers (register_buffer), with torch.where instead of "
+            "if, and draw random numbers from torch, numpy.random or random."
+        )
+
+
+def _restore(module: nn.Module, starts: Tensors) -> None:
+    for key, tensor in _tensors(module).items():
+        if not torch.equal(tensor, starts[key]):
+            tensor.data = starts[key].clone()
 
 
 def _run(module: nn.Module, x: Tensor, name: str) -> Any:
@@ -234,6 +286,28 @@ def _check_causal(module: nn.Module, x: Tensor, output: Tensor, name: str) -> No
         )
 
 
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches the operations of a run: their multiply-adds, the types of their results, and the memory that they write to."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops, self.types, self.written = 0, set[torch.dtype](), set[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if (count := flop_registry.get(func._overloadpacket)) is not None:
+            self.flops += count(*args, **(kwargs or {}), out_val=result)
+        self.types |= {leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+        if func._schema.is_mutable:
+            self.written |= {_memory(leaf) for leaf in tree_leaves((args[:1], (kwargs or {}).get("out")))}
+        return result
+
+
+def _memory(tensor: Any) -> int:
+    """Return the address of a tensor's numbers, or another number if it has none."""
+    return (tensor.untyped_storage().data_ptr() or id(tensor)) if isinstance(tensor, Tensor) else 0
+
+
 class _Costs:
     """Counts the operations of modules without children in one run, by a hook."""
 
@@ -257,19 +331,24 @@ class _Costs:
 
 def _run_training_step(module: nn.Module, x: Tensor, name: str, is_random: bool) -> TrainingReport:
     """Run forward and backward passes in training mode, and report what the module trains, carries and draws."""
-    buffers = {key: value.clone() for key, value in module.named_buffers()}
     candidates = {key: p for key, p in module.named_parameters() if p.requires_grad}
-    used, changed = set(), set()
+    starts = {key: tensor.detach().clone() for key, tensor in _tensors(module).items()}
+    used, changed, types = set(), set(), set[torch.dtype]()
     for run in range(MAX_RUNS):
         module.train()
+        places = {key: _memory(tensor) for key, tensor in _tensors(module).items()}
         with seeded(run):
             before = random_states()
-            output = _run(module, x, name)
+            with _Operations() as operations:
+                output = _run(module, x, name)
             is_random |= random_states() != before
             used |= _used(output, candidates, name)
-        changed |= {key for key, value in module.named_buffers() if not torch.equal(buffers[key], value)}
-        for key, value in module.named_buffers():
-            value.copy_(buffers[key])
+        types |= operations.types
+        for key, tensor in _tensors(module).items():
+            is_moved = key in candidates and _memory(tensor) != places[key]
+            if is_moved or places[key] in operations.written or not torch.equal(tensor, starts[key]):
+                changed.add(key)
+        _restore(module, starts)
         if not is_random or len(used) == len(candidates):
             break
         if not run:  # a step may skip modules, as with stochastic depth
@@ -282,7 +361,12 @@ def _run_training_step(module: nn.Module, x: Tensor, name: str, is_random: bool)
     carried = {key: tuple(p.shape) for key, p in module.named_parameters() if key not in trained}
     carried |= {key: tuple(b.shape) for key, b in module.named_buffers()}
     names = tuple(sorted(changed))
-    return TrainingReport(trained, carried, _unfused_reason(module, is_random, names), is_random, names)
+    reason = _unfused_reason(module, is_random, names)
+    if overwritten := changed & trained.keys():
+        reason = f"it overwrites its parameter {min(overwritten)} in each call"
+    elif short := [dtype for dtype in types if dtype.is_floating_point and dtype.itemsize < torch.float32.itemsize]:
+        reason = reason or f"it computes in {short[0]}, which rounds differently over a trial axis"
+    return TrainingReport(trained, carried, reason, is_random, names)
 
 
 def _used(output: Tensor, candidates: Mapping[str, Tensor], name: str) -> set[str]:
@@ -293,6 +377,10 @@ def _used(output: Tensor, candidates: Mapping[str, Tensor], name: str) -> set[st
         gradients = torch.autograd.grad(output.sum(), list(candidates.values()), allow_unused=True)
     except Exception as error:
         raise ParameterError(f"{name} cannot be trained: {format_error(error)}") from error
+    for key, gradient in zip(candidates, gradients, strict=True):
+        if gradient is not None and gradient.is_sparse:
+            cure = "which training does not have. Set sparse=False, for the same numbers"
+            raise ParameterError(f"parameter {key!r} of {name} has sparse gradients, {cure}.")
     return {key for key, gradient in zip(candidates, gradients, strict=True) if gradient is not None}
 
 
@@ -336,13 +424,14 @@ def fault_of_training(
                 after: Tensors = {key: tensor[pack].clone() for key, tensor in state.items()}
                 for is_training in (True, True, False):
                     before: Tensors = after
-                    leaves = leaves_of({key: tensor[pack] for key, tensor in parameters.items()})
+                    leaves = leaves_of({key: tensor[pack].clone() for key, tensor in parameters.items()})
                     if is_training:
                         output_TNK, after = network.training_logits(leaves, x_TNI, before)
                     else:
                         output_TNK = network.logits(leaves, x_TNI, before)
                     gradients = gradients_of(output_TNK.square().sum(), leaves, some_unused=True)
-                    results.append((is_training, before, (output_TNK, torch.cat([g.flatten(1) for g in gradients], 1))))
+                    rows_TP = torch.cat([g.reshape(len(g), -1) for g in gradients], 1)
+                    results.append((is_training, before, (output_TNK, rows_TP)))
                     after = {key: tensor.detach() for key, tensor in after.items()}
                     with torch.no_grad():
                         list(network.features(leaves, x_TNI, before))

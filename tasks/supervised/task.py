@@ -323,7 +323,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
         if len(measured) > MAX_LAYERS_SHOWN:
             runs = [(shape, [" to ".join(dict.fromkeys([equal[0], equal[-1]]))]) for shape, equal in runs]
         layers = [f"{layer} {shape}" for shape, equal in runs for layer in equal]
-        remarks.append(f"{name}: {largest.num_parameters:,} trained parameters, measured layers {', '.join(layers)}")
+        count = f"{largest.num_parameters:,} trained parameters in {trials[0].dtype}"
+        remarks.append(f"{name}: {count}, measured layers {', '.join(layers)}")
         return remarks
 
 

@@ -117,7 +117,7 @@ def check_products(network: Network, data: DataShape, dtype: torch.dtype) -> Non
         leaves = leaves_of(split_parameters(theta_1P, specs), network.fixed_parameters)
         term = network.logits(leaves, x_NI.unsqueeze(0), state).square().sum()
         pieces = products_of(term, leaves, split_parameters(direction_1P, specs))
-        return torch.cat([piece.flatten(1) for piece in pieces], dim=1)
+        return torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
 
     try:
         product_1P = product(first_1P)

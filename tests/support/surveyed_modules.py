@@ -327,6 +327,20 @@ ACTIVATIONS = [
     *(nn.CELU(), nn.LogSigmoid(), nn.Softsign(), nn.Tanhshrink(), nn.Threshold(0.1, 0.2), nn.Identity()),
     *(nn.Softmax(1), nn.LogSoftmax(1), nn.Softmin(1), nn.Hardtanh(-0.3, 0.4)),
 ]
+
+
+def _in_short_numbers(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return (x @ torch.eye(x.shape[1])).float()
+
+
+def _halves_its_gradient(x: Tensor) -> Tensor:
+    y = x * 2
+    if y.requires_grad:
+        y.register_hook(lambda gradient: gradient / 2)
+    return y
+
+
 SURVEY = [
     *[Case(str(activation), dense(activation)) for activation in ACTIVATIONS],
     # layers with parameters
@@ -489,6 +503,7 @@ SURVEY = [
     Case("InstanceNorm2d", maps(512, conv(1, 8, 3, padding=1), lambda: nn.InstanceNorm2d(8)), "images"),
     Case("Upsample", maps(256, lambda: nn.Upsample(scale_factor=2)), "images"),
     Case("overlapping MaxPool2d", maps(128, conv(1, 8, 3, padding=1), lambda: nn.MaxPool2d(3, 2, 1)), "images"),
+    Case("gradient of an energy", applied(lambda x: x - torch.func.grad(lambda h: F.softplus(h).sum())(x))),
     # refused: samples mix
     Case("BatchNorm1d", lambda: dense(nn.BatchNorm1d(64))(), refusal=MIXES),
     Case("BatchNorm2d", maps(512, conv(1, 8, 3, padding=1), lambda: nn.BatchNorm2d(8)), "images", MIXES),
@@ -499,6 +514,9 @@ SURVEY = [
     Case(
         "Dropout", lambda: dense(nn.Dropout(0.1))(), refusal=MIXES
     ),  # another mask for each row: it draws random numbers
+    # refused: kernels would compute something else
+    Case("autocast", applied(_in_short_numbers), refusal="computes in bfloat16"),
+    Case("hook on a tensor", applied(_halves_its_gradient), refusal="hooks on tensors"),
     # refused: an operation has no kernel
     Case("Bilinear", WithItself, refusal="operation _trilinear"),
     Case("cumprod", of_tokens(lambda x: x.cumprod(1)), "tokens", "operation cumprod"),

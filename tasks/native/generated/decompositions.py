@@ -579,6 +579,10 @@ _REPLACED = {
 }
 
 
+def _register_hook(*_: Any) -> None:
+    raise CannotGenerateError("hooks on tensors cannot be generated")
+
+
 @contextmanager
 def replaced_functions() -> Iterator[None]:
     """Replace functions whose gradients have no simple form by differentiable ones, and layers of oneDNN by torch's own."""
@@ -589,4 +593,5 @@ def replaced_functions() -> Iterator[None]:
             stack.enter_context(mock.patch.object(place, "max", _max))
         for name, function in _REPLACED.items():
             stack.enter_context(mock.patch.object(F, name, function))
+        stack.enter_context(mock.patch.object(Tensor, "register_hook", _register_hook))
         yield

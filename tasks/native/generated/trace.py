@@ -105,7 +105,7 @@ def trace(tile: Tile) -> StepGraph:
         raise
     except Exception as error:
         raise CannotGenerateError(f"its training step cannot be traced ({type(error).__name__}: {error})") from error
-    _check_control_flow(module.graph)
+    _check_control_flow(module.graph, next(iter(parameters.values())).dtype)
     module.graph.eliminate_dead_code()
     _merge_equal(module.graph)
     module.recompile()
@@ -125,11 +125,13 @@ def _merge_equal(graph: Graph) -> None:
                 graph.erase_node(node)
 
 
-def _check_control_flow(graph: Graph) -> None:
-    """Check that numbers and shapes which Python code reads depend on no input. Code may test constants, such as positions.
+def _check_control_flow(graph: Graph, dtype: torch.dtype) -> None:
+    """Check that numbers and shapes which Python code reads depend on no input, and that what does has no shorter type.
+
+    Code may test constants, such as positions.
 
     Raises:
-        CannotGenerateError: One depends on an input.
+        CannotGenerateError: One depends on an input, or code computes in a shorter type, which kernels do not.
     """
     varying: set[Node] = set()
     for node in graph.nodes:
@@ -137,6 +139,9 @@ def _check_control_flow(graph: Graph) -> None:
             if _shows_numbers(node):
                 raise CannotGenerateError("its code depends on numbers that it computes (data-dependent control flow)")
             varying.add(node)
+            given = node.meta["tensor_meta"].dtype if "tensor_meta" in node.meta else dtype
+            if given.is_floating_point and given.itemsize < dtype.itemsize:
+                raise CannotGenerateError(f"its code computes in {str(given).removeprefix('torch.')}")
 
 
 def _shows_numbers(node: Node) -> bool:

@@ -182,7 +182,7 @@ def deepen(shallow: Network, deep: Network, theta_TP: Tensor) -> Tensor:
                 blocks[name] = theta_TP.new_full((num_trials, *spec.shape), value)
     parameters = shallow_parameters | blocks
     pieces = [parameters[spec.name] for spec in deep.parameter_specs()]
-    return torch.cat([piece.flatten(1) for piece in pieces], dim=1)
+    return torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
 
 
 def _blocks(network: Network, template: str) -> list[int]:

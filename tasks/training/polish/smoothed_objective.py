@@ -65,7 +65,7 @@ class SmoothedObjective:
     def _add_term(self, term_T: Tensor, leaves: Tensors, value_T: Tensor, gradient_TP: Tensor) -> None:
         if term_T.requires_grad:  # the barrier of an untrained embedding is a constant
             gradients = gradients_of(term_T.sum(), leaves, some_unused=True)
-            gradient_TP += torch.cat([g.flatten(1) for g in gradients], dim=1)
+            gradient_TP += torch.cat([g.reshape(len(g), -1) for g in gradients], dim=1)
         value_T += term_T.detach()
 
     def _share_samples(self, rows: slice, num_trials: int) -> tuple[Tensor, Tensor]:

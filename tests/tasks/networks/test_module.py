@@ -406,6 +406,140 @@ class Padded(nn.Module):
         return self.head(self.layers[0]((x.flatten(1) > 0).long()).mean(1))
 
 
+class Extended(MLP):
+    """An MLP with further tensors, whose output a function changes."""
+
+    def __init__(self, change, depth=2, **tensors):
+        super().__init__(depth)
+        self.change = change
+        for name, make in tensors.items():
+            (self.register_buffer if name.startswith("own") else self.register_parameter)(name, make())
+
+    def forward(self, x):
+        return self.change(self, x.flatten(1))
+
+    def plain(self, x):
+        return super().forward(x)
+
+
+def scalar():
+    return nn.Parameter(torch.tensor(2.0))
+
+
+def normalises(self, x):
+    self.head.weight.data = nn.functional.normalize(self.head.weight.data, dim=1)
+    return 4 * self.plain(x)
+
+
+def normalises_in_place(self, x):
+    with torch.no_grad():
+        self.head.weight.copy_(nn.functional.normalize(self.head.weight, dim=1))
+    return 4 * self.plain(x)
+
+
+def shrinks(self, x):
+    self.head.weight.data.div_(1.1)
+    return self.plain(x)
+
+
+def embeds(self, x):
+    return self.plain(x + nn.functional.embedding((x[:, 0] > 0).long(), self.table, max_norm=0.5))
+
+
+def counts(self, x):
+    if self.training:
+        self.own_count = self.own_count + 1
+    return self.plain(x) * (1 + self.own_count / 10)
+
+
+def teaches(self, x):
+    if self.training:
+        self.teacher.data.mul_(0.9).add_(self.head.weight.detach(), alpha=0.1)
+    return self.plain(x) + x[:, :16] @ self.teacher.t()
+
+
+def rotates(self, x):
+    turned = torch.view_as_complex(x.unflatten(1, (-1, 2)).contiguous()) * self.own_turn
+    return self.plain(torch.view_as_real(turned).flatten(1))
+
+
+def descends(self, x):
+    with torch.enable_grad():
+        h = x if x.requires_grad else x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(nn.functional.softplus(self.plain(h)).sum(), h, create_graph=True)
+    return self.plain(x - gradient)
+
+
+def descends_functionally(self, x):
+    return self.plain(x - torch.func.grad(lambda h: nn.functional.softplus(self.plain(h)).sum())(x))
+
+
+def short_numbers(self, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return self.plain(x).float()
+
+
+def halves_gradients(self, x):
+    h = self.first(x)
+    if h.requires_grad:
+        h.register_hook(lambda gradient: gradient / 2)
+    return self.head(torch.relu(h)) + self.plain(x)
+
+
+def extended(change, **tensors):
+    def make(depth):
+        return Extended(change, depth, **tensors)
+
+    return make
+
+
+def turn():
+    return torch.polar(torch.ones(32), torch.arange(32) / 3.0)
+
+
+EXTENDED = [
+    (extended(lambda self, x: self.plain(x) * self.scale, scale=scalar), True),
+    (extended(lambda self, x: self.plain(x) * self.own_scale, own_scale=lambda: torch.tensor(2.0)), True),
+    (extended(normalises), False),
+    (extended(normalises_in_place), False),
+    (extended(shrinks), False),
+    (extended(embeds, table=lambda: nn.Parameter(torch.ones(2, 64))), False),
+    (extended(counts, own_count=lambda: torch.zeros(())), False),
+    (extended(teaches, teacher=lambda: nn.Parameter(torch.zeros(10, 16), requires_grad=False)), False),
+    (extended(rotates, own_turn=turn), True),
+    (extended(descends), False),
+    (extended(descends_functionally), True),
+    (extended(short_numbers), False),
+    (extended(halves_gradients), False),
+]
+"""Functions that make modules, and whether trials train fused."""
+
+
+@pytest.mark.parametrize(("make", "is_fused"), EXTENDED)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_tensors_and_gradients_of_all_kinds_train_as_torch_trains_them(make, is_fused, optimizer):
+    made = network(make, depth=2)
+    assert (made.unfused_reason is None) == is_fused
+    pack, again = (trained(made, seeds, 4, batch_size=None, optimizer=optimizer) for seeds in ([0, 1], [1]))
+    torch.testing.assert_close(pack.theta_TP[1], again.theta_TP[0])
+    module = build_module(make, made.arguments, random_stream(1, "init").initial_seed(), "", made.data)
+    named, specs = dict(module.named_parameters()), {spec.name: spec.decay for spec in made.parameter_specs()}
+    decayed = {"last": 0.02, "hidden": 0.01, None: 0.0}
+    groups = [{"params": [named[name]], "weight_decay": decayed[decay]} for name, decay in specs.items()]
+    torch_optimizer = torch.optim.SGD(groups, 0.05, 0.9) if optimizer == "sgd" else torch.optim.Adam(groups, 0.05)
+    x, labels = samples()
+    for _ in range(4):
+        torch_optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x.view(-1, 1, 8, 8)), labels).backward()
+        torch_optimizer.step()
+    expected = torch.cat([named[name].detach().flatten() for name in specs])
+    torch.testing.assert_close(again.theta_TP[0], expected, atol=1e-5, rtol=1e-4)
+    theta_TP = again.theta_TP.clone()
+    loss = nn.functional.cross_entropy(module.eval()(x.view(-1, 1, 8, 8)), labels)
+    torch.testing.assert_close(again.evaluate()["loss"][0].float(), loss.detach(), atol=1e-5, rtol=1e-4)
+    assert torch.equal(again.theta_TP, theta_TP), "a measurement leaves the weights as they are"
+
+
 @pytest.mark.parametrize(
     ("make", "is_fused"),
     [
@@ -439,16 +573,37 @@ def test_unusual_modules_train_as_torch_trains_them(make, is_fused):
     torch.testing.assert_close(again.evaluate()["loss"][0].float(), loss.detach(), atol=1e-5, rtol=1e-4)
 
 
+def scripted(depth):
+    return torch.jit.script(MLP(depth))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_scripted_modules_are_refused():
+    with pytest.raises(ParameterError, match="TorchScript"):
+        _ = network(scripted, depth=1).report
+
+
 class Refused(MLP):
     """Computes what has no gradient, in one of several ways."""
 
     def __init__(self, how, depth=1):
         super().__init__(depth)
         self.how, self.kept = how, 0.0
+        weight = self.head.weight
+        if how == "gradient hook":
+            weight.register_hook(lambda gradient: gradient / 2)
+        if how == "hook after gradients":
+            weight.register_post_accumulate_grad_hook(lambda parameter: None)
+        if how in ("bfloat16", "float16", "complex64"):
+            self.head.weight = nn.Parameter(weight.detach().to(getattr(torch, how)))
+        if how == "sparse":
+            self.table = nn.Embedding(2, 64, sparse=True)
         if how == "own generator":
             self.first.weight.data = torch.tensor(np.random.default_rng().normal(size=(16, 64)), dtype=torch.float32)
 
     def forward(self, x):
+        if self.how == "sparse":
+            x = x.flatten(1) + self.table((x.flatten(1)[:, 0] > 0).long())
         output = super().forward(x)
         if self.how == "in place":
             h = torch.tanh(output)
@@ -477,9 +632,13 @@ class Refused(MLP):
             ("detached", "does not require grad"),
             ("integers", "grad"),
         ),
-        *(("complex", "real scalar"), ("kept graph", "backward through the graph a second time|other numbers")),
+        *(("complex", "real scalar"), ("kept graph", "changes kept in its calls")),
+        ("gradient hook", r"'head.weight' of model:Refused has a hook \(register_hook\)"),
+        ("hook after gradients", "'head.weight' .*register_post_accumulate_grad_hook"),
+        *((how, f"'head.weight' .* is torch.{how}") for how in ("bfloat16", "float16", "complex64")),
+        ("sparse", "'table.weight' .* sparse=False"),
         *(
-            ("kept numbers", "other numbers than alone"),
+            ("kept numbers", "changes kept in its calls"),
             ("reentrant", "use_reentrant=False"),
             ("own generator", "one seed"),
         ),
