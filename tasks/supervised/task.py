@@ -153,7 +153,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 raise ParameterError(f"arch {trial.arch!r}: {error}") from error
         arguments = self.custom_network.values(trial.arguments)
         key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
-        key += repr([trial.layers, trial.maps, trial.layer_axes, trial.flat_inputs, trial.decayed, trial.dtype])
+        key += repr([trial.layers, trial.maps, trial.layer_axes, trial.output_tensors])
+        key += repr([trial.flat_inputs, trial.decayed, trial.dtype])
         if key not in self._networks:
             from depthrate.tasks.networks.module import ModuleNetwork  # imports torch
 
@@ -165,6 +166,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 patterns=_patterns(trial.layers),
                 maps=trial.maps,
                 layer_axes=trial.layer_axes,
+                output_tensors=trial.output_tensors,
                 dtype=trial.dtype,
                 decayed=_patterns(trial.decayed),
             )
@@ -316,7 +318,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
             runs = [(shape, [" to ".join(dict.fromkeys([equal[0], equal[-1]]))]) for shape, equal in runs]
         layers = [f"{layer} {shape}" for shape, equal in runs for layer in equal]
         remarks.append(f"{name}: {largest.num_parameters:,} trained parameters, measured layers {', '.join(layers)}")
-        return remarks
+        return [*remarks, *(f"{name}: {remark}" for remark in largest.remarks())]
 
 
 TARGETS: dict[str, Target] = {target.name: target for target in (Collapse(), Classes(), Numbers(), NextToken())}
