@@ -7,6 +7,7 @@ per sample, determined by two further runs with different numbers of samples.
 Shapes: N samples, K classes, D numbers per feature.
 """
 
+import fnmatch
 import math
 import re
 import time
@@ -25,7 +26,7 @@ from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
-from depthrate.tasks.networks.module_flow import Flow, LinearMap, TrainedOutput
+from depthrate.tasks.networks.module_flow import NETWORK, Flow, LinearMap, TrainedOutput, parse_pairs
 from depthrate.tasks.networks.module_layers import (
     attention_by_modules,
     capture_outputs,
@@ -191,6 +192,11 @@ def inspect_module(
     layers = watch.layers(with_head_input=reads_other)
     shapes = {layer: tuple(pooled(h, found[layer][0], maps).shape[1:]) for layer, h in layers.items()}
     training = _run_training_step(module, x_2, name, is_random)
+    known = [*places, *([NETWORK] if trained.places else [])]
+    if unknown := [p for p in parse_pairs(output_tensors) if not any(fnmatch.fnmatchcase(layer, p) for layer in known)]:
+        raise ParameterError(
+            f"output_tensors has {unknown[0]!r}, but several tensors are only returned by {', '.join(known)}"
+        )
     return ModuleReport(
         module=module,
         training=training,
