@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -23,6 +24,7 @@ NETWORK = "arch"
 TRAINED = ("logits", "last_hidden_state")
 """Names of tensors that are trained, whatever else a network returns."""
 _PRODUCTS = ("linear", "matmul", "__matmul__", "mm", "addmm", "conv1d", "conv2d", "conv3d")
+_NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 _REVERSING = ("neg", "__neg__", "negative", "rsub", "__rsub__")
 """Operations after which the output is a function of the weight's negative."""
 
@@ -80,7 +82,7 @@ class TrainedOutput:
         form, shape = tuple(tensors), (len(inputs[0]), *self._shape)
         if len(tensors) > 1 and form not in self.places:
             named = [name for name in TRAINED if name in tensors][:1]
-            fitting = [place for place, t in tensors.items() if t.shape == shape and t.is_floating_point()]
+            fitting = [place for place, t in tensors.items() if t.shape == shape and t.dtype in _NUMBERS]
             self.places[form] = choose(NETWORK, tensors, named or fitting or form[:1], self._stated)
         return tensors[self.places.get(form, form[0])] if tensors else output
 
@@ -165,7 +167,7 @@ class Flow(Products):
         """
         used, places = {name for output in outputs for name in self._sources(output)}, dict[str, str]()
         for name, tensors in self.outputs.items():
-            varying = [p for p, t in tensors.items() if "" in self._sources(t) and not _is_integer(t)]
+            varying = [p for p, t in tensors.items() if self._of(t).sources & 1 and t.dtype in _NUMBERS]
             possible = [p for p in varying if f"{name} {p}" in used] or varying
             if len(tensors) == 1 or type(self._layers[name]).__module__.startswith("torch."):
                 possible = [*tensors][:1]
@@ -201,8 +203,8 @@ class Flow(Products):
         self._names.append(name)
 
     def _sources(self, tensor: Tensor) -> set[str]:
-        bits = self._of(tensor).sources
-        return {name for number, name in enumerate(self._names) if bits >> number & 1}
+        lowest_first = bin(self._of(tensor).sources)[:1:-1]
+        return {name for name, bit in zip(self._names, lowest_first, strict=False) if bit == "1"}
 
     def _of(self, tensor: Tensor) -> _Known:
         any_source = 0 if tensor.grad_fn is None else (1 << len(self._names)) - 1
@@ -229,14 +231,10 @@ class Flow(Products):
                 self._known[id(base.tensor)] = _Known(base.tensor, base.sources | sources, None)
 
     def _linear_map(self, name: str, read: Sequence[Tensor]) -> LinearMap | None:
-        if len(read) < 2 or min(tensor.ndim for tensor in read[-2:]) < 1:
+        if len(read) < 2:
             return None
         x, axis, weight_KD = self._operands(name, read)
-        names = self._sources(read[2 if name == "addmm" else 1])
-        if "" in names or "" not in self._sources(x) or weight_KD.ndim != 2:
+        weight = read[2 if name == "addmm" else 1]
+        if self._of(weight).sources & 1 or not self._of(x).sources & 1 or weight_KD.ndim != 2:
             return None
-        return LinearMap(self.calls, axis, len(weight_KD), frozenset(names))
-
-
-def _is_integer(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex()
+        return LinearMap(self.calls, axis, len(weight_KD), frozenset(self._sources(weight)))
