@@ -123,7 +123,8 @@ def capture_outputs(
         if name in places:
             handles.append(inner.register_forward_hook(capture(name)))
     try:
-        with attention_by_modules(), products if head is not None else nullcontext():
+        following: Any = nullcontext() if head is None else products
+        with attention_by_modules(), following:
             yield watch
     finally:
         for handle in handles:
