@@ -28,7 +28,8 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.native.generated.errors import CannotGenerateError
 from depthrate.tasks.networks.flat_parameters import as_numbers, gradients_of
 from depthrate.tasks.networks.module_axes import pooled
-from depthrate.tasks.networks.module_layers import attention_by_modules, capture_outputs, run_module, seeded
+from depthrate.tasks.networks.module_flow import TrainedOutput
+from depthrate.tasks.networks.module_layers import attention_by_modules, capture_outputs, seeded
 from depthrate.tasks.networks.module_report import (
     ModuleReport,
     build_module,
@@ -62,6 +63,8 @@ class ModuleNetwork(Network):
     maps: str = "mean"
     layer_axes: str | None = None
     """Axes of layers stated by the user (`module_axes.parse_axes`)."""
+    output_tensors: str | None = None
+    """Places of tensors in outputs stated by the user (`module_flow`)."""
     decayed: tuple[str, ...] | None = None
     """Patterns of the decayed parameters. None: all with two dimensions or more."""
     dtype: str = "float32"
@@ -84,16 +87,17 @@ class ModuleNetwork(Network):
             patterns=self.patterns,
             maps=self._maps,
             layer_axes=self.layer_axes,
+            trained=self._trained,
+            output_tensors=self.output_tensors,
         )
+
+    @cached_property
+    def _trained(self) -> TrainedOutput:
+        return TrainedOutput(self.data, self.output_tensors)
 
     @property
     def _maps(self) -> str:
         return "positions" if self.data.labels_tokens else self.maps
-
-    @property
-    def last_weight(self) -> str | None:  # type: ignore[override]
-        """Name of the last linear map's weight."""
-        return None if self.report.head is None else f"{self.report.head}.weight"
 
     def parameter_specs(self) -> list[ParameterSpec]:
         return [
@@ -106,7 +110,7 @@ class ModuleNetwork(Network):
         decays = len(shape) > 1 if self.decayed is None else any(matches)
         if not decays:
             return None
-        return "last" if name == self.last_weight else "hidden"
+        return "last" if self.report.head is not None and name in self.report.head.sources else "hidden"
 
     def state_specs(self) -> list[StateSpec]:
         """Return the module's buffers and frozen parameters, and the count of random draws if it draws."""
@@ -116,9 +120,19 @@ class ModuleNetwork(Network):
     def layers(self) -> list[Layer]:
         layers = zip(self.report.measured, self.report.shapes, self.report.outputs, strict=True)
         return [
-            Layer(number, shape, name, is_output=name == self.report.head, output=output)
+            Layer(number, shape, name, is_output=name in self.report.logits, output=output)
             for number, (name, shape, output) in enumerate(layers, start=1)
         ]
+
+    def remarks(self) -> list[str]:
+        head = self.report.head
+        if head is None:
+            of_head = (
+                "no last linear map was found, so its input and what compares features with its weight are not measured"
+            )
+        else:
+            of_head = f"the weight of the last linear map is {', '.join(sorted(head.sources)) or 'constant'}"
+        return [*self._trained.remarks(), of_head]
 
     @property
     def input_layer(self) -> Layer | None:
@@ -166,13 +180,13 @@ class ModuleNetwork(Network):
     def _with_unfused_reason(self, reason: str | None) -> ModuleNetwork:
         """Return the network with this reason and a new module, which may keep what it computes."""
         other = copy.copy(self)
-        module = build_module(self.make, self.arguments, 0, self.name, self.data)
+        module = build_module(self.make, self.arguments, 0, self.name, self.data, self._trained)
         vars(other).update(unfused_reason=reason, report=replace(self.report, module=module))
         return other
 
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors]:
         """Return parameters [P], flat, and state, initialised by the module's own code under a seed."""
-        module = build_module(self.make, self.arguments, seed, self.name, self.data)
+        module = build_module(self.make, self.arguments, seed, self.name, self.data, self._trained)
         tensors = {name: t.detach() for name, t in (*module.named_parameters(), *module.named_buffers())}
         theta_P = torch.cat([tensors[name].to(dtype).flatten() for name in self.report.training.trained])
         state = {name: tensors[name] for name in self.report.training.carried}
@@ -185,13 +199,13 @@ class ModuleNetwork(Network):
         """Return output and gradients of a new module's step from its initial parameters, as torch computes them."""
         module, leaves = self._own_module(seed, state)
         with _seeded(state.get(DRAWS)), attention_by_modules():
-            output = run_module(module.train(is_training), x_NI.reshape(len(x_NI), *self.data.sample_shape))
+            output = module.train(is_training)(x_NI.reshape(len(x_NI), *self.data.sample_shape))
             gradients = gradients_of(output.square().sum(), leaves, some_unused=True)
         return output, torch.cat([gradient.flatten() for gradient in gradients])
 
     def _own_module(self, seed: int, values: Tensors) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return a new module, initialised under a seed but for these tensors, and its trained parameters."""
-        module = build_module(self.make, self.arguments, seed, self.name, self.data)
+        module = build_module(self.make, self.arguments, seed, self.name, self.data, self._trained)
         module._apply(partial(as_numbers, dtype=getattr(torch, self.dtype)))
         parameters = dict(module.named_parameters())
         for name, tensor in (*parameters.items(), *module.named_buffers()):
@@ -202,7 +216,7 @@ class ModuleNetwork(Network):
     def plain_module(self, parameters: Tensors, state: Tensors) -> tuple[Tensors, Callable[[Tensor], Tensor]]:
         module, leaves = self._own_module(0, {name: t[0] for name, t in {**parameters, **state}.items()})
         module.train()
-        return leaves, lambda x_NI: run_module(module, x_NI.reshape(len(x_NI), *self.data.sample_shape))
+        return leaves, lambda x_NI: module(x_NI.reshape(len(x_NI), *self.data.sample_shape))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         self._prepare(x_TNI, is_training=False)
@@ -254,10 +268,26 @@ class ModuleNetwork(Network):
 
     def _features(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> tuple[Tensor, ...]:
         report = self.report
-        with capture_outputs(report.module, report.modules, report.head) as watch:
+        with capture_outputs(report.module, report.places, report.head) as watch:
             self._call(parameters, state, x_NI)
         layers = watch.layers(with_head_input=report.reads_other)
         return tuple(pooled(layers[name], axes, self._maps) for name, axes in report.measured.items())
+
+    def last_weights(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor | None:
+        head, module = self.report.head, self.report.module
+        if head is None:
+            return None
+
+        def weight_of(parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
+            with capture_outputs(module, {}, head) as watch:
+                self._call(parameters, state, x_NI)
+            assert watch.head_weight is not None
+            return watch.head_weight
+
+        x_TNI = x_NI[:2].expand(len(next(iter(parameters.values()))), *x_NI[:2].shape)
+        self._prepare(x_TNI, is_training=False)
+        weights: Tensor = self._over_trials(weight_of, parameters, state, x_TNI)
+        return weights
 
     @cached_property
     def _tensor_names(self) -> dict[str, str]:
@@ -289,7 +319,7 @@ class ModuleNetwork(Network):
             if not is_fused:
                 module.train(not module.training).train(not module.training)
             with attention_by_modules(), _seeded(state.get(DRAWS)):
-                output = run_module(module, x)
+                output = module(x)
             if self.report.training.changed and isinstance(
                 state, dict
             ):  # it may also assign another tensor to a buffer

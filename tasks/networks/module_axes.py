@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from depthrate.tasks.networks.module_flow import LinearMap, parse_pairs
 from depthrate.tasks.networks.module_layers import HEAD, capture_outputs
 from depthrate.tasks.parameters import ParameterError
 
@@ -73,8 +74,7 @@ def parse_axes(text: str | Mapping[str, str] | None) -> dict[str, str]:
     Raises:
         ParameterError: A layer's axes lack N or C.
     """
-    pairs = text.items() if isinstance(text, Mapping) else (part.split(":") for part in (text or "").split(",") if part)
-    stated = {name.strip(): letters.strip() for name, letters in pairs}
+    stated = parse_pairs(text)
     for name, letters in stated.items():
         if not letters.isalpha() or letters.count("N") != 1 or "C" not in letters:
             raise ParameterError(
@@ -87,10 +87,11 @@ def parse_axes(text: str | Mapping[str, str] | None) -> dict[str, str]:
 def find_axes(
     run: Callable[[Tensor], Any],
     module: nn.Module,
-    names: Sequence[str],
+    places: Mapping[str, str],
     samples_3: Tensor,
     maps: str,
     stated: str | Mapping[str, str] | None,
+    head: LinearMap | None,
     *,
     with_head_input: bool,
 ) -> dict[str, tuple[Axes, tuple[int, ...]]]:
@@ -101,7 +102,7 @@ def find_axes(
     """
     given, shapes = parse_axes(stated), []
     for number in (2, 3):
-        with torch.no_grad(), _AxisTrace() as trace, capture_outputs(module, names) as watch:
+        with torch.no_grad(), _AxisTrace() as trace, capture_outputs(module, places, head) as watch:
             run(samples_3[:number])
         layers = watch.layers(with_head_input=with_head_input)
         shapes.append({name: tuple(feature.shape) for name, feature in layers.items()})
@@ -112,7 +113,7 @@ def find_axes(
     found = {}
     for name, feature in layers.items():
         letters = _letters(name, given)
-        varying = [feature.ndim - 1] if name == HEAD else trace.feature_axes(feature)
+        varying = [head.axis % feature.ndim] if head and name == HEAD else trace.feature_axes(feature)
         found[name] = _axes(name, shapes[0][name], shapes[1][name], varying, letters, maps), shapes[1][name]
     return found
 

@@ -7,7 +7,7 @@ import fnmatch
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from depthrate.tasks.networks.module_flow import LinearMap, Products, tensors_of
 from depthrate.tasks.parameters import ParameterError, format_value, nearest
 
 
@@ -54,9 +55,8 @@ class CapturedOutputs:
     """Copies made when the module returned, since later operations may work in place. Repeated calls get other names."""
     last: Tensor | None = None
     """The last of the features, not copied."""
-    head: str | None = None
     head_input: Tensor | None = None
-    head_output: Tensor | None = None
+    head_weight: Tensor | None = None
     before_head: tuple[str, Tensor] | None = None
     """Name and tensor of the last feature before the call of the last linear map."""
 
@@ -80,15 +80,6 @@ class CapturedOutputs:
         return dict([*layers[:place], (HEAD, self.head_input), *layers[place:]])
 
 
-def run_module(module: nn.Module, x: Tensor) -> Any:
-    """Return a module's output: of a Hugging Face model its logits or its last hidden state, of a tuple its first tensor."""
-    output = module(x)
-    for name in ("logits", "last_hidden_state"):
-        if isinstance(tensor := getattr(output, name, None), Tensor):
-            return tensor
-    return output[0] if isinstance(output, tuple) and output and isinstance(output[0], Tensor) else output
-
-
 @contextmanager
 def attention_by_modules() -> Iterator[None]:
     """Disable the fast path of torch's transformer layers, which calls no submodules and has no gradient under vmap."""
@@ -101,40 +92,39 @@ def attention_by_modules() -> Iterator[None]:
 
 
 @contextmanager
-def capture_outputs(module: nn.Module, names: Sequence[str], head: str | None = None) -> Iterator[CapturedOutputs]:
-    """Capture the outputs of the named modules while the block runs, and the input and output of the last (or named) head."""
+def capture_outputs(
+    module: nn.Module, places: Mapping[str, str], head: LinearMap | None = None
+) -> Iterator[CapturedOutputs]:
+    """Capture tensors at places of the outputs of named modules while the block runs, and the input and weight of a head."""
     watch, handles = CapturedOutputs(), []
     calls: Counter[str] = Counter()
 
     def reset(*_: Any) -> None:
         calls.clear()
+        products.calls = 0
         watch.features = {}
         watch.last = watch.before_head = None
 
     def capture(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, inputs: Any, output: Any) -> None:
             calls[name] += 1
-            watch.last = _tensor(output)
+            watch.last = _tensor(output, places[name])
             watch.features[name if calls[name] == 1 else f"{name} (call {calls[name]})"] = watch.last.clone()
 
         return hook
 
-    def capture_head(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_: nn.Module, inputs: Any, output: Any) -> None:
-            watch.head, watch.head_input, watch.head_output = name, inputs[0], output
-            watch.before_head = None if watch.last is None else (next(reversed(watch.features)), watch.last)
+    def capture_head(x: Tensor, weight_KD: Tensor) -> None:
+        watch.head_input, watch.head_weight = x, weight_KD
+        watch.before_head = None if watch.last is None else (next(reversed(watch.features)), watch.last)
 
-        return hook
-
+    products = Products(None if head is None else head.call, capture_head)
     handles.append(module.register_forward_pre_hook(reset))
     for name, inner in module.named_modules():
-        if isinstance(inner, nn.Linear) and (head is None or name == head):
-            # Registered before the hook that captures its output, so that it sees the features until then.
-            handles.append(inner.register_forward_hook(capture_head(name)))
-        if name in names:
+        if name in places:
             handles.append(inner.register_forward_hook(capture(name)))
     try:
-        with attention_by_modules():
+        following: Any = nullcontext() if head is None else products
+        with attention_by_modules(), following:
             yield watch
     finally:
         for handle in handles:
@@ -204,12 +194,12 @@ def _own_list(module: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in names if not any(name.startswith(f"{other}.") for other in names if other != name))
 
 
-def _tensor(output: Any) -> Tensor:
-    """Return a module's output, or the first tensor of several, as for attention with its weights."""
-    while isinstance(output, tuple | list | Mapping) and output:
-        output = next(iter(output.values())) if isinstance(output, Mapping) else output[0]
-    if not isinstance(output, Tensor):
+def _tensor(output: Any, place: str) -> Tensor:
+    """Return the tensor at a place of a module's output, or its only one."""
+    tensors = tensors_of(output)
+    if place not in tensors and len(tensors) != 1:
         raise ParameterError(
-            f"a measured layer returns {format_value(type(output).__name__)}, expected a tensor. Set layers to others."
+            f"a measured layer returns {format_value(type(output).__name__)} with {', '.join(tensors) or 'no tensors'}, "
+            f"expected the tensor {place!r}. Set layers to others."
         )
-    return output
+    return tensors[place] if place in tensors else next(iter(tensors.values()))

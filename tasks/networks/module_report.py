@@ -7,6 +7,7 @@ per sample, determined by two further runs with different numbers of samples.
 Shapes: N samples, K classes, D numbers per feature.
 """
 
+import fnmatch
 import math
 import re
 import time
@@ -27,7 +28,14 @@ from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, random_states, run_module, seeded
+from depthrate.tasks.networks.module_flow import NETWORK, Flow, LinearMap, TrainedOutput, parse_pairs
+from depthrate.tasks.networks.module_layers import (
+    attention_by_modules,
+    capture_outputs,
+    layer_names,
+    random_states,
+    seeded,
+)
 from depthrate.tasks.networks.module_state import influential_state
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.parameters import ParameterError, format_value
@@ -67,17 +75,19 @@ class ModuleReport:
     module: nn.Module
     """Instance into which trials' parameters are inserted."""
     training: TrainingReport
-    modules: tuple[str, ...]
-    """Names of the measured modules."""
+    places: Mapping[str, str]
+    """Names of the measured modules, each with the place of the measured tensor in its output (`module_flow.tensors_of`)."""
     measured: Mapping[str, Axes]
     """Axes of the layers by name, in call order: calls of these modules, and the input of the head, if it is a separate
     layer."""
-    outputs: tuple[str | None, ...]
-    """Shape of each layer's output, with its averaged axes marked. None: one row of numbers per sample."""
+    outputs: tuple[str, ...]
+    """Shape of each layer's output, with its averaged axes marked, and which of several tensors it is."""
     shapes: tuple[tuple[int, ...], ...]
     """Shape of one sample's feature at each layer."""
-    head: str | None
-    """Name of the last linear map, if its output is the module's, or None."""
+    head: LinearMap | None
+    """The last linear map, if the module's output is a function of its output alone, or None."""
+    logits: set[str]
+    """Names of the measured modules that return such functions."""
     reads_other: bool
     """Whether the input of the head differs from the output of the last measured module and is thus a separate layer."""
     positions: int
@@ -91,9 +101,14 @@ class ModuleReport:
 
 
 def build_module(
-    make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, name: str, data: DataShape
+    make: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    seed: int,
+    name: str,
+    data: DataShape,
+    trained: TrainedOutput | None = None,
 ) -> nn.Module:
-    """Build a module with a user's callable, initialised by its own code under a seed.
+    """Build a module with a user's callable, initialised by its own code under a seed, that returns the `trained` tensor.
 
     Lazy parameters are initialised by a run on two samples.
 
@@ -112,6 +127,7 @@ def build_module(
             with torch.no_grad():
                 _run(module.eval(), samples(data, 2), name)
             module.train()
+        module.register_forward_hook(trained or TrainedOutput(data, None))
     return module
 
 
@@ -133,13 +149,15 @@ def inspect_module(
     patterns: Sequence[str] | None,
     maps: str,
     layer_axes: str | None,
+    trained: TrainedOutput,
+    output_tensors: str | None,
 ) -> ModuleReport:
     """Build a module, run it on two samples of the data's shape, and report its properties.
 
     Raises:
         ParameterError: It cannot be built or run, does not return K numbers per sample, or lacks the requested layers.
     """
-    module, again = (build_module(make, arguments, 0, name, data) for _ in range(2))
+    module, again = (build_module(make, arguments, 0, name, data, trained) for _ in range(2))
     _check_tensors(module, name)
     drawn = _tensors(again)
     for key, tensor in _tensors(module).items():
@@ -149,38 +167,53 @@ def inspect_module(
                 "or random, which each trial's seed sets, not from a generator of its own."
             )
     x = samples(data, 3)
+    x_2 = x[:2]
     names = layer_names(module, patterns)
     module.eval()
-    costs, operations = _Costs(), _Operations()
-    with seeded(0), capture_outputs(module, names) as watch, costs, torch.no_grad(), operations:
-        before = random_states()
-        output = _run(module, x[:2], name)
-        is_random = random_states() != before
+    with seeded(0), attention_by_modules(), torch.enable_grad(), Flow(module, names, x_2) as flow:
+        output = _run(module, x_2, name)
     _check_output(output, data, name)
-    if data.labels_tokens:
-        _check_causal(module, x[:2], output, name)
-    missing = [name for name in names if name not in watch.features]
+    head, places = flow.origin(output), flow.places([output], output_tensors)
+    missing = [name for name in names if name not in places]
     if missing:
         raise ParameterError(
             f"{name} never calls its module {missing[0]!r}, so that module cannot be measured. Choose other modules for layers."
         )
-    has_head = watch.head_output is output and watch.head_input is not None
-    reads_other = has_head and watch.reads_other
+    head = head if head is not None and head.num_outputs == data.num_classes else None
+    costs = _Costs()
+    operations = _Operations()
+    with seeded(0), capture_outputs(module, places, head) as watch, costs, torch.no_grad(), operations:
+        before = random_states()
+        output = _run(module, x_2, name)
+        is_random = random_states() != before
+    if data.labels_tokens:
+        _check_causal(module, x_2, output, name)
+    reads_other = watch.reads_other
     with seeded(0):
         found = find_axes(
-            lambda x: _run(module, x, name), module, names, x, maps, layer_axes, with_head_input=reads_other
+            lambda x: _run(module, x, name), module, places, x, maps, layer_axes, head, with_head_input=reads_other
         )
     layers = watch.layers(with_head_input=reads_other)
-    training = _run_training_step(module, x[:2], name, is_random)
-    _check_state(again, x[:2], name, training)
+    shapes = {layer: tuple(pooled(h, found[layer][0], maps).shape[1:]) for layer, h in layers.items()}
+    training = _run_training_step(module, x_2, name, is_random)
+    _check_state(again, x_2, name, training)
+    known = [*places, *([NETWORK] if trained.places else [])]
+    if unknown := [p for p in parse_pairs(output_tensors) if not any(fnmatch.fnmatchcase(layer, p) for layer in known)]:
+        raise ParameterError(
+            f"output_tensors has {unknown[0]!r}, but several tensors are only returned by {', '.join(known)}"
+        )
     return ModuleReport(
         module=module,
         training=training,
-        modules=names,
+        places=places,
         measured={layer: axes for layer, (axes, _) in found.items()},
-        outputs=tuple(format_axes(axes, sizes, maps) for axes, sizes in found.values()),
-        shapes=tuple(tuple(pooled(feature, found[layer][0], maps).shape[1:]) for layer, feature in layers.items()),
-        head=watch.head if has_head and f"{watch.head}.weight" in training.trained else None,
+        outputs=tuple(
+            flow.describe(layer, format_axes(*found[layer], maps) or f"[{math.prod(shape)}]", places)
+            for layer, shape in shapes.items()
+        ),
+        shapes=tuple(shapes.values()),
+        head=head,
+        logits=flow.outputs_of(head, places),
         reads_other=reads_other,
         positions=max(1, costs.positions),
         products=max(1, costs.products),
@@ -239,7 +272,9 @@ def _restore(module: nn.Module, starts: Tensors) -> None:
 
 def _run(module: nn.Module, x: Tensor, name: str) -> Any:
     try:
-        return run_module(module, x)
+        return module(x)
+    except ParameterError:
+        raise
     except Exception as error:
         kind = "tokens" if not x.is_floating_point() else "numbers"
         kind += f", or with signal_inputs: true {list(x.shape[2:])}" if x.shape[1:2] == (1,) and x.ndim == 4 else ""
@@ -488,7 +523,7 @@ def _seconds(module: nn.Module, x: Tensor) -> float:
     durations_s = []
     for _ in range(1 + REPEATS):
         started = time.process_time()
-        torch.autograd.grad(run_module(module, x).sum(), parameters, allow_unused=True)
+        torch.autograd.grad(module(x).sum(), parameters, allow_unused=True)
         durations_s.append(time.process_time() - started)
         if durations_s[-1] > LONG_S:
             break

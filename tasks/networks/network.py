@@ -290,6 +290,14 @@ class Network(ABC):
         The caller holds one layer at a time, so a network should hold no other.
         """
 
+    def last_weights(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor | None:
+        """Return the weight of the last linear map [T, K, D], or None. Samples may be needed to compute it."""
+        return None if self.last_weight is None else parameters[self.last_weight]
+
+    def remarks(self) -> list[str]:
+        """Return remarks for a plan on what is trained and measured. Default: none."""
+        return []
+
     def weight_pairs(self, parameters: Tensors) -> Mapping[int, tuple[Tensor, Tensor]]:
         """Return for each layer with both the matrix that writes it, [T, D, *], and the one that reads it, [T, *, D]."""
         return {}

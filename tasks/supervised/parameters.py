@@ -250,6 +250,12 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         doc="axes of measured layers that plan cannot decide, e.g. {rnn: TNC, blocks.*: NCL}: N samples, C features, any other "
         "letter a position (null: none)",
     )
+    output_tensors: str | None = later_parameter(
+        None,
+        pattern=r"[^,:]+: *[^,:]+(, *[^,:]+: *[^,:]+)*",
+        doc="places of the tensors taken of outputs with several, where plan cannot decide, e.g. {arch: logits, blocks.*: 1}: "
+        "arch for the trained one, patterns for measured ones, each with a key, field or number, as in state.0 (null: none)",
+    )
     flat_inputs: bool = parameter(False, doc="whether the network gets images as flat vectors")
     signal_inputs: bool = later_parameter(
         False, doc="whether the network gets arrays [N, channels, positions] as they are, not as grey images"
@@ -301,7 +307,10 @@ BUILTIN_NETWORK_PARAMETERS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
     *("block_scale", "parametrisation", "base_depth", "base_width"),
 )
-CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "layer_axes", "flat_inputs", "signal_inputs", "decayed")
+CUSTOM_NETWORK_PARAMETERS = (
+    *("layers", "maps", "layer_axes", "output_tensors"),
+    *("flat_inputs", "signal_inputs", "decayed"),
+)
 CUSTOM_DATA_PARAMETERS = ("dataset_hash", "stream", "measure_samples")
 TEXT_PARAMETERS = ("context_length", "vocabulary_size")
 """Parameters of text data. A network argument of the same name is the same parameter."""

@@ -4,6 +4,7 @@ Shapes: N samples, D numbers per feature, K classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ from depthrate.tasks.measures.labelled import (
 )
 from depthrate.tasks.measures.named_columns import NAMES, parse_measure
 from depthrate.tasks.networks.module_axes import Axes, axes_of_batch, find_axes, pooled
-from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, seeded
+from depthrate.tasks.networks.module_flow import NETWORK, Flow, LinearMap, parse_pairs, tensors_of
+from depthrate.tasks.networks.module_layers import (
+    CapturedOutputs,
+    attention_by_modules,
+    capture_outputs,
+    layer_names,
+    seeded,
+)
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.targets import classes_training, numbers_training
@@ -43,6 +51,7 @@ def probe(
     features: bool = False,
     measure: str | None = None,
     regression: bool = False,
+    output_tensors: Mapping[str, Any] | None = None,
 ) -> Any:
     """Run a module once over its data, on its device in evaluation mode, and return rows of the metrics table.
 
@@ -61,6 +70,8 @@ def probe(
         measure: Additional metrics, separated by commas: effective_rank, intrinsic_dimension, linear_probe, cka_input,
             cka_last.
         regression: Whether the data are (samples, targets [N] or [N, m]). Rows then have nrc1, nrc2 and nrc3.
+        output_tensors: Places of the tensors taken of layers that return several, by pattern of the name, as in
+            {"blocks.*": 1}, and of the module's own output, by `arch`.
     Returns:
         One row per layer, with the layer's `name`.
     Raises:
@@ -73,10 +84,8 @@ def probe(
     if maps not in ("mean", "flatten"):
         raise FeaturesError(f"maps is {maps!r}, expected mean or flatten")
     metric_names = parse_measure(measure, built_in=NAMES)
-    features_by_name, labels_N, head = _collect(
-        model, data, layer_names(model, patterns), maps, layer_axes, as_targets if regression else as_labels
-    )
-    weight = dict(model.named_modules())[head].weight if head is not None else None
+    names, convert = layer_names(model, patterns), as_targets if regression else as_labels
+    features_by_name, labels_N, weight, logits = _collect(model, data, names, maps, layer_axes, output_tensors, convert)
     if regression:
         y_Nm = require_variation(torch.from_numpy(labels_N))
         order_N, num_outputs = torch.arange(len(y_Nm)), y_Nm.shape[1]
@@ -90,7 +99,7 @@ def probe(
     inputs_ND = features_by_name.pop("input", None)
     names = list(features_by_name)
     measured_layers = [
-        Layer(number, tuple(features_by_name[name].shape[1:]), name, is_output=name == head)
+        Layer(number, tuple(features_by_name[name].shape[1:]), name, is_output=name in logits)
         for number, name in enumerate(names, start=1)
     ]
 
@@ -115,9 +124,11 @@ def _collect(
     names: Sequence[str],
     maps: str,
     layer_axes: str | Mapping[str, str] | None,
+    output_tensors: Mapping[str, Any] | None,
     convert: Callable[[Any, int], Any],
-) -> tuple[dict[str, Tensor], np.ndarray, str | None]:
-    """Collect the features of each layer by name, the labels, and the head's name. The module's mode is restored.
+) -> tuple[dict[str, Tensor], np.ndarray, Tensor | None, set[str]]:
+    """Collect the features of each layer by name, the labels, the last linear map's weight, and the names of the layers that
+    are its output. The module's mode is restored.
 
     convert: Checks and converts the labels or targets of a number of samples.
     """
@@ -125,20 +136,21 @@ def _collect(
     device = torch.device("cpu") if parameter is None else parameter.device
     parts: dict[str, list[Tensor]] = {}
     labels: list[np.ndarray] = []
-    head, axes = None, dict[str, Axes]()
+    axes, watch, logits = dict[str, Axes](), CapturedOutputs(), set[str]()
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.no_grad(), capture_outputs(model, names) as watch:
+        with torch.no_grad(), ExitStack() as stack:
             for x, y in _batches(data, convert):
                 x = x.to(device)
-                output = model(x)
-                is_head = watch.head_output is output
-                head = watch.head if is_head else None
-                with_head_input = is_head and watch.reads_other
+                if not axes:
+                    places, head, logits = _follow(model, names, x, output_tensors)
+                    watch = stack.enter_context(capture_outputs(model, places, head))
+                model(x)
+                with_head_input = watch.reads_other
                 features = dict(watch.layers(with_head_input=with_head_input))
                 if not axes:
-                    axes = _find_axes(model, names, x, maps, layer_axes, features, with_head_input)
+                    axes = _find_axes(model, places, x, maps, layer_axes, features, head, with_head_input)
                 features = {name: pooled(feature, axes[name], maps) for name, feature in features.items()}
                 if x.is_floating_point():
                     features = {"input": x.flatten(1), **features}
@@ -152,24 +164,56 @@ def _collect(
         raise FeaturesError("the data have no samples")
     # checked together too: a batch may happen to have labels of one type, or only labelled samples
     labels_N = convert([label for batch in labels for label in batch.tolist()], sum(map(len, labels)))
-    return {name: torch.cat(batches) for name, batches in parts.items()}, np.asarray(labels_N), head
+    return (
+        {name: torch.cat(batches) for name, batches in parts.items()},
+        np.asarray(labels_N),
+        watch.head_weight,
+        logits,
+    )
+
+
+@contextmanager
+def _three_samples(model: nn.Module, x: Tensor) -> Iterator[Tensor]:
+    """Yield three samples for runs that change neither buffers nor random numbers."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with seeded(0):
+            yield x[torch.arange(3, device=x.device) % len(x)]
+    finally:
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def _follow(
+    model: nn.Module, names: Sequence[str], x: Tensor, output_tensors: Mapping[str, Any] | None
+) -> tuple[dict[str, str], LinearMap | None, set[str]]:
+    """Return the places of the layers' tensors, the last linear map, and the names of the layers that are its output."""
+    with _three_samples(model, x) as x_3, attention_by_modules(), torch.enable_grad():
+        for samples in (x_3, x):  # it may take only the batches of the data
+            with suppress(Exception) if samples is x_3 else nullcontext(), Flow(model, names, samples) as flow:
+                outputs = tensors_of(model(samples))
+                break
+    place = parse_pairs(output_tensors).get(NETWORK)
+    trained = [tensor for name, tensor in outputs.items() if place in (None, name)]
+    head = max((found for tensor in trained if (found := flow.origin(tensor)) is not None), default=None)
+    places = flow.places(trained, output_tensors)
+    return places, head, flow.outputs_of(head, places)
 
 
 def _find_axes(
     model: nn.Module,
-    names: Sequence[str],
+    places: Mapping[str, str],
     x: Tensor,
     maps: str,
     layer_axes: str | Mapping[str, str] | None,
     features: Mapping[str, Tensor],
+    head: LinearMap | None,
     with_head_input: bool,
 ) -> dict[str, Axes]:
     """Return the axes of each layer, from runs on two and three samples if the network takes so few. Buffers are restored."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with seeded(0):
-            x_3 = x[torch.arange(3, device=x.device) % len(x)]
-            found = find_axes(model, model, names, x_3, maps, layer_axes, with_head_input=with_head_input)
+        with _three_samples(model, x) as x_3:
+            found = find_axes(model, model, places, x_3, maps, layer_axes, head, with_head_input=with_head_input)
         return {name: axes for name, (axes, _) in found.items()}
     except ParameterError:
         raise
@@ -177,9 +221,6 @@ def _find_axes(
         return {
             name: axes_of_batch(feature, len(x), name, maps, layer_axes, error) for name, feature in features.items()
         }
-    finally:
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
 
 
 def _batches(data: Any, convert: Callable[[Any, int], Any]) -> Iterator[tuple[Tensor, Any]]:

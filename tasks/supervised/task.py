@@ -156,7 +156,8 @@ class Supervised(NetworkTask[SupervisedParameters]):
         data = _as_signals(data, trial)
         arguments = self.custom_network.values(trial.arguments)
         key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
-        key += repr([trial.layers, trial.maps, trial.layer_axes, trial.flat_inputs, trial.decayed, trial.dtype])
+        key += repr([trial.layers, trial.maps, trial.layer_axes, trial.output_tensors])
+        key += repr([trial.flat_inputs, trial.decayed, trial.dtype])
         if key not in self._networks:
             from depthrate.tasks.networks.module import ModuleNetwork  # imports torch
 
@@ -168,6 +169,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 patterns=_patterns(trial.layers),
                 maps=trial.maps,
                 layer_axes=trial.layer_axes,
+                output_tensors=trial.output_tensors,
                 dtype=trial.dtype,
                 decayed=_patterns(trial.decayed),
             )
@@ -325,7 +327,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         layers = [f"{layer} {shape}" for shape, equal in runs for layer in equal]
         count = f"{largest.num_parameters:,} trained parameters in {trials[0].dtype}"
         remarks.append(f"{name}: {count}, measured layers {', '.join(layers)}")
-        return remarks
+        return [*remarks, *(f"{name}: {remark}" for remark in largest.remarks())]
 
 
 TARGETS: dict[str, Target] = {target.name: target for target in (Collapse(), Classes(), Numbers(), NextToken())}

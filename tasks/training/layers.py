@@ -101,10 +101,8 @@ class LayerMeasurements:
         self, trainer: FusedTrainer, positions: Sequence[int], step: int
     ) -> list[list[dict[str, Any]]]:
         network, x_NI = trainer.network, trainer.x_NI
-        weight_TKD = None
-        if network.last_weight is not None:
-            weights = trainer.parameters()[network.last_weight]
-            weight_TKD = torch.stack([weights[position] for position in positions])
+        weights = trainer.last_weights()
+        weight_TKD = None if weights is None else torch.stack([weights[position] for position in positions])
         if network.input_layer is not None and self._input is None:  # equal for all trials and steps
             self._input = network.input_layer, self.of_input(x_NI)
         # metrics that compare layers read a trial's features several times

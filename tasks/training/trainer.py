@@ -160,6 +160,11 @@ class FusedTrainer(PackState):
                 parts = [list(part) for part in parts]
             yield from (torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
 
+    def last_weights(self) -> Tensor | None:
+        """Compute the weight of each trial's last linear map [T, K, D], or return None without one."""
+        with torch.no_grad():
+            return self.network.last_weights(self.parameters(), self.untrained, self.x_NI)
+
     def outputs(self, trial: int) -> Tensor:
         """Compute the outputs [1, N, ...] of one trial for all samples at once, without gradients."""
         parameters, untrained = self._state_of_trials(slice(trial, trial + 1))

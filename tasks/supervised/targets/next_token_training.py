@@ -86,9 +86,8 @@ class TokenMeasurements:
             predicted_M = logits_MV.index_select(1, self._classes_K.to(device)).argmax(1)
             for layer_moments, h_1nSD in zip(moments, part.features(position), strict=True):
                 layer_moments.revisit(h_1nSD[0, :, self._places][is_measured], classes_M, predicted_M)
-        weight_KD = None
-        if network.last_weight is not None:
-            weight_KD = trainer.parameters()[network.last_weight][position][self._classes_K.to(device)]
+        weights = trainer.last_weights()
+        weight_KD = None if weights is None else weights[position][self._classes_K.to(device)]
         end = max(index for index, layer in enumerate(layers) if not layer.is_output or not index)
         rows = []
         for index, (layer, layer_moments) in enumerate(zip(layers, moments, strict=True)):

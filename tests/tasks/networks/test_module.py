@@ -79,7 +79,7 @@ class Nested(nn.Module):
 @pytest.mark.parametrize("kind", ["tuple", "logits", "last_hidden_state"])
 def test_outputs_are_unwrapped(kind):
     made = network(Nested, kind=kind, patterns=("linear",))
-    assert made.last_weight == "linear.weight" and trainer(made, [0, 1]).step().shape == (2,)
+    assert made.report.head.sources == {"linear.weight"} and trainer(made, [0, 1]).step().shape == (2,)
     assert generation_fault(made, made.data, "float32") is None
 
 
@@ -158,11 +158,13 @@ def test_it_trains_as_torch_trains_it(make):
         {"params": [p for name, p in module.named_parameters() if not name.endswith(".weight")], "weight_decay": 0.0},
         {
             "params": [
-                p for name, p in module.named_parameters() if name.endswith(".weight") and name != made.last_weight
+                p
+                for name, p in module.named_parameters()
+                if name.endswith(".weight") and name not in made.report.head.sources
             ],
             "weight_decay": 0.01,
         },
-        {"params": [dict(module.named_parameters())[made.last_weight]], "weight_decay": 0.02},
+        {"params": [dict(module.named_parameters())[name] for name in made.report.head.sources], "weight_decay": 0.02},
     ]
     optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9)
     x, labels = samples()

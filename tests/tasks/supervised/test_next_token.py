@@ -298,7 +298,7 @@ def test_metrics_equal_those_of_frequent_classes(folder, arch, positions, monkey
     assert 6 < len(classes) < 12 or positions == "all"
     kept = np.isin(labels, classes)
     predicted = np.array(classes)[trainer.outputs(1)[0, :, place][..., classes].argmax(-1).numpy()]
-    weight_VD = trainer.parameters()[trainer.network.last_weight][1].detach().numpy().astype(np.float64)
+    weight_VD = trainer.last_weights()[1].numpy().astype(np.float64)
     features = [h.detach().numpy() for h in trainer.features(1)]
     assert len(rows) == len(features) and [row["is_last"] for row in rows].index(True) == len(rows) - 1
     for row, h_1NSD in zip(rows, features, strict=True):
