@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, overload
@@ -29,6 +29,16 @@ def identifying(params: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str
         for name, value in params.items()
         if name not in added or canonical_json(value) != canonical_json(added[name])
     }
+
+
+def omitted_parameters(
+    trial_id: str, task: str, version: int, params: Mapping[str, Any], guesses: Iterable[Collection[str]]
+) -> Collection[str] | None:
+    """Return the first guess of the parameters without which an id is the hash of its trial, or None if none is right."""
+    for omitted in guesses:
+        if TrialMaker(task, version, [n for n in params if n not in omitted]).make(params).trial_id == trial_id:
+            return omitted
+    return None
 
 
 class CanonicalWriter:

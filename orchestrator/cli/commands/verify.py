@@ -1,14 +1,18 @@
-"""`depthrate verify`: compare every file of the store with the digest in its commit. Exit code 1 if any is corrupt."""
+"""`depthrate verify`: compare every file of the store with its commit, and its rows with one another. Exit code 1 if any is
+corrupt."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, combinations, islice
 from typing import Any
 
 import click
 from rich.progress import Progress
 
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.layer_law import EQUI_SEPARATION
 from depthrate.orchestrator.cli.options import declared, json_option, store_option
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
@@ -16,8 +20,14 @@ from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import Repair, repair
 from depthrate.storage.maintenance.verify import verify
-from depthrate.sweeps.trial import canonical_json
+from depthrate.sweeps.trial import canonical_json, identifying, omitted_parameters
+from depthrate.tasks.fits import ALL_FORMS
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.interface import CUSTOM, ResultStatus
+from depthrate.tasks.registry import find_schema, find_task
 
+MAX_SUBSETS = 4096
+"""Maximum number of sets of parameters that may be missing from the identity of a trial whose task is not installed."""
 MAX_FINDINGS_SHOWN = 40
 """Maximum number of findings printed. --json prints all."""
 
@@ -33,6 +43,40 @@ def _as_json(verification: Verification, done: Repair | None) -> dict[str, Any]:
 
 def _hash_of(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:16]
+
+
+class RowFaults:
+    """The faults of stored rows that only the tasks' declarations show: ids, states and the models of fits."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], Collection[str]] = {}
+        """Task and version -> parameters outside the identity of its last trial."""
+
+    def __call__(self, table: str, row: Mapping[str, Any]) -> str | None:
+        """Return the fault of a row of trials, with `params` parsed, or of fits, or None."""
+        if table == "fits":
+            known = {*MODELS, *ALL_FORMS, EQUI_SEPARATION}
+            return None if row["model"] in known else f"has the unknown model {row['model']!r:.80}"
+        if row["status"] not in set(ResultStatus):
+            return f"has the unknown status {row['status']!r:.80}"
+        name, version, params = row["task"], row["task_version"], row["params"]
+        task = find_task(name)
+        added = find_schema(name).added_later if task is None or task.version == version else {}
+        later = params.keys() - identifying(params, added).keys()
+        # the later parameters of code that is not installed here are unknown, and few
+        is_known = task is not None and task.version == version and name != CUSTOM
+        others = () if is_known else _subsets(sorted(params.keys() - later))
+        guesses = chain([later], filter(None, [self._last.get((name, version))]), (later.union(o) for o in others))
+        omitted = omitted_parameters(row["trial_id"], name, version, params, guesses)
+        if omitted is None:
+            return "has an id that is not the hash of its task, version and parameters"
+        self._last[name, version] = omitted
+        return None
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    subsets = (subset for size in range(len(names)) for subset in combinations(names, size))
+    return islice(subsets, MAX_SUBSETS)
 
 
 @declared(__doc__)
@@ -51,7 +95,8 @@ def command(store: str | None, with_repair: bool, json: bool) -> int:
         def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        verification = verify(opened, hash_of=_hash_of, on_progress=show_progress)
+        knowledge = {"hash_of": _hash_of, "fault_of": RowFaults(), "columns": builtin_columns()}
+        verification = verify(opened, **knowledge, on_progress=show_progress)
     done = repair(opened, verification) if with_repair and verification.findings else None
     is_intact = not verification.findings or done is not None
     if json:
