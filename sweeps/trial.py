@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, overload
@@ -31,14 +31,9 @@ def identifying(params: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str
     }
 
 
-def omitted_parameters(
-    trial_id: str, task: str, version: int, params: Mapping[str, Any], guesses: Iterable[Collection[str]]
-) -> Collection[str] | None:
-    """Return the first guess of the parameters without which an id is the hash of its trial, or None if none is right."""
-    for omitted in guesses:
-        if TrialMaker(task, version, [n for n in params if n not in omitted]).make(params).trial_id == trial_id:
-            return omitted
-    return None
+def is_trial_id(trial_id: str, task: str, version: int, params: Mapping[str, Any], names: Iterable[Set[str]]) -> bool:
+    """Return whether an id is the hash of a trial by its task, version and parameters, for any of some sets of their names."""
+    return any(TrialMaker(task, version, of).make(params).trial_id == trial_id for of in names)
 
 
 class CanonicalWriter:

@@ -322,7 +322,9 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 def _shown(text: str) -> str:
     """Return lines that a browser shows as they are: without control characters, and cut, since it would hang on long ones."""
-    lines = (line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} ... {len(line)} characters" for line in text.split("\n"))
+    lines = (
+        line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} ... {len(line)} characters" for line in text.split("\n")
+    )
     return printable("\n".join(lines))
 
 

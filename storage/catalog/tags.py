@@ -64,7 +64,7 @@ def parse_changes(path: str, content: bytes) -> dict[str, dict[str, Any]]:
         ValueError, KeyError, TypeError, AttributeError: The content is invalid.
     """
     fields = read_with_digest(content)
-    changes = fields["merged"] if "merged" in fields else {path: fields}
+    changes = fields.get("merged", {path: fields})
     for change in changes.values():
         Annotation.from_fields(change)
     return dict(changes)

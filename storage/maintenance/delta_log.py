@@ -184,7 +184,9 @@ def _write_version(store: Store, table: str, log: _Log, files: Iterable[DataFile
             with store.open(file.path) as source:
                 schemas.append(pq.read_schema(source))
         except pa.ArrowException as error:
-            raise CorruptFileError(f"{file.path} cannot be read ({first_line(error)}). See: depthrate verify.") from None
+            raise CorruptFileError(
+                f"{file.path} cannot be read ({first_line(error)}). See: depthrate verify."
+            ) from None
     metadata = _metadata(log.metadata, schemas, now_ms)
     removed = [
         {"remove": {"path": _relative(path), "deletionTimestamp": now_ms, "dataChange": True}}
@@ -211,7 +213,9 @@ def _relative(path: str) -> str:
 def _metadata(previous: Mapping[str, Any], schemas: Iterable[pa.Schema], now_ms: int) -> dict[str, Any]:
     """Return a table's metadata with the columns of more files. Columns of all files stay, in their order."""
     configuration = previous.get("configuration", {})
-    columns = {field["name"]: field for field in read_object(previous.get("schemaString", '{"fields": []}').encode())["fields"]}
+    columns = {
+        field["name"]: field for field in read_object(previous.get("schemaString", '{"fields": []}').encode())["fields"]
+    }
     omitted = set(json.loads(configuration.get(OMITTED, "[]")))
     names = {name.casefold(): name for name in columns}
     for schema in schemas:

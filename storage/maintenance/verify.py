@@ -88,9 +88,8 @@ class _Check:
             for table, file in (*itself, *sorted(named, key=lambda entry: entry[0] != "trials")):
                 if (fault := self._fault(path, table, file, rows)) is not None:
                     self.find(path if file is None else file.path, *fault, sorted(filter(None, trial_ids)))
-                    if fault[0] != NEWER:
-                        self.result.lost[path] = set(trial_ids)
-                        self.result.files[path] = [file.path for _, file in named]
+                    self.result.lost[path] = set(trial_ids)
+                    self.result.files[path] = [file.path for _, file in named]
                     rows = rows if table != "trials" else None  # the other tables cannot be compared with them
                 self.result.num_files += 1
                 on_progress(self.result.num_files, total)
@@ -147,7 +146,8 @@ class _Check:
             return "damaged", str(error)
         self.result.num_bytes += len(content)
         if file is None or file.has_content(content):
-            return None if rows is None else rows.fault(table, content, file)
+            text = None if rows is None else rows.fault(table, content, file)
+            return text and ("damaged", text)
         size = "" if len(content) == file.size else f". It has {len(content)} of {file.size} bytes"
         return "damaged", f"differs from the committed file by its sha256{size}"
 

@@ -37,9 +37,7 @@ HashOf = Callable[[Mapping[str, Any]], str | None]
 """Function: spec of a sweep -> the hash in its path, or None if it is unknown."""
 
 
-def check_metadata_files(
-    store: Store, committed: Set[str], hash_of: HashOf, fault_of: FaultOf
-) -> Iterator[Finding]:
+def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf, fault_of: FaultOf) -> Iterator[Finding]:
     """Yield a finding for each fault.
 
     Args:

@@ -11,9 +11,7 @@ from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, open_parquet
 from depthrate.storage.files.paths import sweep_of_path
-from depthrate.storage.maintenance.findings import NEWER
-from depthrate.storage.tables.custom_columns import CUSTOM_TYPES, conflicting_column
-from depthrate.storage.tables.parameters import PARAMETER_TYPES, as_type, common_type, parameter_columns
+from depthrate.storage.tables.parameters import as_type, common_type, parameter_columns, type_name
 from depthrate.storage.tables.schema import TRIALS, Columns, row_keys
 
 FaultOf = Callable[[str, Mapping[str, Any]], str | None]
@@ -25,15 +23,12 @@ _REQUIRED = {
     "features": ("trial_id", "attempt_id", "step", "layer"),
 }
 """Table -> columns in which every row has a value."""
-_TYPES = PARAMETER_TYPES | CUSTOM_TYPES
 
 
 class CommittedRows:
     """Checks of the files of one commit or compaction. Its trials come first, since the rows of other tables name them."""
 
-    def __init__(
-        self, path: str, claimed: Mapping[str, Mapping[str, str]], columns: Columns | None, fault_of: FaultOf
-    ):
+    def __init__(self, path: str, claimed: Mapping[str, Mapping[str, str]], columns: Columns | None, fault_of: FaultOf):
         """Prepare for the commit at `path`.
 
         Args:
@@ -43,8 +38,8 @@ class CommittedRows:
         self._sweep, self._claimed, self._columns, self._fault_of = sweep_of_path(path), claimed, columns, fault_of
         self._keys: set[tuple[str, str]] = set()
 
-    def fault(self, table: str, content: bytes, file: DataFile | None) -> tuple[str, str] | None:
-        """Return (kind, fault) of the rows of a file, or None.
+    def fault(self, table: str, content: bytes, file: DataFile | None) -> str | None:
+        """Return the first fault of the rows of a file, or None. Columns that newer versions added are none.
 
         Args:
             file: Its entry. None for the trials of a commit that is not compacted.
@@ -55,51 +50,38 @@ class CommittedRows:
             with open_parquet(content) as parquet:
                 return next(self._faults(table, parquet, file), None)
         except UNREADABLE_ERRORS as error:
-            return "damaged", f"cannot be read ({first_line(error)})"
+            return f"cannot be read ({first_line(error)})"
 
-    def _faults(self, table: str, parquet: pq.ParquetFile, file: DataFile | None) -> Iterator[tuple[str, str]]:
+    def _faults(self, table: str, parquet: pq.ParquetFile, file: DataFile | None) -> Iterator[str]:
         if file is not None and parquet.metadata.num_rows != file.rows:
-            yield "damaged", f"has {parquet.metadata.num_rows} rows and was committed with {file.rows}"
-        own = {} if file is None else file.own_columns
-        types = {field.name: field.type for field in parquet.schema_arrow}
-        for fault in self._column_faults(table, types, own):
-            yield "damaged", fault
+            yield f"has {parquet.metadata.num_rows} rows and was committed with {file.rows}"
+        own, types = {} if file is None else file.own_columns, {f.name: f.type for f in parquet.schema_arrow}
+        always, claimed = Columns().schemas[table].names, self._claimed.get(table, {})
+        for column in (self._columns or Columns()).schemas[table]:
+            kind = types.get(column.name)
+            if column.name in always if kind is None else not _is_kind(kind, column.type):
+                yield f"column {column.name!r} holds {kind or 'nothing'}, expected {column.type}"
+        for name, stored in (*claimed.items(), *own.items()):
+            kind = types.get(name)
+            if name in own if kind is None else stored not in (type_name(kind), str(kind)):
+                yield f"column {name!r} holds {kind or 'nothing'}, expected {stored:.80}"
         for group in range(parquet.num_row_groups):
             rows = parquet.read_row_group(group, use_threads=False)
             for name in _REQUIRED[table]:
                 if rows[name].null_count:
-                    yield "damaged", f"has a row without {name}"
+                    yield f"has a row without {name}"
                 elif name in ("step", "layer") and rows.num_rows and pc.min(rows[name]).as_py() < 0:
-                    yield "damaged", f"has a row with a negative {name}"
-            faults = self._trial_faults(rows, file) if table == "trials" else self._key_faults(rows)
-            for fault in faults:
-                yield "damaged", fault
-        if table != "trials" and self._columns is not None:
-            if new := sorted(types.keys() - own.keys() - set(self._columns.schemas[table].names)):
-                yield NEWER, f"has column {new[0]!r}, which neither its commit nor this version knows. It is left unchanged"
+                    yield f"has a row with a negative {name}"
+            if table == "trials":
+                yield from self._trial_faults(rows, is_merged=file is not None)
+            elif unknown := set(row_keys(rows)) - self._keys:
+                yield f"has rows of trial {min(unknown)[0]!r:.80}, which was not committed with it"
 
-    def _column_faults(self, table: str, types: Mapping[str, pa.DataType], own: Mapping[str, str]) -> Iterator[str]:
-        """Yield the standard columns that are missing, and the columns that differ in type from the store's."""
-        always = Columns().schemas[table].names
-        for column in (self._columns or Columns()).schemas[table]:
-            kind = types.get(column.name)
-            if kind is None and column.name in always:
-                yield f"has no column {column.name!r}"
-            elif kind is not None and column.name not in own and not _is_kind(kind, column.type):
-                yield f"column {column.name!r} holds {kind}, expected {column.type}"
-        for name, stored in own.items():
-            if name not in types or stored not in _TYPES or not _is_kind(types[name], _TYPES[stored]):
-                yield f"column {name!r} holds {types.get(name, 'nothing')}, and its commit names {stored!r:.80}"
-            elif conflicting_column(self._claimed.get(table, {}), name, stored) is not None:
-                yield f"column {name!r} holds {stored}, unlike the column of this name in the store"
-
-    def _trial_faults(self, rows: pa.Table, file: DataFile | None) -> Iterator[str]:
+    def _trial_faults(self, rows: pa.Table, *, is_merged: bool) -> Iterator[str]:
         """Yield the trials that occur twice, or whose columns contradict one another, the parameters or the path."""
         params = [read_object(text.encode()) for text in rows["params"].to_pylist()]
-        typed = parameter_columns(params, {})
-        for name in sorted({*rows.column_names, *typed} - {*TRIALS.names}):
-            expected = typed.get(name, pa.nulls(rows.num_rows))
-            if name not in rows.column_names or not _agrees(rows[name], expected, is_merged=file is not None):
+        for name, expected in parameter_columns(params, {}).items():
+            if name not in rows.column_names or not _agrees(rows[name], expected, is_merged=is_merged):
                 yield f"column {name!r} differs from the parameters in params"
         tasks = set(zip(rows["task"].to_pylist(), rows["task_version"].to_pylist(), strict=True))
         if len(tasks) > 1:
@@ -113,10 +95,6 @@ class CommittedRows:
                 yield f"trial {key[0]!r:.80} names the sweep {row['sweep']!r:.80}"
             if (fault := self._fault_of("trials", row | {"params": values})) is not None:
                 yield f"trial {key[0]!r:.80} {fault}"
-
-    def _key_faults(self, rows: pa.Table) -> Iterator[str]:
-        if unknown := set(row_keys(rows)) - self._keys:
-            yield f"has rows of trial {min(unknown)[0]!r:.80}, which was not committed with it"
 
 
 def _is_kind(kind: pa.DataType, expected: pa.DataType) -> bool:

@@ -3,9 +3,9 @@ corrupt."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import chain, combinations, islice
+from itertools import combinations, islice
 from typing import Any
 
 import click
@@ -20,7 +20,7 @@ from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import Repair, repair
 from depthrate.storage.maintenance.verify import verify
-from depthrate.sweeps.trial import canonical_json, identifying, omitted_parameters
+from depthrate.sweeps.trial import canonical_json, identifying, is_trial_id
 from depthrate.tasks.fits import ALL_FORMS
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.interface import CUSTOM, ResultStatus
@@ -45,38 +45,22 @@ def _hash_of(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:16]
 
 
-class RowFaults:
-    """The faults of stored rows that only the tasks' declarations show: ids, states and the models of fits."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[str, int], Collection[str]] = {}
-        """Task and version -> parameters outside the identity of its last trial."""
-
-    def __call__(self, table: str, row: Mapping[str, Any]) -> str | None:
-        """Return the fault of a row of trials, with `params` parsed, or of fits, or None."""
-        if table == "fits":
-            known = {*MODELS, *ALL_FORMS, EQUI_SEPARATION}
-            return None if row["model"] in known else f"has the unknown model {row['model']!r:.80}"
-        if row["status"] not in set(ResultStatus):
-            return f"has the unknown status {row['status']!r:.80}"
-        name, version, params = row["task"], row["task_version"], row["params"]
-        task = find_task(name)
-        added = find_schema(name).added_later if task is None or task.version == version else {}
-        later = params.keys() - identifying(params, added).keys()
-        # the later parameters of code that is not installed here are unknown, and few
-        is_known = task is not None and task.version == version and name != CUSTOM
-        others = () if is_known else _subsets(sorted(params.keys() - later))
-        guesses = chain([later], filter(None, [self._last.get((name, version))]), (later.union(o) for o in others))
-        omitted = omitted_parameters(row["trial_id"], name, version, params, guesses)
-        if omitted is None:
-            return "has an id that is not the hash of its task, version and parameters"
-        self._last[name, version] = omitted
-        return None
-
-
-def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    subsets = (subset for size in range(len(names)) for subset in combinations(names, size))
-    return islice(subsets, MAX_SUBSETS)
+def fault_of(table: str, row: Mapping[str, Any]) -> str | None:
+    """Return the fault of a row of trials, with `params` parsed, or of fits, that only the tasks' declarations show."""
+    if table == "fits":
+        is_known = row["model"] in {*MODELS, *ALL_FORMS, EQUI_SEPARATION}
+        return None if is_known else f"has the unknown model {row['model']!r:.80}"
+    if row["status"] not in set(ResultStatus):
+        return f"has the unknown status {row['status']!r:.80}"
+    name, version, params = row["task"], row["task_version"], row["params"]
+    task = find_task(name)
+    is_current = task is not None and task.version == version
+    names = set(identifying(params, find_schema(name).added_later if is_current or task is None else {}))
+    # code that is not installed may have added other parameters, whose values in earlier trials are unknown
+    most = 0 if is_current and name != CUSTOM else len(names)
+    subsets = (names.difference(later) for size in range(most + 1) for later in combinations(sorted(names), size))
+    is_hash = is_trial_id(row["trial_id"], name, version, params, islice(subsets, MAX_SUBSETS))
+    return None if is_hash else "has an id that is not the hash of its task, version and parameters"
 
 
 @declared(__doc__)
@@ -95,7 +79,7 @@ def command(store: str | None, with_repair: bool, json: bool) -> int:
         def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        knowledge = {"hash_of": _hash_of, "fault_of": RowFaults(), "columns": builtin_columns()}
+        knowledge = {"hash_of": _hash_of, "fault_of": fault_of, "columns": builtin_columns()}
         verification = verify(opened, **knowledge, on_progress=show_progress)
     done = repair(opened, verification) if with_repair and verification.findings else None
     is_intact = not verification.findings or done is not None
