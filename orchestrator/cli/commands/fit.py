@@ -41,11 +41,11 @@ from depthrate.tasks.fits import ALL_FORMS, FORMS
 @wide_option
 def command(
     sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], model: tuple[str, ...], **options: Any
-) -> None:
+) -> int:
     table = {name: options.pop(name) for name in ("y", "over", "huber")}
     if table["y"] is not None:
         _fit_table(Path(sweep), options["x"] or "depth", **table, forms=model or FORMS, json=json)
-        return
+        return 0
     opened = existing_store(store)
     given_options = {"by": list(by) or None, "model": model or None, **options}
     changes = {name: value for name, value in given_options.items() if value is not None}
@@ -68,12 +68,13 @@ def command(
     print_warnings(result.warnings)
     if json:
         print_json(result.rows)
-        return
+        return 0 if result.is_saved else 1
     more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
     print_all_fits(console, result, wide=wide, more=more)
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)
+    return 0 if result.is_saved else 1
 
 
 def _fit_table(
