@@ -197,10 +197,10 @@ class Pages:
             stored = snapshot.trials["code_hash"][index.index(trial_id)].as_py() if trial_id in index else None
             files = (read_code(self._store, stored) or {}) if stored else {}
             code = {
-                printable(path): _shown(content.decode(errors="replace")[:MAX_LOG_CHARACTERS])
+                printable(path): _shown(content.decode(errors="replace"))[:MAX_LOG_CHARACTERS]
                 for path, content in files.items()
             }
-            return {"log": _shown(text[-MAX_LOG_CHARACTERS:]), "code": code}
+            return {"log": _shown(text)[-MAX_LOG_CHARACTERS:], "code": code}
 
         return self._answer(request, make)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import compared_sweeps
 from tests.support.here import printed, refused
@@ -54,12 +53,11 @@ def test_a_query_too_long_to_be_interrupted_is_refused(store: str) -> None:
     literals = ", ".join(map(str, range(200_000)))
     query = f"select count(*) from trials where sweep in ('s') and depth in ({literals})"
     assert "characters, expected at most 150000 with a time limit" in refused("query", query, "--store", store)
-    assert open_results(store).sql(f"select {len(literals)} in ({literals[:200_000]} 0)").fetchall() == [(False,)]
 
 
-@pytest.mark.parametrize("text", ["''" * 60_000, "sweep = '" + "''" * 60_000 + "'", "'a'='" * 20_000])
+@pytest.mark.parametrize("text", ["''" * 20_000, "sweep = '" + "''" * 20_000 + "'", "'a'='" * 5_000])
 def test_compared_sweeps_of_long_strings(text: str) -> None:
-    assert len(compared_sweeps(f"select '{text}' from trials where 's' = sweep")) >= 0
+    assert "s" in compared_sweeps(f"select '{text}' from trials where sweep = 's'")
 
 
 INTERRUPTED = """
