@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from depthrate.controls import CONTROLS
+from depthrate.storage.files.controls import CONTROLS
 
 if TYPE_CHECKING:
     from depthrate.storage.commits.visible_commits import Problem

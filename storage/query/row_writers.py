@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
-from depthrate.controls import CONTROLS
+from depthrate.storage.files.controls import CONTROLS
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.custom_columns import quoted
 
