@@ -147,7 +147,7 @@ class _Check:
         self.result.num_bytes += len(content)
         if file is None or file.has_content(content):
             text = None if rows is None else rows.fault(table, content, file)
-            return text and ("damaged", text)
+            return None if text is None else ("damaged", text)
         size = "" if len(content) == file.size else f". It has {len(content)} of {file.size} bytes"
         return "damaged", f"differs from the committed file by its sha256{size}"
 
