@@ -209,7 +209,7 @@ FOREIGN_LOGS: dict[str, Callable[[bytes], bytes]] = {
     "no metaData": lambda content: b"\n".join(line for line in content.splitlines() if b"metaData" not in line),
     **{f"metaData {value}": with_action(f'{{"metaData": {value}}}') for value in ("null", "[]", "3", '"x"', "{}")},
     **{
-        f"schemaString {value}": with_action(json.dumps({"metaData": {"id": "x", "schemaString": value}}))
+        f"schemaString {str(value)[:30]}": with_action(json.dumps({"metaData": {"id": "x", "schemaString": value}}))
         for value in (
             None,
             3,
