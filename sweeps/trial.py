@@ -31,6 +31,11 @@ def identifying(params: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str
     }
 
 
+def is_trial_id(trial_id: str, task: str, version: int, params: Mapping[str, Any], names: Iterable[Set[str]]) -> bool:
+    """Return whether an id is the hash of a trial by its task, version and parameters, for any of some sets of their names."""
+    return any(TrialMaker(task, version, of).make(params).trial_id == trial_id for of in names)
+
+
 class CanonicalWriter:
     """Encodes many mappings as canonical JSON, reusing the parts that equal those of the previous mapping."""
 

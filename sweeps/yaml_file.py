@@ -4,6 +4,9 @@ import re
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 from depthrate.sweeps.errors import SweepError, counted
 
@@ -16,8 +19,17 @@ _FLOAT_TAG, _INT_TAG, _BOOL_TAG = f"{_TAG}float", f"{_TAG}int", f"{_TAG}bool"
 _REPLACED_TAGS = (_FLOAT_TAG, _INT_TAG, _BOOL_TAG, f"{_TAG}timestamp", f"{_TAG}value")
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader that reads 1e-4 as a number, 010, 1:30, 2024-01-31, no and off as strings, and refuses repeated keys."""
+class _Loader(Composer, yaml.cyaml.CParser, SafeConstructor, Resolver):  # type: ignore[misc, name-defined]
+    """YAML loader that reads 1e-4 as a number, 010, 1:30, 2024-01-31, no and off as strings, and refuses repeated keys.
+
+    The parser in C takes a tenth of the time. The composer in C is left out, since it crashes on deeply nested text.
+    """
+
+    def __init__(self, text: str):
+        yaml.cyaml.CParser.__init__(self, text)  # type: ignore[attr-defined]
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -76,7 +88,7 @@ def read_yaml(text: str) -> Any:
             return None
         _check_aliases(node)
         return loader.construct_document(node)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
         tab = next(
             (n for n, line in enumerate(text.splitlines(), 1) if "\t" in line[: len(line) - len(line.lstrip())]), 0
         )

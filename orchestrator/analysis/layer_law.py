@@ -16,6 +16,8 @@ from depthrate.tasks.fits.layer_law import LayerFit, decay_over_depth, fit_layer
 from depthrate.tasks.fits.points import FitError
 
 HEADER = ["L", "rho [95 %]", "r", "p(straight)", "-L log rho", "trials", "left out"]
+EQUI_SEPARATION = "equi_separation"
+"""Model of the law's row in the fits table."""
 Profile = Mapping[int, float | None]
 """Layer -> value."""
 
@@ -55,7 +57,7 @@ class LayerLaw:
             return []
         values = replace(self.values, by={**self.values.by, "last_layer": self.depth})
         shared = values.values_columns(sweep) | {"x": values.x, "x_min": values.asked.x_min}
-        row = self.fit.fit.row() | {"model": "equi_separation", "aicc": None, "weight": None}
+        row = self.fit.fit.row() | {"model": EQUI_SEPARATION, "aicc": None, "weight": None}
         return [row | shared | {"p_lack_of_fit": self.fit.p_bend}]
 
 

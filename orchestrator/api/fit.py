@@ -28,6 +28,8 @@ class FitResult(Fits):
     """Rows of the table `fits`, one per curve and model."""
     warnings: Sequence[str]
     """Warnings about mixed settings or code versions, and about a failure to save the rows."""
+    is_saved: bool
+    """Whether the rows that should be saved are saved."""
     problems: Sequence[Problem]
     """Problems with the store."""
     missing: Sequence[str] = ()
@@ -68,12 +70,15 @@ def fit_sweep(
     warnings = [*missing, *mixtures(checked, store, results.snapshot)]
     if (note := results.membership().note(checked.sweep.name)) is not None:
         warnings.append(note)
+    is_saved = True
     if rows and requests is None and "@" not in checked.sweep.name:
         try:
             write_fits(store, checked.sweep.name, rows)
         except OSError as error:
             warnings.append(f"fits are not saved: {error}")
-    return FitResult(**vars(fits), rows=rows, warnings=warnings, problems=results.problems, missing=missing)
+            is_saved = False
+    problems = results.problems
+    return FitResult(**vars(fits), rows=rows, warnings=warnings, problems=problems, missing=missing, is_saved=is_saved)
 
 
 def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:

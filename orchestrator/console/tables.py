@@ -17,18 +17,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from depthrate.storage.files.controls import CONTROLS
+
 if TYPE_CHECKING:
     from depthrate.storage.commits.visible_commits import Problem
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-_CONTROLS |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-"""Escapes of control characters and bidirectional marks."""
-
-
 def printable(text: str) -> str:
     """Escape control characters in text from a task or a store, for a terminal."""
-    return text.translate(_CONTROLS).encode(errors="backslashreplace").decode()
+    return text.translate(CONTROLS).encode(errors="backslashreplace").decode()
 
 
 ANY_WIDTH = 100_000

@@ -1584,7 +1584,7 @@ function save(name, blob) {                             // as `<sweep>-<name>`
 function csvCell(value) {
   if (value == null || Number.isNaN(value)) return "";
   if (typeof value === "number") return String(value);
-  const text = clean(value, Infinity), safe = /^[=+\-@\t]/.test(text) ? `'${text}` : text;
+  const text = clean(value, Infinity), safe = /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) ? `'${text}` : text;
   return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
@@ -1680,14 +1680,16 @@ function connect() {
       if (key === wanted) return;
       wanted = key;
       clearTimeout(timer);
-      timer = setTimeout(() => chosen.length && attempt(problem, () => load(chosen)), SELECT_MS);
+      const again = (error) => { wanted = ""; timer = setTimeout(() => server.select(), POLL_MS); throw error; };
+      timer = setTimeout(() => chosen.length && attempt(problem, () => load(chosen).catch(again)), SELECT_MS);
     },
     fits(query) {                                       // the fits of a view, or null until they arrive
       if (!query.keep || !query.metric) return null;
       const text = JSON.stringify(query);
       if (!fits.has(text)) {
         fits.set(text, null);
-        attempt(problem, async () => { fits.set(text, await (await ask(`fits.json?of=${encodeURIComponent(text)}`)).json()); schedule(rates); });
+        const again = (error) => { setTimeout(() => { fits.delete(text); schedule(rates); }, POLL_MS); throw error; };
+        attempt(problem, async () => { fits.set(text, await (await ask(`fits.json?of=${encodeURIComponent(text)}`).catch(again)).json()); schedule(rates); });
       }
       return fits.get(text);
     },

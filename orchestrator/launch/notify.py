@@ -7,6 +7,8 @@ import subprocess
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPException
+from urllib.error import HTTPError
 
 from depthrate.orchestrator.console.tables import counted, printable
 from depthrate.orchestrator.launch.outcome import Progress, RunState
@@ -58,8 +60,9 @@ class Notifier:
         content = {"event": event, "sweep": self.sweep, "message": printable(message)}
         try:
             (self._post if self.target.startswith(("http://", "https://")) else self._call)(content)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            log.warning("--notify %s: %s", self.target, error)
+        except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
+            # neither the target nor the error, which repeats it: its path, query or arguments may contain a key
+            log.warning("--notify: the %s notification was not sent (%s)", event, _reason(error))
 
     def _post(self, content: dict[str, str]) -> None:
         body = json.dumps(content | {"text": content["message"]}).encode()  # chat services show `text`
@@ -76,3 +79,11 @@ class Notifier:
             timeout=NOTIFY_TIMEOUT_S,
             check=True,
         )
+
+
+def _reason(error: Exception) -> str:
+    """Return why a command or a request failed, without its text."""
+    if isinstance(error, HTTPError | subprocess.CalledProcessError):
+        return f"HTTP status {error.code}" if isinstance(error, HTTPError) else f"exit code {error.returncode}"
+    reason = getattr(error, "reason", error)
+    return (reason.strerror if isinstance(reason, OSError) else None) or type(error).__name__

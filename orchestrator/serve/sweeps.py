@@ -53,7 +53,7 @@ class SweepPages:
 
     def __init__(self, store: Store, sweep: str):
         self._store, self._sweep = store, sweep
-        self._lock = threading.Lock()
+        self._lock, self._fitting = threading.Lock(), threading.Lock()
         self._loaded: _Loaded | None = None
         self._launched: LaunchedSpec | None = None
         self._checked: CheckedSweep | None = None
@@ -90,6 +90,7 @@ class SweepPages:
         """
         with self._lock:
             loaded, key = self._load(view, state), repr(query)
+        with self._fitting:  # meanwhile the data can be read
             if key not in loaded.fits:
                 if len(loaded.fits) >= MAX_FITS:
                     loaded.fits.clear()

@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -45,11 +45,18 @@ MAX_CACHED_RESPONSES = 8
 """Maximum number of sweeps with cached data. The most recently used sweeps stay cached."""
 MAX_CACHED_ADDRESSES = 40
 """Maximum number of addresses with a cached response."""
+MAX_WAITING = 8
+"""Maximum number of requests for fits or rows that are computed or wait at a time, a fifth of the server's threads."""
 MAX_QUERY_CHARACTERS = 20_000
 MAX_CHANGE_BYTES = 100_000
+MAX_TAGS = 20
+"""Maximum number of different tags in a change."""
 MAX_LOG_CHARACTERS = 200_000
 """Maximum number of characters of a trial's logs, and of its code. The last characters are sent."""
+MAX_LINE = 2_000
+"""Maximum number of characters of a line of a log or of code."""
 Make = Callable[[StoreView], dict[str, Any]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Pages:
@@ -58,6 +65,7 @@ class Pages:
     def __init__(self, store: Store, poller: Poller, *, writes: bool = False):
         self._store, self._poller, self._overview, self._writes = store, poller, Overview(store), writes
         self._records, self._reading = RecordReader(store), threading.Lock()
+        self._places = threading.Semaphore(MAX_WAITING)
         self._sweeps = lru_cache(MAX_CACHED_RESPONSES)(partial(SweepPages, store))
         self._answers = lru_cache(MAX_CACHED_ADDRESSES)(lambda address: _CachedResponse())
 
@@ -96,7 +104,7 @@ class Pages:
 
     def _rows(self, request: Request) -> Response:
         trial_ids = list(filter(None, request.query_params.get("of", "").split(",")))
-        return self._of_sweep(request, lambda sweep, view, state: sweep.rows(view, state, trial_ids))
+        return self._queued(request, lambda sweep, view, state: sweep.rows(view, state, trial_ids))
 
     def _fits(self, request: Request) -> Response:
         text = request.query_params.get("of", "")
@@ -106,7 +114,16 @@ class Pages:
             query = None
         if not isinstance(query, dict):
             raise HTTPException(400, "expected a JSON object in `of`")
-        return self._of_sweep(request, lambda sweep, view, state: json_text(sweep.fits(view, state, query)))
+        return self._queued(request, lambda sweep, view, state: json_text(sweep.fits(view, state, query)))
+
+    def _queued(self, request: Request, make: Callable[[SweepPages, StoreView, SweepStatus], bytes]) -> Response:
+        """Return `_of_sweep` of a request that computes, unless so many wait that no thread would be left for the others."""
+        if not self._places.acquire(blocking=False):
+            raise HTTPException(503, "the server is busy with other requests. Retrying.", {"Retry-After": "3"})
+        try:
+            return self._of_sweep(request, make)
+        finally:
+            self._places.release()
 
     def _of_sweep(self, request: Request, make: Callable[[SweepPages, StoreView, SweepStatus], bytes]) -> Response:
         """Return what a sweep's data give, or 304 if the browser has it."""
@@ -180,10 +197,10 @@ class Pages:
             stored = snapshot.trials["code_hash"][index.index(trial_id)].as_py() if trial_id in index else None
             files = (read_code(self._store, stored) or {}) if stored else {}
             code = {
-                printable(path): content.decode(errors="replace")[:MAX_LOG_CHARACTERS]
+                printable(path): _shown(content.decode(errors="replace"))[:MAX_LOG_CHARACTERS]
                 for path, content in files.items()
             }
-            return {"log": printable(text)[-MAX_LOG_CHARACTERS:], "code": code}
+            return {"log": _shown(text)[-MAX_LOG_CHARACTERS:], "code": code}
 
         return self._answer(request, make)
 
@@ -244,6 +261,8 @@ class _Change:
         is_listed = all(isinstance(tags, list | tuple) for tags in (change.add, change.remove))
         if not isinstance(change.trial, str | None) or not is_listed:
             raise StoreError("expected a trial's ID, and lists of tags")
+        if (count := len({repr(tag) for tag in (*change.add, *change.remove)})) > MAX_TAGS:
+            raise StoreError(f"expected at most {MAX_TAGS} tags in a request, not {count}")
         return change
 
 
@@ -301,6 +320,14 @@ def _refusal(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
 
 
+def _shown(text: str) -> str:
+    """Return lines that a browser shows as they are: without control characters, and cut, since it would hang on long ones."""
+    lines = (
+        line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} ... {len(line)} characters" for line in text.split("\n")
+    )
+    return printable("\n".join(lines))
+
+
 async def _body(request: Request, most: int) -> bytes:
     """Return a request's body, refused above a size, before all of it is read."""
     body = b""
@@ -311,15 +338,18 @@ async def _body(request: Request, most: int) -> bytes:
     return body
 
 
-def _page(html: str) -> Callable[[Request], Response]:
-    return lambda request: HTMLResponse(html)
+def _page(html: str) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        return HTMLResponse(html)
+
+    return answer
 
 
-def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
-    """Return an endpoint for static content, compressed once."""
+def _file(content: bytes, media_type: str) -> Endpoint:
+    """Return an endpoint for static content, compressed once. It needs no thread, so that it answers when all are busy."""
     packed, tag = gzip.compress(content, 9), _tag(content)
 
-    def answer(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         headers = {"ETag": tag}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)

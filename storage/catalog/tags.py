@@ -6,13 +6,23 @@ Each change writes a new small file, and the last change applies.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
 
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
+from depthrate.storage.files.parquet import UNREADABLE_ERRORS
 from depthrate.storage.files.paths import new_name, tag_path
 from depthrate.storage.files.store import Store, StoreError
 
+MERGE_BELOW = 2**20
+"""Size in bytes from which a file of changes is not merged again."""
+MERGED_BYTES = 2**24
+"""Maximum size in bytes of the files merged into one."""
+MAX_TAG_SCANS = 5
+"""Maximum number of scans while a compaction merges the files of changes."""
 MAX_NOTE = 10_000
 """Maximum number of characters of a note."""
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,59}")
@@ -20,33 +30,44 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,59}")
 
 @dataclass(frozen=True)
 class Annotation:
-    """A change made at one time: a tag added to or removed from trials or a sweep, or their note."""
+    """A change made at one time: tags added to or removed from trials or a sweep, or their note."""
 
     trial_ids: tuple[str, ...] = ()
     sweep: str | None = None
     """The sweep itself, if the change is not of trials."""
-    tag: str | None = None
-    is_set: bool = True
+    tags: Mapping[str, bool] = field(default_factory=dict)
+    """Tag -> whether it is added, else it is removed."""
     note: str | None = None
     """A note replaces an earlier one, and an empty note removes it."""
 
     @staticmethod
-    def from_bytes(path: str, content: bytes) -> Annotation:
-        """Parse a file's content.
+    def from_fields(fields: Mapping[str, Any]) -> Annotation:
+        """Parse a change. Earlier versions wrote a file for each tag.
 
         Raises:
-            ValueError, KeyError, TypeError: The content is invalid.
+            ValueError, KeyError, TypeError, AttributeError: The content is invalid.
         """
-        fields = read_with_digest(content)
         sweep, note = fields.get("sweep"), fields.get("note")
-        tag = require_tag(fields["tag"]) if note is None else None
+        tags = {fields["tag"]: fields.get("is_set", True)} if "tag" in fields else fields.get("tags", {})
         return Annotation(
             tuple(map(str, fields["trial_ids"])),
             None if sweep is None else str(sweep),
-            tag,
-            bool(fields.get("is_set", True)),
+            {require_tag(tag): bool(is_set) for tag, is_set in tags.items()},
             None if note is None else require_note(note),
         )
+
+
+def parse_changes(path: str, content: bytes) -> dict[str, dict[str, Any]]:
+    """Return the changes in a file by their paths: the file's own, or those that `merge_annotations` put into it.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: The content is invalid.
+    """
+    fields = read_with_digest(content)
+    changes = fields.get("merged", {path: fields})
+    for change in changes.values():
+        Annotation.from_fields(change)
+    return dict(changes)
 
 
 @dataclass
@@ -108,31 +129,44 @@ def annotate(
     Raises:
         StoreError: A tag or the note is invalid.
     """
-    changes: list[dict[str, object]] = [{"tag": require_tag(tag), "is_set": True} for tag in add]
-    changes += [{"tag": require_tag(tag), "is_set": False} for tag in remove]
-    changes += [] if note is None else [{"note": require_note(note)}]
+    tags = {require_tag(tag): True for tag in add} | {require_tag(tag): False for tag in remove}
     of = {"sweep": target, "trial_ids": []} if isinstance(target, str) else {"trial_ids": sorted(target)}
-    for change in changes:
-        store.write(tag_path(new_name()), with_digest(change | of), durable=True)
+    change = of | {"tags": tags} | ({} if note is None else {"note": require_note(note)})
+    if tags or note is not None:
+        store.write(tag_path(new_name()), with_digest(change), durable=True)
+
+
+def merge_annotations(store: Store) -> None:
+    """Merge the small files of changes into one. Each change keeps its path, so that a reader of both files counts it once."""
+    sizes = {path: size for path, size in store.list("tags").items() if size < MERGE_BELOW}
+    small = [path for path, total in zip(sizes, accumulate(sizes.values()), strict=True) if total < MERGED_BYTES]
+    changes: dict[str, dict[str, Any]] = {}
+    merged = []
+    for path, content in store.read_many(small):
+        with suppress(*UNREADABLE_ERRORS):  # verify reports it
+            changes |= parse_changes(path, content) if isinstance(content, bytes) else {}
+            merged += [path] if isinstance(content, bytes) else []
+    if len(merged) > 1:
+        store.write(tag_path(new_name()), with_digest({"merged": changes}), durable=True)
+        store.delete_many(merged)
 
 
 def read_annotations(store: Store) -> Annotations:
     """Return all tags and notes. Unreadable files are skipped, and `verify` reports them."""
     trials: dict[str, Marks] = {}
     sweeps: dict[str, Marks] = {}
-    for path, content in store.read_many(sorted(store.list("tags"))):
-        try:
-            if isinstance(content, OSError):
-                continue
-            change = Annotation.from_bytes(path, content)
-        except (ValueError, KeyError, TypeError):
-            continue
+    for _ in range(MAX_TAG_SCANS):
+        changes, contents = dict[str, dict[str, Any]](), list(store.read_many(sorted(store.list("tags"))))
+        if not any(isinstance(content, FileNotFoundError) for _, content in contents):
+            break  # else a compaction has merged them
+    for path, content in contents:
+        with suppress(*UNREADABLE_ERRORS):
+            changes |= parse_changes(path, content) if isinstance(content, bytes) else {}
+    for change in (Annotation.from_fields(changes[path]) for path in sorted(changes)):
         of_sweep = [] if change.sweep is None else [sweeps.setdefault(change.sweep, Marks())]
         for marks in [*of_sweep, *(trials.setdefault(trial_id, Marks()) for trial_id in change.trial_ids)]:
-            if change.note is not None:
-                marks.note = change.note
-            elif change.tag is not None:
-                rest = {*marks.tags} - {change.tag}
-                marks.tags = sorted(rest | {change.tag} if change.is_set else rest)
+            marks.note = marks.note if change.note is None else change.note
+            added = {tag for tag, is_set in change.tags.items() if is_set}
+            marks.tags = sorted({*marks.tags} - change.tags.keys() | added)
     kept = ({name: marks for name, marks in of.items() if marks.tags or marks.note} for of in (trials, sweeps))
     return Annotations(*kept)

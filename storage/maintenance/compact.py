@@ -17,6 +17,7 @@ from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.attempts.live_curves import LIVE_FORGOTTEN_S, delete_ended_live
 from depthrate.storage.catalog.requested_trials import CorruptFileError
+from depthrate.storage.catalog.tags import merge_annotations
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.paths import new_name
@@ -109,6 +110,7 @@ def compact(
         except FileNotFoundError:
             continue  # another compaction has replaced and deleted the file: plan again with the current files
     result.damaged = tuple(sorted(corrupt))
+    merge_annotations(store)
     try:
         if delta and not update_delta_logs(store, corrupt - mistyped, cache):
             refused.append(

@@ -49,7 +49,7 @@ def repair(store: Store, verification: Verification) -> Repair:
             continue  # moving it would move a different file, or the file is intact
         if finding.path.endswith(".trials"):
             continue  # without it, purges would assume that the sweep requests nothing. The finding gives the fix.
-        if finding.path.startswith("checkpoints/"):
+        if finding.path.startswith("checkpoints/") or (finding.kind == "damaged" and "/_delta_log/" in finding.path):
             for path in store.list(finding.path.rpartition("/")[0]):
                 _move(store, result, path)
         elif finding.kind in ORPHANED_KINDS:

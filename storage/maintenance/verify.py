@@ -23,6 +23,9 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import NEWER, ORPHANED_KINDS, Finding, Verification
 from depthrate.storage.maintenance.replaced_files import ABANDONED_S
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_metadata_files
+from depthrate.storage.maintenance.verify_rows import CommittedRows, FaultOf
+from depthrate.storage.tables.custom_columns import custom_columns
+from depthrate.storage.tables.schema import MEASURED_TABLES, Columns
 from depthrate.storage.tables.states import AttemptState
 
 YOUNG_S = 900.0
@@ -35,21 +38,25 @@ def verify(
     store: Store,
     *,
     hash_of: HashOf = lambda spec: None,
+    fault_of: FaultOf = lambda table, row: None,
+    columns: Columns | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Verification:
-    """Read every file of a store and compare it with its commit.
+    """Read every file of a store and compare it with its commit, and its rows with one another.
 
     Args:
         hash_of: Function that returns the hash of a spec.
+        fault_of: Function that returns the fault of a row of trials or fits. Storage knows neither ids nor models.
+        columns: The measured columns of every file. None: they are not checked.
         on_progress: Function called after each file with the number of files read and their total.
 
     Raises:
         StoreError, OSError: The store cannot be read at the moment.
     """
     check = _Check(store)
-    check.commits(on_progress)
+    check.commits(on_progress, columns, fault_of)
     check.orphans()
-    check.metadata(hash_of)
+    check.metadata(hash_of, fault_of)
     check.recheck()
     return check.result
 
@@ -65,29 +72,34 @@ class _Check:
     def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
         self.result.findings.append(Finding(path, kind, what, tuple(trial_ids)))
 
-    def commits(self, on_progress: Callable[[int, int], None]) -> None:
+    def commits(self, on_progress: Callable[[int, int], None], columns: Columns | None, fault_of: FaultOf) -> None:
         """Check every file of every commit and compaction, visible or not."""
         visible = (*self.snapshot.sources, *self.snapshot.superseded_commits)
-        commits = [(source.path, source.data_files(), source.trial_ids()) for source in visible]
+        commits = [(source.path, source.files, source.trial_ids()) for source in visible]
         commits += self._invisible_commits({source.path for source in visible})
-        total = sum(len(files) for _, files, _ in commits)
+        claimed = {table: custom_columns(self.store, table) for table in MEASURED_TABLES}
+        total = sum(len(named) for _, files, _ in commits for named in files.values())
+        total += sum(path.startswith("trials/") for path, *_ in commits)
         for path, files, trial_ids in commits:
-            self._named.update((path, *(file.path for file in files)))
-            for file in files:
-                if (fault := self._fault(file, path)) is not None:
-                    self.find(file.path, *fault, sorted(trial_ids))
+            named = [(table, file) for table, of_table in files.items() for file in of_table]
+            self._named.update((path, *(file.path for _, file in named)))
+            itself = [("trials", None)] if path.startswith("trials/") else []
+            rows: CommittedRows | None = CommittedRows(path, claimed, columns, fault_of)
+            for table, file in (*itself, *sorted(named, key=lambda entry: entry[0] != "trials")):
+                if (fault := self._fault(path, table, file, rows)) is not None:
+                    self.find(path if file is None else file.path, *fault, sorted(filter(None, trial_ids)))
                     self.result.lost[path] = set(trial_ids)
-                    self.result.files[path] = [named.path for named in files]
+                    self.result.files[path] = [file.path for _, file in named]
+                    rows = rows if table != "trials" else None  # the other tables cannot be compared with them
                 self.result.num_files += 1
                 on_progress(self.result.num_files, total)
-            self.result.num_files += path.startswith("trials/")
 
-    def _invisible_commits(self, visible: set[str]) -> Iterator[tuple[str, list[DataFile], list[str]]]:
-        """Yield (path, data files, trials) of the commits and compactions of which a file is missing or corrupt."""
+    def _invisible_commits(self, visible: set[str]) -> Iterator[tuple[str, dict[str, list[DataFile]], list[str]]]:
+        """Yield (path, data files by table, trials) of the commits and compactions of which a file is missing or corrupt."""
         unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in visible]
         for manifest in (*self.snapshot.broken, *unread):
             trial_ids = [i for file in manifest.files.get("trials", ()) for i in self._trial_ids(file)]
-            yield manifest.path, manifest.all_files(), trial_ids
+            yield manifest.path, manifest.files, trial_ids
         for path in self.snapshot.listing:
             if not path.startswith("trials/") or is_compacted(path) or path in self._named:
                 continue
@@ -101,8 +113,7 @@ class _Check:
             except UNREADABLE_ERRORS as error:
                 self._unreadable_commit(path, error)
             else:
-                files = [file for named in commit.files.values() for file in named]
-                yield path, files, commit.trials["trial_id"].to_pylist()
+                yield path, commit.files, commit.trials["trial_id"].to_pylist()
 
     def _trial_ids(self, file: DataFile) -> list[str]:
         try:
@@ -123,17 +134,20 @@ class _Check:
         self.find(path, "damaged", f"is not a valid commit ({first_line(error)})", trial_ids)
         self.result.lost[path] = set(trial_ids)
 
-    def _fault(self, file: DataFile, commit: str) -> tuple[str, str] | None:
-        """Return (kind, fault) of a file that differs from what was committed, or None."""
+    def _fault(
+        self, commit: str, table: str, file: DataFile | None, rows: CommittedRows | None
+    ) -> tuple[str, str] | None:
+        """Return (kind, fault) of a commit's file, or of the commit itself without `file`, or None."""
         try:
-            content = file.read(self.store)
+            content = self.store.read(commit) if file is None else file.read(self.store)
         except FileNotFoundError:
             return "missing", f"{commit} was committed with it"
         except InvalidFileError as error:
             return "damaged", str(error)
         self.result.num_bytes += len(content)
-        if file.has_content(content):
-            return None
+        if file is None or file.has_content(content):
+            text = None if rows is None else rows.fault(table, content, file)
+            return None if text is None else ("damaged", text)
         size = "" if len(content) == file.size else f". It has {len(content)} of {file.size} bytes"
         return "damaged", f"differs from the committed file by its sha256{size}"
 
@@ -186,7 +200,7 @@ class _Check:
             reason = f"is done, but its commit {commit} is gone" if is_done else "ended before its commit"
             self.find(path, "leftover", f"attempt {attempt_of_path(path)} {reason}")
 
-    def metadata(self, hash_of: HashOf) -> None:
+    def metadata(self, hash_of: HashOf, fault_of: FaultOf) -> None:
         """Check the files that are not Parquet files of a commit."""
         for path in self.snapshot.listing:
             if path.startswith("manifest/") and path not in self._named:
@@ -194,7 +208,7 @@ class _Check:
         for path in self.snapshot.attempts:
             if attempt_of_path(path) not in self.records:
                 self.find(path, "damaged", "is not an attempt record")
-        self.result.findings += check_metadata_files(self.store, self.snapshot.trial_ids(), hash_of)
+        self.result.findings += check_metadata_files(self.store, self.snapshot.trial_ids(), hash_of, fault_of)
         found = {finding.path for finding in self.result.findings}
         for path, error in self.store.invalid_files():
             if path not in found:

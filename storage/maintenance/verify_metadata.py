@@ -12,7 +12,7 @@ from depthrate.storage.catalog.fits import ADDED_LATER
 from depthrate.storage.catalog.removals import Removal
 from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
-from depthrate.storage.catalog.tags import Annotation
+from depthrate.storage.catalog.tags import parse_changes
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.files.json_objects import read_object, read_with_digest
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, read_parquet
@@ -22,19 +22,22 @@ from depthrate.storage.files.paths import (
     is_identity,
     is_job_folder,
     submission_path,
+    sweep_of_path,
     trial_ids_path,
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.delta_log import check_delta_logs
 from depthrate.storage.maintenance.findings import Finding
 from depthrate.storage.maintenance.replaced_files import ABANDONED_S
+from depthrate.storage.maintenance.verify_rows import FaultOf
 from depthrate.storage.tables.schema import FITS
 
 HashOf = Callable[[Mapping[str, Any]], str | None]
 """Function: spec of a sweep -> the hash in its path, or None if it is unknown."""
 
 
-def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> Iterator[Finding]:
+def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf, fault_of: FaultOf) -> Iterator[Finding]:
     """Yield a finding for each fault.
 
     Args:
@@ -45,10 +48,10 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
         "sweeps": partial(_check_spec, hash_of),
         "jobs": _check_submission,
         "searches": _check_search,
-        "fits": _check_fits,
+        "fits": partial(_check_fits, fault_of),
         "decisions": Decision.from_bytes,
         "removals": Removal.from_bytes,
-        "tags": Annotation.from_bytes,
+        "tags": parse_changes,
     }
     for folder, check in checks.items():
         yield from _check_folder(store, folder, check)
@@ -61,6 +64,7 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
             yield Finding(trial_ids_path(spec.sweep, spec.spec_hash), "damaged", fault + fix)
     yield from (Finding(path, "damaged", fault) for path, fault in iter_corrupt_code(store))
     yield from _checkpoints(store, committed)
+    yield from check_delta_logs(store)
     for path in store.list_unsafe_paths():
         yield Finding(path, "foreign", "its path leads elsewhere. It is never read, and --repair leaves it")
     for path in store.unfinished_writes(ABANDONED_S):
@@ -101,11 +105,17 @@ def _check_search(path: str, content: bytes) -> None:
         raise ValueError("it was changed after it was written")
 
 
-def _check_fits(path: str, content: bytes) -> None:
-    schema = read_parquet(content).schema
+def _check_fits(fault_of: FaultOf, path: str, content: bytes) -> None:
+    table = read_parquet(content)
+    schema = table.schema
     expected = [field for field in FITS if field.name in schema.names or field.name not in ADDED_LATER]
     if any(field.name not in schema.names or schema.field(field.name) != field for field in expected):
         raise pa.ArrowInvalid("its columns differ from the table fits")
+    for row in table.to_pylist():
+        if row["sweep"] != sweep_of_path(path):
+            raise ValueError(f"a fit is of sweep {row['sweep']!r:.80}")
+        if (fault := fault_of("fits", row)) is not None:
+            raise ValueError(f"a fit {fault}")
 
 
 def _checkpoints(store: Store, committed: Set[str]) -> Iterator[Finding]:

@@ -266,7 +266,7 @@ class Results:
         Raises:
             QueryError: As in `sql`.
         """
-        require_characters(query)
+        require_characters(query, is_timed=timeout_s is not None)
         for _ in range(MAX_SCANS):
             connection = database(os.getpid(), memory_gb).cursor()
             try:

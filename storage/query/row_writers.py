@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
+from depthrate.storage.files.controls import CONTROLS
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.custom_columns import quoted
 
@@ -23,7 +24,6 @@ _FOREIGN_TO_TEXT = _FOREIGN_TO_PARQUET.union(
     ("blob", "bit", "bignum", "geometry", "time", "time with time zone", "time_ns", "timestamp_ns")
 )
 """DuckDB types that a format does not support. They are replaced by DuckDB's strings."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
 """Pattern of the start of a formula, including the full-width characters of East Asian keyboards."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
@@ -110,7 +110,7 @@ def _csv_text(text: str) -> str:
     Following OWASP's advice on CSV injection, an apostrophe precedes the start of a formula. Control characters are
     escaped.
     """
-    text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    text = text.translate(CONTROLS)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 

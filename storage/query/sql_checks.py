@@ -10,6 +10,8 @@ from depthrate.errors import InputError
 from depthrate.storage.commits.visible_commits import first_line
 from depthrate.storage.tables.custom_columns import quoted
 
+MAX_TIMED_CHARACTERS = 150_000
+"""Maximum number of characters of a query with a time limit, more than one argument of a command can have on Linux."""
 VIEWS = {
     "trials": "trial, with one column per parameter",
     "metrics": "layer of a trial at a measured step",
@@ -35,12 +37,17 @@ class QueryMemoryError(QueryError):
     """An SQL query that exceeds its memory limit."""
 
 
-def require_characters(text: str) -> None:
-    """Check that a str can be encoded for DuckDB.
+def require_characters(text: str, *, is_timed: bool = False) -> None:
+    """Check that a str can be encoded for DuckDB, and read in a short time if the query has a time limit.
 
     Raises:
-        QueryError: It contains halves of surrogate pairs.
+        QueryError: It contains halves of surrogate pairs, or is too long.
     """
+    if is_timed and len(text) > MAX_TIMED_CHARACTERS:
+        raise QueryError(
+            f"the query has {len(text)} characters, expected at most {MAX_TIMED_CHARACTERS} with a time limit, since its "
+            "parsing cannot be interrupted. Select a range instead of a list, or join a subquery."
+        )
     try:
         text.encode()
     except UnicodeEncodeError:

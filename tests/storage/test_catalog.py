@@ -423,6 +423,29 @@ def test_notes_and_tags_of_trials_and_sweeps(store: Store) -> None:
     assert read_annotations(store) == found
 
 
+def test_changes_are_one_file_each_and_merged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(store, A, ["t1"])
+    annotate(store, ["t1"], add=["odd", "odd", "seen"], note="first")
+    assert len(store.list("tags")) == 1, "equal tags are one, and a change is one file"
+    old = {"trial_ids": ["t1"], "tag": "early", "is_set": True}  # as earlier versions wrote
+    store.write("tags/20200101T000000_0000.json", with_digest(old))
+    store.write("tags/damaged.json", b"{}")
+    for number in range(9):
+        annotate(store, "s", add=[f"x{number}"], remove=[f"x{number - 1}"])
+    expected = read_annotations(store)
+    assert expected.trials == {"t1": Marks(["early", "odd", "seen"], "first")} and expected.sweeps["s"].tags == ["x8"]
+    delete_many = Store.delete_many
+    monkeypatch.setattr(Store, "delete_many", lambda self, paths: delete_many(self, sorted(paths)[1:4]))
+    compact(store)
+    assert len(store.list("tags")) > 2 and read_annotations(store) == expected, "a killed compaction changes nothing"
+    monkeypatch.undo()
+    annotate(store, "s", remove=["x8"])
+    compact(store)
+    assert len(store.list("tags")) == 2 and "tags/damaged.json" in store.list("tags")
+    assert read_annotations(store).trials == expected.trials and read_annotations(store).sweeps == {}
+    assert [finding.path for finding in verify(store).findings] == ["tags/damaged.json"]
+
+
 def test_renamed_column_and_views(folder: Store) -> None:
     commit(folder, A, ["t1"], params={"depth": 2, "nc1": 3})
     commit(folder, B, ["t2"], params={"depth": 2, "steps": 60})

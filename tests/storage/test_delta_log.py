@@ -1,8 +1,9 @@
 """Polars and deltalake read exactly the committed rows from the Delta logs of compactions."""
 
 import contextlib
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import compact as compaction
 from depthrate.storage.maintenance import delta_log
 from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.custom_columns import quoted
@@ -185,3 +187,91 @@ def test_a_damaged_log_stops_deletion(folder: Store) -> None:
     folder.write(path, folder.read(path)[:-9])
     (refused,) = compact(folder, grace_s=0).refused
     assert "nothing was deleted" in refused and f"{path} is not a version of a Delta log" in refused
+
+
+def replaced(old: str, new: str) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        assert old.encode() in content
+        return content.replace(old.encode(), new.encode())
+
+    return change
+
+
+def with_action(action: str) -> Callable[[bytes], bytes]:
+    return lambda content: content + b"\n" + action.encode()
+
+
+FOREIGN_LOGS: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "no JSON": lambda content: b"hello",
+    "a list": lambda content: b"[]",
+    "nested": lambda content: b'{"metaData": ' + b"[" * 100_000,
+    "no metaData": lambda content: b"\n".join(line for line in content.splitlines() if b"metaData" not in line),
+    **{f"metaData {value}": with_action(f'{{"metaData": {value}}}') for value in ("null", "[]", "3", '"x"', "{}")},
+    **{
+        f"schemaString {str(value)[:30]}": with_action(json.dumps({"metaData": {"id": "x", "schemaString": value}}))
+        for value in (
+            None,
+            3,
+            "",
+            "[]",
+            "{}",
+            '{"fields": 3}',
+            '{"fields": [3]}',
+            '{"fields": [{"name": []}]}',
+            "[" * 9999,
+        )
+    },
+    "configuration": replaced('"configuration": {}', '"configuration": null'),
+    "column mapping": replaced('"configuration": {}', '"configuration": {"delta.columnMapping.mode": "name"}'),
+    "partitions": replaced('"partitionColumns": []', '"partitionColumns": ["sweep"]'),
+    "protocol": replaced('"minWriterVersion": 2', '"minWriterVersion": 7'),
+    "deletion vector": replaced('"partitionValues": {}', '"partitionValues": {}, "deletionVector": {}'),
+    "path": replaced('"path": "sweep=', '"path": "../sweep='),
+    "path a number": with_action('{"add": {"path": 3}}'),
+    "add a list": with_action('{"add": []}'),
+    "another writer": with_action('{"commitInfo": {"operation": "WRITE"}}'),
+    "file of another writer": with_action('{"add": {"path": "part-00000.parquet", "size": 3}}'),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN_LOGS)
+def test_a_foreign_log_is_refused_listed_and_moved_aside(folder: Store, name: str) -> None:
+    commit(folder, A, ["t1"])
+    compact(folder, delta=True)
+    assert not verify(folder).findings
+    (path,) = folder.list("trials/_delta_log")
+    folder.write(path, FOREIGN_LOGS[name](folder.read(path)))
+    commit(folder, B, ["t2"])
+    (refused,) = compact(folder, grace_s=0).refused
+    assert "nothing was deleted" in refused and f"{path} is not a version of a Delta log" in refused
+    found = verify(folder)
+    assert [(finding.path, finding.kind) for finding in found.findings] == [(path, "damaged")]
+    assert repair(folder, found).moved == [path]
+    assert not compact(folder, grace_s=0).refused and not verify(folder).findings
+    assert by_deltalake(folder) == committed(folder)
+
+
+def test_a_missing_version_and_files_beside_it(folder: Store) -> None:
+    for attempt, trial_id in ((A, "t1"), (B, "t2"), (C, "t3")):
+        commit(folder, attempt, [trial_id])
+        compact(folder, delta=True)
+    beside = {f"trials/_delta_log/{name}" for name in ("_last_checkpoint", "00000000000000000001.checkpoint.parquet")}
+    for path in beside:
+        folder.write(path, b"{}")
+    assert {(f.path, f.kind) for f in verify(folder).findings} == {(path, "foreign") for path in beside}
+    folder.delete("trials/_delta_log/00000000000000000001.json")
+    (refused,) = compact(folder, grace_s=0).refused
+    assert "version 1 is missing" in refused
+    found = verify(folder)
+    assert "version 1 is missing" in next(f.what for f in found.findings if f.kind == "damaged")
+    repair(folder, found)
+    assert not compact(folder, grace_s=0).refused and by_deltalake(folder) == committed(folder)
+
+
+def test_a_log_that_names_a_missing_file_is_listed(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    compact(folder, delta=True)
+    (path,) = folder.list("metrics/sweep=s")
+    folder.delete(path)
+    assert f"its log names {path}" in " ".join(finding.what for finding in verify(folder).findings)

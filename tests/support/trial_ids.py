@@ -9,7 +9,7 @@ from depthrate.sweeps.trial import canonical_json, identifying
 
 
 def trial_id_of(
-    task: str, task_version: int, params: Mapping[str, Any], added: Mapping[str, Any] = MappingProxyType({})
+    task: str, task_version: int | None, params: Mapping[str, Any], added: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
     """Return the first 16 hex digits of sha256 over the canonical JSON of task, version and parameters.
 

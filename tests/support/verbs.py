@@ -19,6 +19,7 @@ from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.maintenance.verify import verify
 from tests.support.tests_rows import commit
@@ -134,7 +135,7 @@ VERBS = {
     "trials restore": Verb(two_sweeps, invoke("trials", "restore", "--all", codes=(0, 2)), removes=frozenset({"t4"})),
     "trials tag": Verb(two_sweeps, invoke("trials", "tag", "odd", "t1")),
     "tag": Verb(two_sweeps, invoke("tag", "a", "--note", "seen")),
-    "verify --repair": Verb(damaged, invoke("verify", "--repair"), removes=frozenset({"t3"})),
+    "verify --repair": Verb(damaged, lambda place: repair(place.store, verify(place.store)), removes=frozenset({"t3"})),
 }
 
 

@@ -64,7 +64,7 @@ def command(
         counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
         left_out = "".join(f". Left out: {curve.excluded_text}" for curve in used[:1])
         raise UsageError(f"nothing to fit: none of {counts} is committed with a value for {given}{left_out}")
-    console, code = make_console(), 2 if result.missing else 0
+    console, code = make_console(), 2 if result.missing else 0 if result.is_saved else 1
     print_warnings(result.warnings)
     if json:
         print_json(result.rows)

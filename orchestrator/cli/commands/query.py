@@ -37,7 +37,7 @@ from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.query.query_limits import keep_pandas_out, limited_memory, remove_temporary
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.row_writers import write_csv, write_json, write_parquet
-from depthrate.storage.query.sql_checks import named_views, names_in
+from depthrate.storage.query.sql_checks import named_views, names_in, require_characters
 
 if TYPE_CHECKING:
     import duckdb
@@ -187,6 +187,7 @@ def command(
     chosen_format = "json" if json else format or format_of(output)
     if output is not None:
         check_output(output)
+    require_characters(sql, is_timed=True)
     keep_pandas_out()
     results = opened = open_results(store)
     opened.require_sweeps(sql)

@@ -1,14 +1,18 @@
-"""`depthrate verify`: compare every file of the store with the digest in its commit. Exit code 1 if any is corrupt."""
+"""`depthrate verify`: compare every file of the store with its commit, and its rows with one another. Exit code 1 if any is
+corrupt."""
 
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import combinations, islice
 from typing import Any
 
 import click
 from rich.progress import Progress
 
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.layer_law import EQUI_SEPARATION
 from depthrate.orchestrator.cli.options import declared, json_option, store_option
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
@@ -16,8 +20,14 @@ from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import Repair, repair
 from depthrate.storage.maintenance.verify import verify
-from depthrate.sweeps.trial import canonical_json
+from depthrate.sweeps.trial import canonical_json, identifying, is_trial_id
+from depthrate.tasks.fits import ALL_FORMS
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.interface import CUSTOM, ResultStatus
+from depthrate.tasks.registry import find_schema, find_task
 
+MAX_SUBSETS = 4096
+"""Maximum number of sets of parameters that may be missing from the identity of a trial whose task is not installed."""
 MAX_FINDINGS_SHOWN = 40
 """Maximum number of findings printed. --json prints all."""
 
@@ -33,6 +43,24 @@ def _as_json(verification: Verification, done: Repair | None) -> dict[str, Any]:
 
 def _hash_of(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:16]
+
+
+def fault_of(table: str, row: Mapping[str, Any]) -> str | None:
+    """Return the fault of a row of trials, with `params` parsed, or of fits, that only the tasks' declarations show."""
+    if table == "fits":
+        is_known = row["model"] in {*MODELS, *ALL_FORMS, EQUI_SEPARATION}
+        return None if is_known else f"has the unknown model {row['model']!r:.80}"
+    if row["status"] not in set(ResultStatus):
+        return f"has the unknown status {row['status']!r:.80}"
+    name, version, params = row["task"], row["task_version"], row["params"]
+    task = find_task(name)
+    is_current = task is not None and task.version == version
+    names = set(identifying(params, find_schema(name).added_later if is_current or task is None else {}))
+    # code that is not installed may have added other parameters, whose values in earlier trials are unknown
+    most = 0 if is_current and name != CUSTOM else len(names)
+    subsets = (names.difference(later) for size in range(most + 1) for later in combinations(sorted(names), size))
+    is_hash = is_trial_id(row["trial_id"], name, version, params, islice(subsets, MAX_SUBSETS))
+    return None if is_hash else "has an id that is not the hash of its task, version and parameters"
 
 
 @declared(__doc__)
@@ -51,7 +79,8 @@ def command(store: str | None, with_repair: bool, json: bool) -> int:
         def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        verification = verify(opened, hash_of=_hash_of, on_progress=show_progress)
+        knowledge = {"hash_of": _hash_of, "fault_of": fault_of, "columns": builtin_columns()}
+        verification = verify(opened, **knowledge, on_progress=show_progress)
     done = repair(opened, verification) if with_repair and verification.findings else None
     is_intact = not verification.findings or done is not None
     if json:

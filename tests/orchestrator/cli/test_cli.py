@@ -1,5 +1,6 @@
 """The command line: what it prints, its exit codes, and that bad input starts and writes nothing."""
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
+from depthrate.storage.files.local import LocalFiles
 from tests.support.here import TINY, answer, invoke, printed, refused
 
 
@@ -195,6 +197,18 @@ def test_all_views_show_one_exponent(tmp_path: Path) -> None:
     low, high = (float(end) for end in cells[cells.index("power law") + 3].strip("[]").split(", "))
     found = [float(cells[cells.index("power law") + 1]), low, high]
     assert found == pytest.approx([table["exponent"], table["ci_low"], table["ci_high"]], abs=6e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_fits_that_cannot_be_saved_fail(rates: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LocalFiles, "write", full)
+    code, output = invoke("fit", "tiny", "--store", rates, *words)
+    assert code == 1 and "fits are not saved: [Errno 28] No space left on device" in output and "exponent" in output
+    assert invoke("fit", "tiny", "--store", rates, "--metric", "nc3", *words)[0] == 0, "it saves nothing"
 
 
 @pytest.mark.slow

@@ -55,3 +55,23 @@ def test_webhook_gets_json() -> None:
     assert got == [payload]
     assert Notifier("http://127.0.0.1:9/nobody", "s").notify_end(lambda: RunState.COMPLETE) is RunState.COMPLETE
     assert Notifier("exit 3", "s").notify_end(lambda: RunState.INCOMPLETE) is RunState.INCOMPLETE
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://key:secret@127.0.0.1:9/secret?token=secret",
+        "http://127.0.0.1:9/two words secret",
+        "http://127.0.0.1:9/\x01secret",
+        "http://[secret",
+        "https://localhost:secret/",
+        "http://127.0.0.1:9/ü-secret",
+        "curl-secret --header secret 2>/dev/null",
+        "exit 3 # secret",
+        "\0secret",
+    ],
+)
+def test_a_failure_keeps_the_target_secret(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert Notifier(target, "s").notify_end(lambda: RunState.COMPLETE) is RunState.COMPLETE
+    (record,) = caplog.records
+    assert "the end notification was not sent" in record.getMessage() and "secret" not in record.getMessage()

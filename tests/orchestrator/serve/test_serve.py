@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.attempts.live_curves import write_live
+from depthrate.storage.catalog.code import store_code
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.catalog.tags import annotate
 from depthrate.storage.files.paths import attempt_path
@@ -38,15 +40,15 @@ from tests.orchestrator.explorer.test_explorer import unpack
 from tests.support.browser import Browser, browser
 from tests.support.counted_files import CountedFileSystem
 from tests.support.here import printed, refused
-from tests.support.tests_rows import commit
+from tests.support.tests_rows import A, commit
 
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[serve]'")
 
-from depthrate.orchestrator.serve import connections  # noqa: E402
+from depthrate.orchestrator.serve import connections, sweeps  # noqa: E402
 from depthrate.orchestrator.serve.access import is_known_host, is_loopback  # noqa: E402
 from depthrate.orchestrator.serve.poller import Poller  # noqa: E402
-from depthrate.orchestrator.serve.web import make_app  # noqa: E402
+from depthrate.orchestrator.serve.web import MAX_WAITING, make_app  # noqa: E402
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"
@@ -172,6 +174,57 @@ def test_pages_show_the_store(server: Server) -> None:
     assert f"attempt {C} failed" in log and ENDING in log
     for page in PAGES:
         assert server.ask(page).headers["content-type"].startswith("text/html")
+
+
+def test_pages_answer_while_fits_compute(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More fits than a short queue holds are refused, and no request for a page, a script or the data waits for them."""
+    fill(folder)
+    may_go_on, fit = threading.Event(), sweeps.fit_requests
+
+    def slow(*given: Any) -> Any:
+        may_go_on.wait(60)
+        return fit(*given)
+
+    monkeypatch.setattr(sweeps, "fit_requests", slow)
+    with served(folder) as server:
+        assert server.ask("/sweep/a/data.bin").status == 200
+
+        def ask(number: int) -> int:
+            query = {"metric": "nc1", "x": "depth", "by": [], "drop": [number], "keep": {}}
+            return server.ask(f"/sweep/a/fits.json?of={quote(json.dumps(query))}").status
+
+        with ThreadPoolExecutor(45) as pool:
+            answers = [pool.submit(ask, number) for number in range(45)]
+            until(
+                lambda: [answer.result() for answer in answers if answer.done()],
+                lambda done: len(done) == 45 - MAX_WAITING,
+            )
+            pages = (
+                "/",
+                "/explorer.js",
+                "/explorer.css",
+                "/sweep/a/",
+                f"/sweep/a/trial/{A1.trial_id}",
+                "/sweep/a/data.bin",
+            )
+            assert [server.ask(page).status for page in pages] == [200] * len(pages)
+            may_go_on.set()
+            statuses = [answer.result() for answer in answers]
+        assert statuses.count(503) == 45 - MAX_WAITING and statuses.count(200) == MAX_WAITING
+        assert ask(44) == 200
+
+
+def test_long_lines_and_hidden_characters_of_logs_and_code(folder: Store) -> None:
+    fill(folder)
+    code_hash = store_code(folder, "own.py", {"own.py": f"x = 1  # \u202e {'y' * 200_000}\n".encode()})
+    params = dict(A3.params)
+    commit(folder, A, [A3.trial_id], sweep="a", task="collapse", params=params, code_hash=code_hash)
+    folder.write(f"attempts/sweep=b/{C}.log", f"{'z' * 200_000}\n\u202eend".encode())
+    with served(folder) as server:
+        answers = [server.ask(f"/sweep/{sweep}/trial/{of.trial_id}.log").json() for sweep, of in (("b", B2), ("a", A3))]
+    texts = [answers[0]["log"], *answers[1]["code"].values()]
+    assert len(texts) == 2 and all("\u202e" not in text and "\\u202e" in text for text in texts)
+    assert max(len(line) for text in texts for line in text.splitlines()) < 2_100 and "200000 characters" in texts[0]
 
 
 def test_fits_of_a_view_are_those_of_fit(folder: Store) -> None:
@@ -354,6 +407,8 @@ def test_pages_change_tags_and_notes(writable: Server) -> None:
         ("[]", {}, 400),
         ('{"add": "odd"}', {}, 400),
         ('{"add": ["two words"]}', {}, 400),
+        (json.dumps({"add": [f"x{number}" for number in range(21)]}), {}, 400),
+        ('{"add": [["odd"]]}', {}, 400),
         ('{"path": "../x"}', {}, 400),
         (json.dumps({"note": "x" * 10_001}), {}, 400),
         (json.dumps({"note": "x" * 200_000}), {}, 413),

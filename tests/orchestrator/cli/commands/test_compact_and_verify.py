@@ -19,12 +19,18 @@ from tests.support.here import TINY, invoke
 from tests.support.launches import job_options, spec_of
 from tests.support.s3_server import S3Server
 from tests.support.tests_rows import commit
+from tests.support.trial_ids import trial_id_of
+
+
+def ids(number: int) -> list[str]:
+    """Return the ids of two trials with the parameters of `commit`."""
+    return [trial_id_of(f"t{number}", None, {"depth": depth, "lr": 0.1, "steps": 5}) for depth in (2, 3)]
 
 
 @pytest.fixture
 def store(folder: Store) -> str:
     for number in range(4):
-        commit(folder, f"20260101T00000{number}_aaaaaaaaaaaa", [f"t{number}a", f"t{number}b"], hour=number)
+        commit(folder, f"20260101T00000{number}_aaaaaaaaaaaa", ids(number), hour=number, task=f"t{number}")
     return folder.root
 
 
@@ -46,7 +52,7 @@ def test_verify_and_repair(store: str) -> None:
     code, output = invoke("verify", "--store", store)
     assert code == 1 and path in output and "depthrate verify --repair" in output
     code, output = invoke("verify", "--store", store, "--json")
-    assert code == 1 and json.loads(output)["findings"][0]["trial_ids"] == ["t1a", "t1b"]
+    assert code == 1 and json.loads(output)["findings"][0]["trial_ids"] == sorted(ids(1))
     code, output = invoke("verify", "--store", store, "--repair")
     assert code == 0 and "moved 4 files to quarantine/" in output and "2 trials are pending again" in output
     code, output = invoke("verify", "--store", store)

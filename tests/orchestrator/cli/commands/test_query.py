@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.sql_checks import compared_sweeps
 from tests.support.here import printed, refused
 from tests.support.tests_rows import A, commit
 
@@ -39,6 +40,24 @@ def test_failed_query_keeps_the_file(store: str, tmp_path: Path) -> None:
     (target := tmp_path / "o.csv").write_text("before")
     printed("query", "select nc9 from results", "--store", store, "-o", target, code=2)
     assert target.read_text() == "before"
+
+
+def test_csv_is_safe_for_terminals(store: str) -> None:
+    query = "select chr(8238) || 'txt.exe' as a, chr(8232) as b, chr(65309) || '1' as c, chr(13) || '=1' as d"
+    output = printed("query", query, "--store", store, "--format", "csv")
+    assert output.splitlines()[1] == "\\u202etxt.exe,\\u2028,'\uff1d1,\\x0d=1"
+
+
+def test_a_query_too_long_to_be_interrupted_is_refused(store: str) -> None:
+    """In this process, since the parser could be ended neither by a signal nor by a thread."""
+    literals = ", ".join(map(str, range(200_000)))
+    query = f"select count(*) from trials where sweep in ('s') and depth in ({literals})"
+    assert "characters, expected at most 150000 with a time limit" in refused("query", query, "--store", store)
+
+
+@pytest.mark.parametrize("text", ["''" * 20_000, "sweep = '" + "''" * 20_000 + "'", "'a'='" * 5_000])
+def test_compared_sweeps_of_long_strings(text: str) -> None:
+    assert "s" in compared_sweeps(f"select '{text}' from trials where sweep = 's'")
 
 
 INTERRUPTED = """
