@@ -5,7 +5,7 @@ import getpass
 import operator
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from depthrate.slurm import answers
@@ -37,6 +37,8 @@ class Partition:
     """Node features that the profile's `constraint` may name."""
     members: tuple["Partition", ...] = ()
     """Its nodes, each like a partition with one node."""
+    qos: str | None = None
+    """QOS whose limits apply to all jobs of the partition, whatever QOS they request."""
 
     def num_usable(self, profile: Profile) -> int:
         """Return the number of nodes that meet all keys of this profile together, if the nodes are known."""
@@ -74,9 +76,14 @@ class Limits:
         Raises:
             SlurmError: If the partition does not exist, or the profile has none and the cluster has no default.
         """
-        return self._partitions_of(profile)[0]
+        return self.partitions_of(profile)[0]
 
-    def _partitions_of(self, profile: Profile) -> list[Partition]:
+    def partitions_of(self, profile: Profile) -> list[Partition]:
+        """Return all partitions of this profile's jobs.
+
+        Raises:
+            SlurmError: As `partition_of`.
+        """
         names = ", ".join(sorted(self.partitions))
         if not profile.partitions:
             default = next((p for p in self.partitions.values() if p.is_default), None)
@@ -94,7 +101,7 @@ class Limits:
         Raises:
             SlurmError: If it cannot. The message names the limit and the requested value.
         """
-        refusals = [_refusal_reason(profile, part, self.cluster) for part in self._partitions_of(profile)]
+        refusals = [_refusal_reason(profile, part, self.cluster) for part in self.partitions_of(profile)]
         if all(refusals):
             raise SlurmError(", and ".join(text for text in refusals if text))
         if num_jobs > self.max_jobs:
@@ -159,6 +166,7 @@ def read_limits() -> Limits:
             gpu_types=dict(max_counts),
             features=frozenset().union(*(node.features for node in members)),
             members=tuple(members),
+            qos=fields.get("QoS"),
         )
     array_size, max_jobs = (answers.read_integer(config, key) for key in ("MaxArraySize", "MaxJobCount"))
     if match := re.search(r"max_array_tasks=([0-9]{1,18})", config.get("SchedulerParameters", "")):
@@ -190,6 +198,8 @@ class JobGroup:
     """QOS, or None for any."""
     is_shared: bool = False
     """True if the jobs of all users count toward the limit."""
+    subaccounts: tuple[str, ...] = ()
+    """Accounts below `account`, whose jobs count too."""
 
     def __str__(self) -> str:
         names = {"QOS": self.qos, "account": self.account, "partition": self.partition}
@@ -201,7 +211,8 @@ class JobGroup:
         Raises:
             SlurmError: If the controller does not answer.
         """
-        names = {"--account": self.account, "--partition": self.partition, "--qos": self.qos}
+        accounts = ",".join([self.account, *self.subaccounts]) if self.account else None
+        names = {"--account": accounts, "--partition": self.partition, "--qos": self.qos}
         options = [f"{option}={name}" for option, name in names.items() if name] + ([] if self.is_shared else ["--me"])
         printed = run_command(["squeue", "--noheader", "--array", *options, "--format=%u"])
         return Counter(re.findall(r"^(\S+)[ \r]*$", printed, re.MULTILINE))
@@ -217,35 +228,73 @@ class SubmitLimits:
     """QOS of the profile's jobs, or None if unknown."""
 
 
-def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
-    """Read the submit limits that apply to this profile's jobs from the accounting.
+def read_submit_limits(profile: Profile, cluster: str, partitions: Sequence[Partition] = ()) -> SubmitLimits:
+    """Read the submit limits that apply to this profile's jobs in its `partitions` from the accounting.
 
     Returns:
         The limits. There are none if the accounting does not answer or the profile has several accounts or QOS.
+    Raises:
+        SlurmError: If a limit is 0, so that no job is ever accepted.
     """
     if len(profile.alternatives()) > 1:
         return SubmitLimits()  # each alternative has different limits
     columns = "defaultaccount,account,partition,maxsubmitjobs,grpsubmitjobs,defaultqos"
+    account, qos = ((name or "").lower() for name in (profile.account, profile.qos))  # as the accounting stores them
+    texts_by_group: list[tuple[JobGroup, str]] = []
     try:
         user = ["user", "where", f"user={getpass.getuser()}", f"cluster={cluster}", "withassoc"]
-        associations = _sacctmgr(columns, *user)
-        columns = "name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
+        for default, name, partition, user_limit, group_limit, default_qos in _sacctmgr(columns, *user):
+            account = account or default
+            if name == account and partition in ("", *profile.partitions):
+                qos = qos or default_qos or "normal"
+                group = JobGroup(account, partition or None)
+                texts_by_group += [(group, user_limit), (group, group_limit)]
+        columns = "name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs,flags"
         qualities = {name: texts for name, *texts in _sacctmgr(columns, "qos")}
+        texts_by_group += _qos_limits(account, qos, partitions, qualities)
+        texts_by_group += _account_limits(account, cluster)
     except (SlurmError, KeyError):
-        return SubmitLimits(qos=profile.qos)
-    account, qos = profile.account, profile.qos
-    texts_by_group: list[tuple[JobGroup, str]] = []
-    for default, name, partition, user_limit, group_limit, default_qos in associations:
-        account = account or default
-        if name == account and partition in ("", *profile.partitions):
-            qos = qos or default_qos or "normal"
-            group = JobGroup(account, partition or None)
-            texts_by_group += [(group, user_limit), (group, group_limit)]
-    if qos in qualities:
-        groups = [JobGroup(qos=qos), JobGroup(account, qos=qos, is_shared=True), JobGroup(qos=qos, is_shared=True)]
-        texts_by_group += zip(groups, qualities[qos], strict=True)
+        if not texts_by_group:
+            return SubmitLimits(qos=profile.qos)
     limits = [(group, limit) for group, text in texts_by_group if (limit := answers.parse_integer(text)) is not None]
-    return SubmitLimits(dict(sorted(limits, key=lambda entry: -entry[1])), qos)
+    if closed := [group for group, limit in limits if limit == 0]:
+        raise SlurmError(
+            f"{closed[0]} accepts no jobs: the limit on submitted jobs is 0 (sacctmgr show assoc, qos). Set another account, "
+            "qos or partition."
+        )
+    return SubmitLimits(dict(sorted(limits, key=lambda entry: -entry[1])), qos or None)
+
+
+def _qos_limits(
+    account: str, qos: str, partitions: Sequence[Partition], qualities: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[JobGroup, str]]:
+    """Yield (group, limit) of the QOS of a profile's jobs and of its partition, which takes precedence limit by limit.
+
+    Of several partitions, only a refusal shows which one's limits apply.
+    """
+    *limits, flags = qualities.get(qos, ("", "", "", ""))
+    part = partitions[0] if len(partitions) == 1 else None
+    *outer, _ = qualities.get((part and part.qos) or "", ("", "", "", ""))
+    for index, (limit, outer_limit) in enumerate(zip(limits, outer, strict=True)):
+        group = JobGroup(account or None if index == 1 else None, qos=qos, is_shared=index > 0)
+        if part is not None and outer_limit and not (limit and "OverPartQOS" in flags):
+            group, limit = replace(group, partition=part.name, qos=None), outer_limit
+        yield group, limit
+
+
+def _account_limits(account: str, cluster: str) -> Iterator[tuple[JobGroup, str]]:
+    """Yield (group, limit) of an account and of the accounts above it. The jobs of all accounts below count toward a limit."""
+    rows = _sacctmgr("account,user,parentname,grpsubmitjobs", "assoc", "where", f"cluster={cluster}", "user=")
+    accounts = {name: (parent, limit) for name, user, parent, limit in rows if not user}
+
+    def path(name: str) -> Iterator[str]:
+        while name in accounts:
+            yield name
+            name = accounts[name][0]
+
+    for name in path(account):
+        below = sorted(other for other in accounts if other != name and name in path(other))
+        yield JobGroup(name, is_shared=True, subaccounts=tuple(below)), accounts[name][1]
 
 
 def _read_qos_minutes(profile: Profile, cluster: str) -> float:

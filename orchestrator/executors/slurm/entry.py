@@ -104,7 +104,7 @@ def _open(request: ExecutorRequest) -> Executor:
     profile, device = _resolve_profile(request, requested)
     limits.check(profile, 0)
     if profile.max_submitted is None:
-        submit_limits = read_submit_limits(profile, limits.cluster)
+        submit_limits = read_submit_limits(profile, limits.cluster, limits.partitions_of(profile))
     else:
         submit_limits = SubmitLimits({JobGroup(): profile.max_submitted})
     executor = SlurmExecutor(profile, limits, request.store, request.sweep.name, device, submit_limits=submit_limits)

@@ -3,6 +3,7 @@
 import heapq
 import logging
 import math
+import re
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ MAX_PACK_TIMES = 32
 """Maximum number of pack run times that are stored for estimates."""
 MAX_USERS_NAMED = 3
 """Maximum number of users listed in the message about an exhausted limit."""
+_SHARED_LIMITS = re.compile(r"GrpSubmitJob|PerAccount|MaxJobCount|unable to accept job")
+"""Limits in sbatch's refusals toward which the jobs of other users count."""
 
 
 class SubmitQuota:
@@ -185,6 +188,8 @@ class Submitter:
         self._quota, self._requests = quota, requests
         self._array_size = limits.array_size
         """Largest size of the next array. Halved after a refusal, and doubled after a submission without one."""
+        self._halved_by: SubmitLimitError | None = None
+        """The last refusal, while it makes arrays smaller."""
         self._pack_s: deque[float] = deque(maxlen=MAX_PACK_TIMES)
         """Run times of the latest packs, in seconds."""
         self._refusal: str | None = None
@@ -261,23 +266,26 @@ class Submitter:
             if size == 0:
                 raise self._full_error(num_alive)
             if not self._requests.may_submit(is_full=False):
-                raise SbatchRateError if quota is None or quota >= len(pending) else self._full_error(num_alive)
+                has_space = quota is None or quota >= len(pending)
+                raise (self._halved_by or SbatchRateError()) if has_space else self._full_error(num_alive)
             try:
                 yield self._submit_array([pending[index] for index in range(size)], excluded)
             except SubmitLimitError as error:
                 quota = self._quota.remaining(num_alive, recount=True)
                 if quota is not None and quota < size:
                     continue  # SLURM still counts this launch's ended jobs for a moment
-                self._array_size, was_refused = max(1, size // 2), True
+                self._array_size, self._halved_by = max(1, size // 2), error
+                was_refused = True
                 if size > 1:
                     continue
-                if self._quota.has_jobs():
+                if _SHARED_LIMITS.search(str(error)) or self._quota.has_jobs():
                     raise
                 raise SlurmError(f"the cluster's limits allow no job of this user: {error}") from None
             for _ in range(size):
                 pending.popleft()
             if not was_refused:
                 self._array_size = min(self._limits.array_size, 2 * self._array_size)
+                self._halved_by = self._halved_by if self._array_size < self._limits.array_size else None
 
     def _full_error(self, num_alive: int) -> SubmitLimitError:
         return SubmitLimitError(self._quota.describe(num_alive))
