@@ -28,10 +28,10 @@ theory|eve|dept|2
 """
 QUALITIES = """\
 normal||||
-few|5|||
-many|100|60|400|
-over|100|||DenyOnLimit,OverPartQOS
-part|3||9|
+few||5||
+many||100|60|400
+over|DenyOnLimit,OverPartQOS|100||
+part||3||9
 """
 DEPARTMENT = JobGroup("dept", is_shared=True, subaccounts=("shared", "theory"))
 
@@ -91,23 +91,20 @@ def test_limits_of_a_partitions_qos_take_precedence(
 ) -> None:
     accounting(ASSOCIATIONS)
     gpu = Partition("gpu", False, True, None, 1, 1.0, 0, 1, qos="part")
-    known = read_submit_limits(Profile(qos=qos), "lab", [gpu]).max_jobs
+    known = read_submit_limits(Profile(qos=qos), "lab", gpu).max_jobs
     assert known == {**known, **limits} and JobGroup(qos="many") not in known
-    several = read_submit_limits(Profile(qos=qos), "lab", [gpu, replace(gpu, name="b")]).max_jobs
-    assert JobGroup(partition="gpu") not in several, "SLURM chooses the partition"
+    assert JobGroup(partition="gpu") not in read_submit_limits(Profile(qos=qos), "lab").max_jobs
 
 
 @pytest.mark.parametrize(
     ("table", "closed"),
     [
-        ("user", "account theory accepts no jobs: the limit on submitted jobs is 0"),
+        ("user", "account theory accepts no jobs: its limit is 0"),
         ("assoc", "account dept accepts no jobs"),
         ("qos", "QOS few accepts no jobs"),
     ],
 )
-def test_a_limit_of_0_is_refused(
-    accounting: Callable[[str], None], tmp_path: Path, table: str, closed: str
-) -> None:
+def test_a_limit_of_0_is_refused(accounting: Callable[[str], None], tmp_path: Path, table: str, closed: str) -> None:
     accounting(ASSOCIATIONS)
     file = tmp_path / table
     file.write_text(re.sub(r"\|(50|8|5)\|", "|0|", file.read_text() + "\n").replace("dept||root|8", "dept||root|0"))

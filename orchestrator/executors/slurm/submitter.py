@@ -297,13 +297,14 @@ class Submitter:
             [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code_version) for job in bundle]
             for bundle in bundles
         ]
-        submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)
+        job_name = self._profile.job_name_of(name, self._sweep)
+        submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs, job_name=job_name)
         submission.write(self._store)  # recorded before sbatch, so that its jobs can always be found by name
         write_trials(folder, (trial_id for bundle in bundles for job in bundle for trial_id in job.trial_ids))
         arguments = [[job.to_json() for job in bundle] for bundle in bundles]
         called = CALLS["sbatch"]
         try:
-            submission.job_ids = submit_array(self._profile, name, folder, run_bundle, arguments, excluded)
+            submission.job_ids = submit_array(self._profile, job_name, folder, run_bundle, arguments, excluded)
         except UnclearSubmissionError:
             self._unclear.append(submission)  # remains in the store for later launches
             raise
@@ -324,7 +325,7 @@ class Submitter:
         """Cancel jobs of unclear submissions that sbatch accepted after all, since their packs are about to be resubmitted."""
         while self._unclear:
             submission = self._unclear[-1]
-            if job_ids := find_submitted(submission.name, len(submission.packs)):
+            if job_ids := find_submitted(submission.job_name, len(submission.packs)):
                 cancel_jobs(job_ids)
             submission.delete(self._store)
             self._unclear.pop()
