@@ -28,8 +28,6 @@ from depthrate.tasks.interface import Engine
 from depthrate.tasks.manual_training import ManualTraining
 
 log = logging.getLogger("depthrate")
-OOM_SCORE = 500
-"""Part of the machine's memory, in thousandths, by which a worker looks larger to the kernel when memory runs out."""
 
 
 class StopFlag:
@@ -47,8 +45,8 @@ class StopFlag:
 def raise_oom_score(file: str = "/proc/self/oom_score_adj") -> None:
     """Let the kernel kill this worker, and not the parent that reports its end, when memory runs out."""
     with contextlib.suppress(OSError, ValueError):
-        if int(Path(file).read_text()) < OOM_SCORE:  # Ray's workers have a higher score
-            Path(file).write_text(str(OOM_SCORE))
+        if int(Path(file).read_text()) < 500:  # thousandths of the memory. Ray's workers have a higher score
+            Path(file).write_text("500")
 
 
 def node_scratch_store() -> Store | None:

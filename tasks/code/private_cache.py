@@ -58,8 +58,8 @@ def in_private_cache(name: str, use: Callable[[Path], T]) -> T:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         if is_of_process(folder):
-            advice = "Set XDG_CACHE_HOME or TMPDIR to a folder with space"
-            raise OSError(error.errno, f"{error.strerror}. {advice}", str(folder)) from error
+            message = f"{error.strerror}. Set XDG_CACHE_HOME or TMPDIR to a folder with space"
+            raise OSError(error.errno, message, str(folder)) from error
         _full[folder] = f"{folder} is full ({error.strerror})"
     return in_private_cache(name, use)
 

@@ -99,18 +99,13 @@ def cached_source(parts: Sequence[str], make: Callable[[], str], *, is_fresh: bo
         EngineError: The cache cannot be used.
     """
     name = f"source-{digest(chr(0).join(parts).encode())}"
-    return cached_content(name, ".cpp", lambda: make().encode(), is_fresh=is_fresh).decode()
+    return cached_content(name, ".cpp", lambda: make().encode(), lambda: False, is_fresh=is_fresh).decode()
 
 
 def cached_content(
-    name: str,
-    suffix: str,
-    make: Callable[[], bytes],
-    should_stop: Callable[[], bool] = lambda: False,
-    *,
-    is_fresh: bool = False,
+    name: str, suffix: str, make: Callable[[], bytes], should_stop: Callable[[], bool], *, is_fresh: bool = False
 ) -> bytes:
-    """Return the content of a cached file, which one process makes while others wait, if it is missing or need be fresh.
+    """Return the content of a cached file, which one process makes while others wait, if it is missing or must be fresh.
 
     Raises:
         EngineError: The cache cannot be used.
@@ -125,9 +120,7 @@ def cached_content(
                 discard(path)
             if (found := find_intact(folder, name, suffix)) is not None:
                 return found[1]
-            content = make()
-            keep_content(folder, name, suffix, content)
-            return content
+            return keep_content(folder, name, suffix, make()).read_bytes()
 
     try:
         return in_private_cache("native", find_or_make)

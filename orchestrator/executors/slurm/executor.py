@@ -172,7 +172,9 @@ class SlurmExecutor(Executor):
                 for pack in (pack for packs in submission.packs for pack in packs):
                     del unsubmitted[pack.attempt_id]
         except OSError as error:  # for instance a full store. Unrecorded jobs are not submitted
-            raise QueueFullError(f"cannot write to the store: {error}", [*unsubmitted.values()]) from None
+            raise QueueFullError(
+                f"cannot write to {self._folder} or the store: {error}", [*unsubmitted.values()]
+            ) from None
         except SlurmError as error:
             kind: type[SubmitError] = SubmitRateError if isinstance(error, SbatchRateError) else SubmitError
             kind = QueueFullError if isinstance(error, SubmitLimitError) else kind
