@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -51,8 +50,8 @@ def _resolve_profile(request: ExecutorRequest, profile: Profile) -> tuple[Profil
         profile = replace(profile, exclude=tuple(names))
     check_jobs_folder(profile, request.store, request.sweep.name)
     check_python(profile)
-    keys = os.path.expanduser(profile.credentials or sys.executable)
-    if not os.path.isfile(keys) or not os.access(keys, os.R_OK):
+    keys = os.path.expanduser(profile.credentials or "")
+    if keys and not (os.path.isfile(keys) and os.access(keys, os.R_OK)):
         raise ExecutorError(
             f"credentials is {profile.credentials!r}, expected a file that this user can read. Set its path on all nodes."
         )
