@@ -5,7 +5,7 @@ import getpass
 import operator
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from depthrate.slurm import answers
@@ -36,7 +36,11 @@ class Partition:
     features: frozenset[str] = frozenset()
     """Node features that the profile's `constraint` may name."""
     members: tuple["Partition", ...] = ()
-    """Its nodes, each like a partition with one node."""
+    """Its nodes that SLURM lists, each like a partition with one node."""
+    unlisted: int = 0
+    """Number of its nodes that SLURM does not list: cloud nodes that are powered down. Their sizes are unknown."""
+    qos: str | None = None
+    """QOS whose limits apply to all jobs of the partition, whatever QOS they request."""
 
     def num_usable(self, profile: Profile) -> int:
         """Return the number of nodes that meet all keys of this profile together, if the nodes are known."""
@@ -44,7 +48,8 @@ class Partition:
             return self.nodes
         rest = replace(profile, constraint=None)
         nodes = [node for node in self.members if _refusal_reason(rest, node, "") is None]
-        return sum(_may_meet(profile.constraint or "", n.features) and n.name not in profile.exclude for n in nodes)
+        nodes = [n for n in nodes if _may_meet(profile.constraint or "", n.features) and n.name not in profile.exclude]
+        return self.unlisted + len(nodes)
 
 
 def _may_meet(constraint: str, features: frozenset[str]) -> bool:
@@ -74,10 +79,13 @@ class Limits:
         Raises:
             SlurmError: If the partition does not exist, or the profile has none and the cluster has no default.
         """
-        return self._partitions_of(profile)[0]
+        return self.partitions_of(profile)[0]
 
-    def _partitions_of(self, profile: Profile) -> list[Partition]:
-        names = ", ".join(sorted(self.partitions))
+    def partitions_of(self, profile: Profile) -> list[Partition]:
+        """Return the partitions of this profile's jobs, all if the site's plugin chooses. Raises as `partition_of`."""
+        names = f"{', '.join(sorted(self.partitions))}. If the site's plugin chooses it, set partition_by_plugin = true"
+        if profile.partition_by_plugin:
+            return list(self.partitions.values())
         if not profile.partitions:
             default = next((p for p in self.partitions.values() if p.is_default), None)
             if default is None:
@@ -94,7 +102,7 @@ class Limits:
         Raises:
             SlurmError: If it cannot. The message names the limit and the requested value.
         """
-        refusals = [_refusal_reason(profile, part, self.cluster) for part in self._partitions_of(profile)]
+        refusals = [_refusal_reason(profile, part, self.cluster) for part in self.partitions_of(profile)]
         if all(refusals):
             raise SlurmError(", and ".join(text for text in refusals if text))
         if num_jobs > self.max_jobs:
@@ -111,6 +119,8 @@ def _refusal_reason(profile: Profile, partition: Partition, cluster: str) -> str
     if partition.max_min is not None and profile.walltime_min > partition.max_min:
         if profile.walltime_min > (allowed := _read_qos_minutes(profile, cluster) or partition.max_min):
             return f"walltime_min is {profile.walltime_min}, but {where} allows {allowed:g} minutes"
+    if partition.unlisted:
+        return None  # SLURM refuses what none of its nodes has
     memory = "mem_gb" if profile.mem_per_cpu_gb is None else "mem_per_cpu_gb times cpus"
     for key, requested, largest in (
         ("gpus", profile.gpus, partition.gpus),
@@ -140,12 +150,14 @@ def read_limits() -> Limits:
         SlurmError: If the controller does not answer.
     """
     config = answers.parse_settings(run_command(["scontrol", "show", "config"]))
-    answer = run_command(["scontrol", "--oneliner", "show", "node"])
+    show = ["scontrol", "--all", "--oneliner", "show"]  # also hidden partitions, to which jobs can be submitted
+    answer = run_command([*show, "node"])
     nodes = [(f.get("Partitions", "").split(","), _parse_node(f)) for f in answers.parse_records(answer, "NodeName")]
     partitions = {}
-    for fields in answers.parse_records(run_command(["scontrol", "--oneliner", "show", "partition"]), "PartitionName"):
+    for fields in answers.parse_records(run_command([*show, "partition"]), "PartitionName"):
         name = fields["PartitionName"]
         members = [node for names, node in nodes if name in names]
+        num_nodes = answers.parse_integer(fields.get("TotalNodes", "")) or len(members)
         max_counts: Counter[str] = functools.reduce(operator.or_, (Counter(n.gpu_types) for n in members), Counter())
         partitions[name] = Partition(
             name=name,
@@ -155,10 +167,12 @@ def read_limits() -> Limits:
             cpus=max((node.cpus for node in members), default=0),
             mem_gb=max((node.mem_gb for node in members), default=0.0),
             gpus=max((node.gpus for node in members), default=0),
-            nodes=len(members),
+            nodes=num_nodes,
             gpu_types=dict(max_counts),
             features=frozenset().union(*(node.features for node in members)),
             members=tuple(members),
+            unlisted=max(0, num_nodes - len(members)),
+            qos=fields.get("QoS"),
         )
     array_size, max_jobs = (answers.read_integer(config, key) for key in ("MaxArraySize", "MaxJobCount"))
     if match := re.search(r"max_array_tasks=([0-9]{1,18})", config.get("SchedulerParameters", "")):
@@ -190,6 +204,8 @@ class JobGroup:
     """QOS, or None for any."""
     is_shared: bool = False
     """True if the jobs of all users count toward the limit."""
+    subaccounts: tuple[str, ...] = ()
+    """Accounts below `account`, whose jobs count too."""
 
     def __str__(self) -> str:
         names = {"QOS": self.qos, "account": self.account, "partition": self.partition}
@@ -201,7 +217,8 @@ class JobGroup:
         Raises:
             SlurmError: If the controller does not answer.
         """
-        names = {"--account": self.account, "--partition": self.partition, "--qos": self.qos}
+        accounts = ",".join([self.account, *self.subaccounts]) if self.account else None
+        names = {"--account": accounts, "--partition": self.partition, "--qos": self.qos}
         options = [f"{option}={name}" for option, name in names.items() if name] + ([] if self.is_shared else ["--me"])
         printed = run_command(["squeue", "--noheader", "--array", *options, "--format=%u"])
         return Counter(re.findall(r"^(\S+)[ \r]*$", printed, re.MULTILINE))
@@ -217,35 +234,61 @@ class SubmitLimits:
     """QOS of the profile's jobs, or None if unknown."""
 
 
-def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
-    """Read the submit limits that apply to this profile's jobs from the accounting.
+def read_submit_limits(profile: Profile, cluster: str, partition: Partition | None = None) -> SubmitLimits:
+    """Read the submit limits that apply to this profile's jobs from the accounting. `partition`: their only one, if known.
 
     Returns:
         The limits. There are none if the accounting does not answer or the profile has several accounts or QOS.
+    Raises:
+        SlurmError: If a limit is 0, so that no job is ever accepted.
     """
     if len(profile.alternatives()) > 1:
         return SubmitLimits()  # each alternative has different limits
     columns = "defaultaccount,account,partition,maxsubmitjobs,grpsubmitjobs,defaultqos"
+    account, qos = ((name or "").lower() for name in (profile.account, profile.qos))  # as the accounting stores them
+    texts_by_group: list[tuple[JobGroup, str]] = []
     try:
         user = ["user", "where", f"user={getpass.getuser()}", f"cluster={cluster}", "withassoc"]
-        associations = _sacctmgr(columns, *user)
-        columns = "name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
+        for default, name, user_partition, user_limit, group_limit, default_qos in _sacctmgr(columns, *user):
+            account = account or default
+            if name == account and user_partition in ("", *profile.partitions):
+                qos = qos or default_qos or "normal"
+                group = JobGroup(account, user_partition or None)
+                texts_by_group += [(group, user_limit), (group, group_limit)]
+        columns = "name,flags,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
         qualities = {name: texts for name, *texts in _sacctmgr(columns, "qos")}
-    except (SlurmError, KeyError):
-        return SubmitLimits(qos=profile.qos)
-    account, qos = profile.account, profile.qos
-    texts_by_group: list[tuple[JobGroup, str]] = []
-    for default, name, partition, user_limit, group_limit, default_qos in associations:
-        account = account or default
-        if name == account and partition in ("", *profile.partitions):
-            qos = qos or default_qos or "normal"
-            group = JobGroup(account, partition or None)
-            texts_by_group += [(group, user_limit), (group, group_limit)]
-    if qos in qualities:
+        flags, *limits = qualities.get(qos, [""] * 4)
+        _, *outer_limits = qualities.get((partition and partition.qos) or "", [""] * 4)
         groups = [JobGroup(qos=qos), JobGroup(account, qos=qos, is_shared=True), JobGroup(qos=qos, is_shared=True)]
-        texts_by_group += zip(groups, qualities[qos], strict=True)
-    limits = [(group, limit) for group, text in texts_by_group if (limit := answers.parse_integer(text)) is not None]
-    return SubmitLimits(dict(sorted(limits, key=lambda entry: -entry[1])), qos)
+        for group, limit, outer_limit in zip(groups, limits, outer_limits, strict=True):
+            if partition and outer_limit and not (limit and "OverPartQOS" in flags):  # a partition's QOS has precedence
+                group, limit = replace(group, partition=partition.name, qos=None), outer_limit
+            texts_by_group.append((group, limit))
+        texts_by_group += _account_limits(account, cluster)
+    except (SlurmError, KeyError):
+        if not texts_by_group:
+            return SubmitLimits(qos=profile.qos)
+    numbers = [(group, number) for group, text in texts_by_group if (number := answers.parse_integer(text)) is not None]
+    if closed := [group for group, number in numbers if number == 0]:
+        raise SlurmError(
+            f"{closed[0]} accepts no jobs: its limit is 0 (sacctmgr show assoc, qos). Set another account or qos."
+        )
+    return SubmitLimits(dict(sorted(numbers, key=lambda entry: -entry[1])), qos or None)
+
+
+def _account_limits(account: str, cluster: str) -> Iterator[tuple[JobGroup, str]]:
+    """Yield (group, limit) of an account and of the accounts above it. The jobs of all accounts below count toward a limit."""
+    rows = _sacctmgr("account,user,parentname,grpsubmitjobs", "assoc", "where", f"cluster={cluster}", "user=")
+    accounts = {name: (parent, limit) for name, user, parent, limit in rows if not user}
+
+    def path(name: str) -> Iterator[str]:
+        while name in accounts:
+            yield name
+            name = accounts[name][0]
+
+    for name in path(account):
+        below = sorted(other for other in accounts if other != name and name in path(other))
+        yield JobGroup(name, is_shared=True, subaccounts=tuple(below)), accounts[name][1]
 
 
 def _read_qos_minutes(profile: Profile, cluster: str) -> float:

@@ -159,7 +159,7 @@ _WAIT_ADVICE = {
     "PartitionTimeLimit|BadConstraints|PartitionNodeLimit|Invalid|Account|QOSNotAllowed": (
         "They cannot start. Cancel them, and correct the cluster file."
     ),
-    "(QOS|Assoc)(Grp|Max)": "They start when other jobs of this account or QOS end: sacctmgr show qos, assoc.",
+    "(QOS|Assoc)(Grp|Max)|Max.*PerAccount": "They start when other jobs of this account or QOS end: sacctmgr show qos, assoc.",
 }
 """Pattern of the start of a reason why jobs wait -> advice."""
 

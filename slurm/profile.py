@@ -32,6 +32,10 @@ class Profile:
 
     partition: str | None = None
     """Comma-separated partitions. SLURM uses the one that starts the job first."""
+    partition_by_plugin: bool = False
+    """The site's job_submit plugin chooses the partition, so `partition` may be None or a name that only the plugin knows."""
+    job_name: str | None = None
+    """Name of the jobs, with `{id}` and possibly `{sweep}`. None: `depthrate-{sweep}-TIME_{id}`."""
     account: str | None = None
     """Comma-separated accounts, tried in turn."""
     qos: str | None = None
@@ -94,6 +98,10 @@ class Profile:
         """Memory of a job per node in GB, or None for the partition's default."""
         return self.mem_gb if self.mem_per_cpu_gb is None else self.mem_per_cpu_gb * self.cpus
 
+    def job_name_of(self, submission: str, sweep: str) -> str:
+        """Return the name in SLURM of a submission's jobs. The submission's own name ends with an underscore and its ID."""
+        return (self.job_name or submission).replace("{sweep}", sweep).replace("{id}", submission.rpartition("_")[2])
+
     @property
     def partitions(self) -> list[str]:
         """Partitions of the jobs. Empty for the cluster's default."""
@@ -146,6 +154,7 @@ _OWNED = frozenset(
 """sbatch options that have a separate key in the profile or that the submission sets itself."""
 _WITH_COMMAS = ("partition", "account", "qos", "gres")
 """Keys that take a comma-separated string or a list of strings."""
+_JOB_NAME = re.compile(r"(?=.*\{id\})([\w.:=+@-]|\{id\}|\{sweep\}){4,64}")
 _CHOICES = {"container_runtime": ("apptainer", "singularity", "pyxis")}
 _GPUS = re.compile(r"([\w.-]+):(\d+)")
 _EXAMPLE_HINT = "Copy slurm/example.toml for a valid one."
@@ -270,6 +279,15 @@ def _checked_value(key: str, value: Any, hint: Any, where: str) -> Any:
         raise SlurmError(f"{where}: {key} is {value!r}, expected printable characters. Set a string or remove the key.")
     if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value).startswith("~"):
         raise SlurmError(f"{where}: {key} is {value!r}, which names an unknown user. Set an absolute path.")
+    if key in ("scratch", "data_cache") and not (value := os.path.expanduser(value)).startswith(("/", "$")):
+        raise SlurmError(
+            f"{where}: {key} is {value!r}, expected an absolute path. It may start with a variable like $TMPDIR."
+        )
+    if key == "job_name" and not _JOB_NAME.fullmatch(value):
+        raise SlurmError(
+            f"{where}: job_name is {value!r}, expected letters, digits and .:=+@_- with {{id}}, which makes each name unique, "
+            "and possibly {sweep}, such as 'p42-{sweep}-{id}'."
+        )
     if key in _CHOICES and value not in _CHOICES[key]:
         raise SlurmError(f"{where}: {key} is {value!r}, expected one of {', '.join(_CHOICES[key])}.")
     low, high = _ALLOWED.get(key, (-math.inf, math.inf))

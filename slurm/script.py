@@ -118,7 +118,7 @@ def _credentials(profile: Profile) -> list[str]:
     """Return the lines that make S3 tools read their keys from the credentials file when the job starts."""
     if profile.credentials is None:
         return []
-    path = shlex.quote(str(Path(profile.credentials).expanduser()))
+    path = shlex.quote(str(Path(profile.credentials).expanduser().absolute()))
     return [f"unset {' '.join(KEY_VARIABLES)}", f"export AWS_SHARED_CREDENTIALS_FILE={path}"]
 
 

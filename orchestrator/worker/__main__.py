@@ -12,11 +12,12 @@ import sys
 
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.worker.attempt_runner import run_job
-from depthrate.orchestrator.worker.context import StopFlag
+from depthrate.orchestrator.worker.context import StopFlag, raise_oom_score
 
 
 def main() -> None:
     """Run the attempts that arrive as JSON lines on stdin, and print the id of each when it has ended."""
+    raise_oom_score()
     answers = os.fdopen(os.dup(1), "w")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     stop = StopFlag()

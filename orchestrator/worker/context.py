@@ -44,6 +44,13 @@ class StopFlag:
         self.is_set, self.reason = True, reason
 
 
+def raise_oom_score(file: str = "/proc/self/oom_score_adj") -> None:
+    """Let the kernel kill this worker, and not the parent that reports its end, when memory runs out."""
+    with contextlib.suppress(OSError, ValueError):
+        if int(Path(file).read_text()) < 500:  # thousandths of the memory. Ray's workers have a higher score
+            Path(file).write_text("500")
+
+
 def node_scratch_store() -> Store | None:
     """Return a private store on the node's disk for checkpoints that the full store refuses, or None if none can be created."""
     folder = Path(tempfile.gettempdir()) / f"depthrate-kept-{os.getuid()}"

@@ -1,24 +1,33 @@
 """Cache folders that only the user can write. Their contents are executed or trusted."""
 
 import atexit
+import errno
 import functools
 import logging
 import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from depthrate.tasks.code.trust import distrust_of_paths, is_private_to_user
 
 log = logging.getLogger("depthrate")
+T = TypeVar("T")
+_full: dict[Path, str] = {}
+"""Folder that was full -> message."""
 
 
 def private_cache(name: str) -> Path:
     """Return the folder `name` below XDG_CACHE_HOME, else ~/.cache, created with mode 700 if necessary.
 
-    If others can write to it or to a folder above it, or it is not writable, return a folder of this process, which is
-    deleted at exit, and log the cause.
+    If others can write to it or to a folder above it, or it is not writable or was full, return a folder of this process, which
+    is deleted at exit, and log the cause.
+
+    Raises:
+        OSError: There is no folder for temporary files.
     """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depthrate" / name
     try:
@@ -28,11 +37,31 @@ def private_cache(name: str) -> Path:
         _restrict(folder.parent, ~0o022)
         _restrict(folder, 0o700)
         problems = distrust_of_paths([folder], {folder.resolve()})
+        problems += [_full[folder]] if folder in _full else []
         if not problems and not os.access(folder, os.W_OK):
             problems = [f"{folder} is not writable"]
     except OSError as error:
         problems = [str(error)]
     return _folder_of_process(name, problems[0]) if problems else folder
+
+
+def in_private_cache(name: str, use: Callable[[Path], T]) -> T:
+    """Return `use(private_cache(name))`. If that folder is full, use a folder of this process instead, from then on.
+
+    Raises:
+        OSError: `use` raised it, for instance because both folders are full.
+    """
+    folder = private_cache(name)
+    try:
+        return use(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        if is_of_process(folder):
+            message = f"{error.strerror}. Set XDG_CACHE_HOME or TMPDIR to a folder with space"
+            raise OSError(error.errno, message, str(folder)) from error
+        _full[folder] = f"{folder} is full ({error.strerror})"
+    return in_private_cache(name, use)
 
 
 def is_of_process(folder: Path) -> bool:

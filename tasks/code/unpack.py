@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from depthrate.tasks.code.private_cache import private_cache
+from depthrate.tasks.code.private_cache import in_private_cache, private_cache
 from depthrate.tasks.code.trust import is_private_to_user
 from depthrate.tasks.interface import TaskCode, TaskError
 from depthrate.tasks.regular_file import read_regular
@@ -23,27 +23,31 @@ def unpack(code: TaskCode) -> Path:
         TaskError: The folder cannot be written.
     """
     try:
-        home = private_cache("code")
-        folder = home / code.content_hash
-        for _ in range(3):
-            if _holds(folder, code):
-                os.utime(folder)  # marks it as in use
-                return folder
-            if os.path.lexists(folder):  # corrupt: a non-empty folder cannot be replaced atomically
-                with contextlib.suppress(FileNotFoundError):
-                    folder.rename(tempfile.mkdtemp(prefix=".damaged-", dir=home) + "/code")
-            temporary = Path(tempfile.mkdtemp(prefix=".", dir=home))
-            for relative, content in code.files:
-                (temporary / relative).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                (temporary / relative).write_bytes(content)
-                (temporary / relative).chmod(0o600)  # independent of the umask
-            try:
-                temporary.rename(folder)
-            except OSError:  # another process was faster
-                shutil.rmtree(temporary, ignore_errors=True)
-            _delete_unused(home)
+        return in_private_cache("code", lambda home: _unpack_in(home, code))
     except OSError as error:
         raise TaskError(f"the code of task file {code.main} cannot be unpacked: {error}") from error
+
+
+def _unpack_in(home: Path, code: TaskCode) -> Path:
+    folder = home / code.content_hash
+    for _ in range(3):
+        if _holds(folder, code):
+            os.utime(folder)  # marks it as in use
+            return folder
+        if os.path.lexists(folder):  # corrupt: a non-empty folder cannot be replaced atomically
+            with contextlib.suppress(FileNotFoundError):
+                folder.rename(tempfile.mkdtemp(prefix=".damaged-", dir=home) + "/code")
+        with tempfile.TemporaryDirectory(prefix=".", dir=home) as temporary:
+            for relative, content in code.files:
+                Path(temporary, relative).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                Path(temporary, relative).write_bytes(content)
+                Path(temporary, relative).chmod(0o600)  # independent of the umask
+            try:
+                os.rename(temporary, folder)
+            except OSError:
+                if not os.path.lexists(folder):  # no other process was faster
+                    raise
+        _delete_unused(home)
     raise TaskError(f"{folder} changes after it is written. Stop the process that changes it and delete the folder.")
 
 

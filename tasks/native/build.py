@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from depthrate.tasks.code.private_cache import is_private_file, private_cache
+from depthrate.tasks.code.private_cache import in_private_cache, is_private_file
 from depthrate.tasks.interface import Interrupted, SharedLibraries
 from depthrate.tasks.native.compiler import EngineError, NoCompilerError, compiler
 from depthrate.tasks.native.library import AnyCall, Call, CallMismatchError, Library
@@ -35,8 +35,6 @@ SHARED_LIBRARY_TIMEOUT_S = 20.0
 SHARED_LIBRARY_POLL_INTERVAL_S = 1.0
 ERROR_HEAD = 2000
 MAX_BYTES = 2**26
-LIBRARY_MODE = 0o700
-"""File mode of a library regardless of the umask, so that no other user can write to it."""
 
 
 def load_library(
@@ -62,10 +60,9 @@ def load_library(
         Interrupted: A stop was requested meanwhile.
     """
     started = time.monotonic()
-    folder = private_cache("native")
     name = _name(family, source, constants, flags)
 
-    def find_or_build() -> Path:
+    def find_or_build(folder: Path) -> Path:
         if (path := _find_cached(folder, name)) is not None:
             return path
         try:
@@ -78,18 +75,18 @@ def load_library(
             )
 
     try:
-        path = find_or_build()
+        path = in_private_cache("native", find_or_build)
         try:
             library = Library(ctypes.CDLL(str(path)), call)
         except CallMismatchError:
             path.unlink(missing_ok=True)
-            path = find_or_build()
+            path = in_private_cache("native", find_or_build)
             library = Library(ctypes.CDLL(str(path)), call)
         if shared is not None:
             shared.keep(path)
         return library, time.monotonic() - started
     except OSError as error:
-        raise EngineError(f"cannot use the cache of native steps {folder}: {error}") from error
+        raise EngineError(f"cannot use the cache of native steps: {error}") from error
     except CallMismatchError as error:
         path.unlink(missing_ok=True)
         raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}. Make both agree.") from error
@@ -101,19 +98,34 @@ def cached_source(parts: Sequence[str], make: Callable[[], str], *, is_fresh: bo
     Raises:
         EngineError: The cache cannot be used.
     """
-    folder = private_cache("native")
     name = f"source-{digest(chr(0).join(parts).encode())}"
-    try:
-        if is_fresh:
-            for path in folder.glob(f"{name}-*.cpp"):
+    return cached_content(name, ".cpp", lambda: make().encode(), lambda: False, is_fresh=is_fresh).decode()
+
+
+def cached_content(
+    name: str, suffix: str, make: Callable[[], bytes], should_stop: Callable[[], bool], *, is_fresh: bool = False
+) -> bytes:
+    """Return the content of a cached file, which one process makes while others wait, if it is missing or must be fresh.
+
+    Raises:
+        EngineError: The cache cannot be used.
+        Interrupted: A stop was requested while another process made it.
+    """
+
+    def find_or_make(folder: Path) -> bytes:
+        if not is_fresh and (found := find_intact(folder, name, suffix)) is not None:
+            return found[1]
+        with hold_lock(folder / f"{name}.lock", should_stop):
+            for path in folder.glob(f"{name}-*{suffix}") if is_fresh else ():
                 discard(path)
-        elif (cached := find_intact(folder, name, ".cpp")) is not None:
-            return cached[1].decode()
-        source = make()
-        keep_content(folder, name, ".cpp", source.encode())
+            if (found := find_intact(folder, name, suffix)) is not None:
+                return found[1]
+            return keep_content(folder, name, suffix, make()).read_bytes()
+
+    try:
+        return in_private_cache("native", find_or_make)
     except OSError as error:
-        raise EngineError(f"cannot use the cache of native steps {folder}: {error}") from error
-    return source
+        raise EngineError(f"cannot use the cache of native steps: {error}") from error
 
 
 def _wait_for(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:
@@ -195,13 +207,13 @@ def find_intact(folder: Path, name: str, suffix: str) -> tuple[Path, bytes] | No
     return None
 
 
-def keep_content(folder: Path, name: str, suffix: str, content: bytes) -> None:
-    """Write a file that `find_intact` finds, whole or not at all."""
+def keep_content(folder: Path, name: str, suffix: str, content: bytes) -> Path:
+    """Write a file that `find_intact` finds, whole or not at all, and return it."""
     with tempfile.TemporaryDirectory(dir=folder, prefix="writing-") as work:
         made = Path(work) / "content"
         made.write_bytes(content)
-        made.chmod(0o600)
-        made.replace(folder / f"{name}-{digest(content)}{suffix}")
+        made.chmod(0o600)  # regardless of the umask, so that no other user can write to it
+        return made.replace(folder / f"{name}-{digest(content)}{suffix}")
 
 
 def discard(path: Path) -> None:
@@ -227,19 +239,18 @@ def _library_from_store(
     """
     if shared is None:
         raise missing
-    until, reason = time.monotonic() + SHARED_LIBRARY_TIMEOUT_S, None
+    until, reason, intact = time.monotonic() + SHARED_LIBRARY_TIMEOUT_S, None, None
     while reason is None:
         try:
             for file_name, content in shared.iter_matching(f"{name}-"):
                 if is_intact(file_name, content):
-                    with tempfile.TemporaryDirectory(dir=folder, prefix="taking-") as work:
-                        copy = Path(work) / "library.so"
-                        copy.write_bytes(content)
-                        copy.chmod(LIBRARY_MODE)
-                        return copy.replace(folder / file_name)
+                    intact = content
+                    break
                 reason = f"{file_name} in the store does not match its checksum and was not loaded. Delete it."
         except OSError as error:
             reason = str(error)
+        if intact is not None:  # a full folder is no fault of the store
+            return keep_content(folder, file_name.rpartition("-")[0], ".so", intact)
         if should_stop():
             raise Interrupted
         if reason is None and time.monotonic() >= until:
@@ -260,14 +271,12 @@ def _build(folder: Path, name: str, command: list[str], source: str, should_stop
             output.seek(0)
             if code or not library.exists():
                 head = output.read()[:ERROR_HEAD].decode(errors="replace")
+                library.write_bytes(os.urandom(2**22))  # raises OSError if the disk has less space than a library needs
                 raise EngineError(
                     f"building native steps failed with exit code {code}. Train with --engine eager. The "
                     f"compiler's output starts: {head}"
                 )
-        path = folder / f"{name}-{_compiler_digest()}-{digest(library.read_bytes())}.so"
-        library.chmod(LIBRARY_MODE)
-        os.replace(library, path)
-        return path
+        return keep_content(folder, f"{name}-{_compiler_digest()}", ".so", library.read_bytes())
 
 
 def _compiler_digest() -> str:

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from depthrate.tasks.code.private_cache import private_cache
-from depthrate.tasks.native.build import SOURCES, digest, find_intact, hold_lock, keep_content
+from depthrate.tasks.native.build import SOURCES, cached_content, digest
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.generated.cuda_emit import CudaSource
 from depthrate.tasks.native.generated.cuda_plan import Tuning
@@ -150,18 +149,7 @@ def cached_cubin(
     parts = [source.text, *((SOURCES / name).read_text(encoding="utf-8") for name in HEADERS), nvrtc_version()]
     parts += _options(source, number, architecture)  # machine code does not depend on the driver
     name = f"cuda-{digest(chr(0).join(parts).encode())}"
-    try:
-        folder = private_cache("native")
-        if (found := find_intact(folder, name, ".cubin")) is not None:
-            return found[1]
-        with hold_lock(folder / f"{name}.lock", should_stop):
-            if (found := find_intact(folder, name, ".cubin")) is not None:
-                return found[1]
-            cubin = compile_cubin(source, number, architecture)
-            keep_content(folder, name, ".cubin", cubin)
-            return cubin
-    except OSError as error:
-        raise EngineError(f"cannot use the cache of native steps: {error}") from error
+    return cached_content(name, ".cubin", lambda: compile_cubin(source, number, architecture), should_stop)
 
 
 def needed_bytes(source: CudaSource, call: Call, blocks: int) -> int:

@@ -125,6 +125,26 @@ def test_a_node_without_partitions_is_ignored() -> None:
     assert (partition.nodes, partition.mem_gb) == (1, 500.0)
 
 
+def test_nodes_that_are_powered_down() -> None:
+    """SLURM lists no cloud node that is powered down, so only SLURM knows whether it is large enough."""
+    partitions = PARTITIONS.replace("Nodes=a1 State=UP", "Nodes=a1,c[1-2] State=UP TotalCPUs=256 TotalNodes=3")
+    partitions = partitions.replace("MaxTime=UNLIMITED", "MaxTime=UNLIMITED TotalNodes=2 Nodes=c[1-2] QoS=few")
+    printed = {"config": CONFIG, "node": NODES["22.05"].format(os=LINUX, text=""), "partition": partitions}
+    printed["node"] = printed["node"].replace("Partitions=gpu,all", "Partitions=gpu")
+    with answering(lambda arguments: printed[arguments[-1]].encode()):
+        limits = read_limits()
+    limits.check(Profile(partition="gpu", gpus=8, cpus=128, constraint="unheard-of"), 1)
+    limits.check(Profile(gpus=1), 1)
+    assert limits.partitions["gpu"].num_usable(Profile()) == 3 and limits.partitions["all"].num_usable(Profile()) == 2
+    assert (limits.partitions["gpu"].nodes, limits.partitions["all"].nodes, limits.partitions["all"].qos) == (
+        3,
+        2,
+        "few",
+    )
+    with pytest.raises(SlurmError, match="walltime_min is 2881, but partition gpu allows 2880 minutes"):
+        limits.check(Profile(partition="gpu", walltime_min=2881), 1)
+
+
 @pytest.mark.parametrize(("ends", "left"), [("02:30", 1200), ("01:30", 1200)])
 def test_the_repeated_hour_in_both_zones(ends: str, left: int) -> None:
     """At 02:10 for the second time, a job ends at 02:30 in Berlin. A wrapper that ignores TZ prints the local time."""

@@ -1,5 +1,6 @@
 """Limits on jobs: their number, their time, and keys that one node must meet together."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,22 @@ theory|theory||50||few
 theory|shared||7||
 theory|theory|gpu|9||
 """
-QUALITIES = "normal|||\nfew|5||\nmany|100|60|400\n"
+ACCOUNTS = """\
+root|||
+theory||dept|
+shared||dept|30
+dept||root|8
+maths||root|1
+theory|eve|dept|2
+"""
+QUALITIES = """\
+normal||||
+few||5||
+many||100|60|400
+over|DenyOnLimit,OverPartQOS|100||
+part||3||9
+"""
+DEPARTMENT = JobGroup("dept", is_shared=True, subaccounts=("shared", "theory"))
 
 
 @pytest.fixture
@@ -27,6 +43,7 @@ def accounting(tmp_path: Path, programs: Callable[..., None]) -> Callable[[str],
     def add(associations: str) -> None:
         (tmp_path / "user").write_text(associations)
         (tmp_path / "qos").write_text(QUALITIES)
+        (tmp_path / "assoc").write_text(ACCOUNTS if associations else "")
         programs(sacctmgr=f'echo "$@" >> {tmp_path}/calls; cat {tmp_path}/$4')
 
     return add
@@ -35,9 +52,10 @@ def accounting(tmp_path: Path, programs: Callable[..., None]) -> Callable[[str],
 @pytest.mark.parametrize(
     ("profile", "limits"),
     [
-        (Profile(), {JobGroup("theory"): 50, JobGroup(qos="few"): 5}),
-        (Profile(qos="normal"), {JobGroup("theory"): 50}),
-        (Profile(account="shared"), {JobGroup("shared"): 7}),
+        (Profile(), {JobGroup("theory"): 50, JobGroup(qos="few"): 5, DEPARTMENT: 8}),
+        (Profile(qos="normal"), {JobGroup("theory"): 50, DEPARTMENT: 8}),
+        (Profile(account="shared"), {JobGroup("shared"): 7, JobGroup("shared", is_shared=True): 30, DEPARTMENT: 8}),
+        (Profile(account="Theory", qos="Few"), {JobGroup("theory"): 50, JobGroup(qos="few"): 5, DEPARTMENT: 8}),
         (
             Profile(partition="gpu", qos="many"),
             {
@@ -46,6 +64,7 @@ def accounting(tmp_path: Path, programs: Callable[..., None]) -> Callable[[str],
                 JobGroup(qos="many"): 100,
                 JobGroup("theory", qos="many", is_shared=True): 60,
                 JobGroup(qos="many", is_shared=True): 400,
+                DEPARTMENT: 8,
             },
         ),
         (Profile(qos="few,many"), {}),
@@ -54,9 +73,43 @@ def accounting(tmp_path: Path, programs: Callable[..., None]) -> Callable[[str],
 def test_limits_of_account_and_qos(
     accounting: Callable[[str], None], profile: Profile, limits: dict[JobGroup, int]
 ) -> None:
-    """The limit is not the minimum over all accounts and QOS of the user."""
+    """The limit is not the minimum over all accounts and QOS of the user. An account's parents have limits, too."""
     accounting(ASSOCIATIONS)
     assert read_submit_limits(profile, "lab").max_jobs == limits
+
+
+@pytest.mark.parametrize(
+    ("qos", "limits"),
+    [
+        ("normal", {JobGroup(partition="gpu"): 3, JobGroup(partition="gpu", is_shared=True): 9}),
+        ("many", {JobGroup(partition="gpu"): 3, JobGroup(partition="gpu", is_shared=True): 9}),
+        ("over", {JobGroup(qos="over"): 100, JobGroup(partition="gpu", is_shared=True): 9}),
+    ],
+)
+def test_limits_of_a_partitions_qos_take_precedence(
+    accounting: Callable[[str], None], qos: str, limits: dict[JobGroup, int]
+) -> None:
+    accounting(ASSOCIATIONS)
+    gpu = Partition("gpu", False, True, None, 1, 1.0, 0, 1, qos="part")
+    known = read_submit_limits(Profile(qos=qos), "lab", gpu).max_jobs
+    assert known == {**known, **limits} and JobGroup(qos="many") not in known
+    assert JobGroup(partition="gpu") not in read_submit_limits(Profile(qos=qos), "lab").max_jobs
+
+
+@pytest.mark.parametrize(
+    ("table", "closed"),
+    [
+        ("user", "account theory accepts no jobs: its limit is 0"),
+        ("assoc", "account dept accepts no jobs"),
+        ("qos", "QOS few accepts no jobs"),
+    ],
+)
+def test_a_limit_of_0_is_refused(accounting: Callable[[str], None], tmp_path: Path, table: str, closed: str) -> None:
+    accounting(ASSOCIATIONS)
+    file = tmp_path / table
+    file.write_text(re.sub(r"\|(50|8|5)\|", "|0|", file.read_text() + "\n").replace("dept||root|8", "dept||root|0"))
+    with pytest.raises(SlurmError, match=closed):
+        read_submit_limits(Profile(), "lab")
 
 
 def test_only_associations_of_this_cluster_are_asked_for(accounting: Callable[[str], None], tmp_path: Path) -> None:
@@ -72,6 +125,7 @@ def test_only_associations_of_this_cluster_are_asked_for(accounting: Callable[[s
         (JobGroup(qos="few"), "--qos=few --me"),
         (JobGroup("theory", qos="few", is_shared=True), "--account=theory --qos=few"),
         (JobGroup("theory", "gpu"), "--account=theory --partition=gpu --me"),
+        (DEPARTMENT, "--account=dept,shared,theory"),
     ],
 )
 def test_jobs_are_counted_by_user(tmp_path: Path, programs: Callable[..., None], group: JobGroup, options: str) -> None:

@@ -109,6 +109,8 @@ def test_the_batch_script(programs: Any, tmp_path: Path) -> None:
         ({"exclusive": True}, ["--exclusive", "--mem=4096M"]),
         ({"partition": ["gpu", "gpu-long"]}, ["--mem=4096M", "--partition=gpu,gpu-long"]),
         ({"account": ["a", "b"], "qos": "long"}, ["--account=a", "--mem=4096M", "--qos=long"]),
+        ({"partition_by_plugin": True}, ["--mem=4096M"]),
+        ({"partition_by_plugin": True, "partition": "auto"}, ["--mem=4096M", "--partition=auto"]),
     ],
     ids=str,
 )
@@ -119,6 +121,26 @@ def test_what_sbatch_is_asked_for(programs: Any, tmp_path: Path, content: dict[s
     requested = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
     always = ("cpus-per-task", "error", "job-name", "nodes", "open-mode", "output", "requeue", "signal", "time")
     assert [line for line in requested if line[2:].partition("=")[0] not in always] == lines
+
+
+def test_folders_of_nodes_may_start_with_a_variable_or_a_home() -> None:
+    folders = ("/local", "$TMPDIR/x", "${SCRATCH:-/tmp}", "~/scratch")
+    read = [make_profile({"scratch": folder, "data_cache": folder}, "x.toml") for folder in folders]
+    assert [profile.scratch for profile in read] == [*folders[:3], str(Path.home() / "scratch")]
+    assert [profile.data_cache for profile in read] == [profile.scratch for profile in read]
+
+
+@pytest.mark.parametrize(
+    ("job_name", "name"),
+    [
+        (None, "depthrate-a_b-20260102T030405_0123456789ab"),
+        ("p42-{id}", "p42-0123456789ab"),
+        ("{sweep}.{id}@x", "a_b.0123456789ab@x"),
+    ],
+)
+def test_names_of_jobs(job_name: str | None, name: str) -> None:
+    profile = make_profile({} if job_name is None else {"job_name": job_name}, "x.toml")
+    assert profile.job_name_of("depthrate-a_b-20260102T030405_0123456789ab", "a_b") == name
 
 
 def test_keys_that_expire_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +234,14 @@ def test_the_example_is_a_profile() -> None:
         ({"exclusive": 1}, "exclusive is 1, expected true or false"),
         ({"gpu_type": "a100"}, "unknown key 'gpu_type'"),
         ({"account": []}, "account is [], expected a string"),
+        ({"scratch": "scratch"}, "scratch is 'scratch', expected an absolute path. It may start with a variable"),
+        ({"scratch": "./tmp/$USER"}, "scratch is './tmp/$USER', expected an absolute path"),
+        ({"data_cache": "../data"}, "data_cache is '../data', expected an absolute path"),
+        ({"partition_by_plugin": "gpu"}, "partition_by_plugin is 'gpu', expected true or false"),
+        ({"job_name": "p42"}, "job_name is 'p42', expected letters, digits and .:=+@_- with {id}"),
+        ({"job_name": "p42 {id}"}, "job_name is 'p42 {id}', expected letters"),
+        ({"job_name": "{id},{sweep}"}, "job_name is '{id},{sweep}', expected letters"),
+        ({"job_name": "{user}-{id}"}, "job_name is '{user}-{id}', expected letters"),
     ],
 )
 def test_a_wrong_cluster_file_is_refused(content: dict[str, Any], message: str) -> None:
@@ -256,6 +286,14 @@ def test_limits(changes: dict[str, Any], message: str) -> None:
 def test_one_of_several_partitions_is_enough() -> None:
     LIMITS.check(Profile(partition="main,long", walltime_min=121), 1)
     LIMITS.check(Profile(partition="long", constraint="intel&80gb"), 1)
+
+
+def test_a_plugin_may_choose_any_partition() -> None:
+    LIMITS.check(Profile(partition="auto", partition_by_plugin=True, walltime_min=121, constraint="intel"), 1)
+    with pytest.raises(SlurmError, match=r"gpus is 3, but .* partition main has 2, and .* partition long"):
+        LIMITS.check(Profile(partition_by_plugin=True, gpus=3), 1)
+    with pytest.raises(SlurmError, match="If the site's plugin chooses it, set partition_by_plugin = true"):
+        LIMITS.check(Profile(partition="auto"), 1)
 
 
 def test_too_many_jobs() -> None:

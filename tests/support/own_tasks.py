@@ -24,6 +24,13 @@ def fails(*, depth: int, bad: int = 3, seed: int = 0):
 
 
 @depthrate.task(version=1)
+def oom_score(*, depth: int):
+    """Measure by how much the kernel prefers to end this process when memory runs out."""
+    with open("/proc/self/oom_score_adj") as file:
+        return {"metrics": [{"layer": depth, "nc1": float(file.read())}]}
+
+
+@depthrate.task(version=1)
 def misspelt(*, depth: int):
     return {"metrics": [{"layer": depth.bit_lenght() if depth == 3 else depth, "nc1": 1.0}]}  # type: ignore[attr-defined]
 

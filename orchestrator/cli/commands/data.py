@@ -53,7 +53,7 @@ def fetch(name: str) -> int:
                     store.write(path, Path(folder, path).read_bytes())
                 print_line(f"got {store.full_path(path)}")
         except DownloadError as error:
-            remedy = f"Get the file by other means and save it as {store.full_path(error.path)}"
+            remedy = f"Get the file by other means and save it as {store.full_path(error.path)}, or set DEPTHRATE_DATA"
             print_line(f"depthrate: {error}. {remedy}", stderr=True)
             return 1
     print_line(f"{name} is at {data.url}")

@@ -24,7 +24,7 @@ from ray.experimental import internal_kv
 from depthrate.orchestrator.attempts.spec import AttemptSpec
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
 from depthrate.orchestrator.worker.attempt_runner import run_job
-from depthrate.orchestrator.worker.context import StopFlag
+from depthrate.orchestrator.worker.context import StopFlag, raise_oom_score
 
 STOP_POLL_INTERVAL_S = 0.5
 """Seconds between checks for a stop request."""
@@ -71,6 +71,7 @@ class PackTrainable(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         """Publish this worker's node and start its threads."""
+        raise_oom_score()
         self._orders, self._stop_key = config["orders"], config["stop_key"]
         self._linger_s = LINGER_S
         put_value(host_key(self._orders), socket.gethostname())

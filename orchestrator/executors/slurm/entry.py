@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,11 @@ def _resolve_profile(request: ExecutorRequest, profile: Profile) -> tuple[Profil
         profile = replace(profile, exclude=tuple(names))
     check_jobs_folder(profile, request.store, request.sweep.name)
     check_python(profile)
+    keys = os.path.expanduser(profile.credentials or "")
+    if keys and not (os.path.isfile(keys) and os.access(keys, os.R_OK)):
+        raise ExecutorError(
+            f"credentials is {profile.credentials!r}, expected a file that this user can read. Set its path on all nodes."
+        )
     # `squeue --Format=JobID,State,Comment` lists the jobs of a sweep, also for other tools. Some sites prescribe comments
     profile = replace(profile, extra={"comment": f"depthrate:{request.sweep.name}", **profile.extra})
     check_request(options.device, options.workers)
@@ -103,8 +109,9 @@ def _open(request: ExecutorRequest) -> Executor:
     import_submitit()  # before writing or submitting anything
     profile, device = _resolve_profile(request, requested)
     limits.check(profile, 0)
+    partitions = limits.partitions_of(profile)  # of several, only a refusal shows which one's limits apply
     if profile.max_submitted is None:
-        submit_limits = read_submit_limits(profile, limits.cluster)
+        submit_limits = read_submit_limits(profile, limits.cluster, partitions[0] if len(partitions) == 1 else None)
     else:
         submit_limits = SubmitLimits({JobGroup(): profile.max_submitted})
     executor = SlurmExecutor(profile, limits, request.store, request.sweep.name, device, submit_limits=submit_limits)

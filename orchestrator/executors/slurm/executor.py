@@ -80,7 +80,7 @@ class SlurmExecutor(Executor):
         self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
         self.gpu_share = 1 / profile.packs_per_gpu
         self._clock = clock
-        self.num_nodes = max(1, limits.partition_of(profile).num_usable(profile))
+        self.num_nodes = max(1, *(partition.num_usable(profile) for partition in limits.partitions_of(profile)))
         self._start_failures = StartFailures(self.num_nodes)
         self._nodes = ExcludedNodes(self._start_failures, self.num_nodes, profile.exclude)
         self._folder = jobs_folder(profile, store, sweep)
@@ -101,10 +101,13 @@ class SlurmExecutor(Executor):
 
     def summary(self) -> str:
         """Return the cluster, the resources per job and the number of adopted packs as a string."""
-        profile, partition = self.profile, self.limits.partition_of(self.profile)
+        profile = self.profile
         resources = f"{profile.resources_text()}, {profile.walltime_min} min"
-        partition_name = profile.partition or partition.name
-        text = f"SLURM cluster {self.limits.cluster}, partition {partition_name}; per job: {resources}; packs on {self.device}"
+        default = "by plugin" if profile.partition_by_plugin else self.limits.partition_of(profile).name
+        partition = profile.partition or default
+        text = (
+            f"SLURM cluster {self.limits.cluster}, partition {partition}; per job: {resources}; packs on {self.device}"
+        )
         num_adopted = len(self._queue.adopted)
         text += f"; {counted(num_adopted, 'pack')} already submitted" if num_adopted else ""
         return "; ".join([text, *filter(None, (ignored_variables_message(), expiring_keys_message(profile)))])
@@ -117,6 +120,7 @@ class SlurmExecutor(Executor):
         hours = None if durations_s is None else sum(durations_s) / 3600
         per_array = min(len(bundles), self.limits.array_size)
         name = PLANNED_JOB_NAME.format(sweep=self.sweep)
+        job_name = self.profile.job_name_of(name, self.sweep)
         return {
             "jobs": len(bundles),
             "arrays": -(-len(bundles) // self.limits.array_size),
@@ -125,7 +129,7 @@ class SlurmExecutor(Executor):
             "cpu_hours": None if hours is None or self.profile.gpus else hours * self.profile.cpus,
             "gpu_hours": None if hours is None or not self.profile.gpus else hours * self.profile.gpus,
             "share_of_slots_used": share_of_slots_used(packs, seconds, self.profile),
-            "batch_script": batch_script(self.profile, name, per_array, self._folder / name) if bundles else "",
+            "batch_script": batch_script(self.profile, job_name, per_array, self._folder / name) if bundles else "",
         }
 
     def _bundles(self, packs: Sequence[Pack], estimate_s: Estimate) -> list[list[Pack]]:
@@ -169,7 +173,9 @@ class SlurmExecutor(Executor):
                 for pack in (pack for packs in submission.packs for pack in packs):
                     del unsubmitted[pack.attempt_id]
         except OSError as error:  # for instance a full store. Unrecorded jobs are not submitted
-            raise QueueFullError(f"cannot write to the store: {error}", [*unsubmitted.values()]) from None
+            raise QueueFullError(
+                f"cannot write to {self._folder} or the store: {error}", [*unsubmitted.values()]
+            ) from None
         except SlurmError as error:
             kind: type[SubmitError] = SubmitRateError if isinstance(error, SbatchRateError) else SubmitError
             kind = QueueFullError if isinstance(error, SubmitLimitError) else kind
@@ -268,4 +274,4 @@ class SlurmExecutor(Executor):
         """Clean up after finished jobs. Unfinished jobs keep running (see `stop`)."""
         with suppress(StoreError, OSError):
             self._queue.delete_finished()
-            remove_finished_folders(self.store, self.sweep, self._queue.folders)
+            remove_finished_folders(self.store, self.sweep, self._queue.folders, self.profile)

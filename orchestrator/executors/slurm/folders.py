@@ -54,8 +54,8 @@ def write_trials(folder: Path, trial_ids: Iterable[str]) -> None:
     (folder / TRIALS_FILE).write_text("\n".join(trial_ids))
 
 
-def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> None:
-    """Remove the folders of a sweep's finished jobs below `roots`.
+def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path], profile: Profile) -> None:
+    """Remove the folders of a sweep's finished jobs, named as in this profile, below `roots`.
 
     Raises:
         OSError: A folder or the store cannot be read (includes StoreError).
@@ -78,7 +78,8 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
         if over != pending and remaining_s > 0:
             started = time.monotonic()
             try:
-                over |= pending - unfinished_names(pending - over, remaining_s)
+                names = {profile.job_name_of(name, sweep): name for name in pending - over}
+                over = pending - {names.get(job_name) for job_name in unfinished_names(names, remaining_s)}
                 remaining_s -= time.monotonic() - started
             except SlurmError:
                 remaining_s = 0

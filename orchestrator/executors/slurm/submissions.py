@@ -30,7 +30,7 @@ class Submission:
     """One job array. It is written before it is submitted, so that every job can be found."""
 
     name: str
-    """Unique name of its jobs."""
+    """Unique name, also of its folder."""
     sweep: str
     cluster: str
     folder: str
@@ -39,6 +39,11 @@ class Submission:
     """Packs of each job, in array order."""
     job_ids: list[str] = field(default_factory=list)
     """Job IDs in array order, empty until the scheduler has answered."""
+    job_name: str = ""
+    """Name of its jobs in SLURM. Default: `name`."""
+
+    def __post_init__(self) -> None:
+        self.job_name = self.job_name or self.name
 
     def write(self, store: Store) -> None:
         """Write the submission to the store."""
@@ -105,6 +110,10 @@ def parse_submission(path: str, content: bytes) -> Submission:
     submission = Submission(**{**fields, "packs": packs, "job_ids": [*map(identity, fields["job_ids"])]})
     if submission_path(submission.sweep, submission.name) != path or not isinstance(submission.cluster, str):
         raise ValueError(f"submission at {path}: its sweep and name belong to another path")
+    if submission.name.rpartition("_")[2] not in submission.job_name:
+        raise ValueError(
+            f"submission at {path}: job_name is {submission.job_name!r:.200}, without the ID of the submission"
+        )
     if not is_job_folder(submission.folder, submission.sweep, submission.name):
         raise ValueError(f"submission at {path}: folder is {submission.folder!r:.200}, expected the folder of its jobs")
     if submission.job_ids and len(submission.job_ids) != len(packs):
@@ -122,14 +131,14 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     """
     submissions = [submission for submission in read_submissions(store, [sweep]) if submission.cluster == cluster]
     # A launch may have exited between calling sbatch and reading its answer.
-    by_name = {submission.name: submission for submission in submissions if not submission.job_ids}
+    by_name = {submission.job_name: submission for submission in submissions if not submission.job_ids}
     if by_name:
         for name, array_id in live_job_ids(by_name).items():
             by_name[name].job_ids = array_job_ids(array_id, len(by_name[name].packs))
     job_ids = {job_id for submission in submissions for job_id in submission.job_ids}
     states = squeue_states(job_ids) if job_ids else {}
     for submission in submissions:
-        if any(job_id in states and states[job_id].name != submission.name for job_id in submission.job_ids):
+        if any(job_id in states and states[job_id].name != submission.job_name for job_id in submission.job_ids):
             submission.job_ids = []
     job_ids = {job_id for submission in submissions for job_id in submission.job_ids}
     return submissions, {job_id: state for job_id, state in states.items() if job_id in job_ids}

@@ -3,6 +3,7 @@
 import heapq
 import logging
 import math
+import re
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ MAX_PACK_TIMES = 32
 """Maximum number of pack run times that are stored for estimates."""
 MAX_USERS_NAMED = 3
 """Maximum number of users listed in the message about an exhausted limit."""
+_SHARED_LIMITS = re.compile(r"GrpSubmitJob|PerAccount|MaxJobCount|unable to accept job")
+"""Limits in sbatch's refusals toward which the jobs of other users count."""
 
 
 class SubmitQuota:
@@ -178,6 +181,8 @@ class Submitter:
         self._quota, self._requests = quota, requests
         self._array_size = limits.array_size
         """Largest size of the next array. Halved after a refusal, and doubled after a submission without one."""
+        self._halved_by: SubmitLimitError | None = None
+        """The last refusal, while it makes arrays smaller."""
         self._pack_s: deque[float] = deque(maxlen=MAX_PACK_TIMES)
         """Run times of the latest packs, in seconds."""
         self._refusal: str | None = None
@@ -252,23 +257,26 @@ class Submitter:
             if size == 0:
                 raise self._full_error(num_alive)
             if not self._requests.may_submit(is_full=False):
-                raise SbatchRateError if quota is None or quota >= len(pending) else self._full_error(num_alive)
+                has_space = quota is None or quota >= len(pending)
+                raise (self._halved_by or SbatchRateError()) if has_space else self._full_error(num_alive)
             try:
                 yield self._submit_array([pending[index] for index in range(size)], excluded)
             except SubmitLimitError as error:
                 quota = self._quota.remaining(num_alive, recount=True)
                 if quota is not None and quota < size:
                     continue  # SLURM still counts this launch's ended jobs for a moment
-                self._array_size, was_refused = max(1, size // 2), True
+                self._array_size, self._halved_by = max(1, size // 2), error
+                was_refused = True
                 if size > 1:
                     continue
-                if self._quota.has_jobs():
+                if _SHARED_LIMITS.search(str(error)) or self._quota.has_jobs():
                     raise
                 raise SlurmError(f"the cluster's limits allow no job of this user: {error}") from None
             for _ in range(size):
                 pending.popleft()
             if not was_refused:
                 self._array_size = min(self._limits.array_size, 2 * self._array_size)
+                self._halved_by = self._halved_by if self._array_size < self._limits.array_size else None
 
     def _full_error(self, num_alive: int) -> SubmitLimitError:
         return SubmitLimitError(self._quota.describe(num_alive))
@@ -280,13 +288,14 @@ class Submitter:
             [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code_version) for job in bundle]
             for bundle in bundles
         ]
-        submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)
+        job_name = self._profile.job_name_of(name, self._sweep)
+        submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs, job_name=job_name)
         submission.write(self._store)  # recorded before sbatch, so that its jobs can always be found by name
         write_trials(folder, (trial_id for bundle in bundles for job in bundle for trial_id in job.trial_ids))
         arguments = [[job.to_json() for job in bundle] for bundle in bundles]
         called = CALLS["sbatch"]
         try:
-            submission.job_ids = submit_array(self._profile, name, folder, run_bundle, arguments, excluded)
+            submission.job_ids = submit_array(self._profile, job_name, folder, run_bundle, arguments, excluded)
         except UnclearSubmissionError:
             self._unclear.append(submission)  # remains in the store for later launches
             raise
@@ -307,7 +316,7 @@ class Submitter:
         """Cancel jobs of unclear submissions that sbatch accepted after all, since their packs are about to be resubmitted."""
         while self._unclear:
             submission = self._unclear[-1]
-            if job_ids := find_submitted(submission.name, len(submission.packs)):
+            if job_ids := find_submitted(submission.job_name, len(submission.packs)):
                 cancel_jobs(job_ids)
             submission.delete(self._store)
             self._unclear.pop()

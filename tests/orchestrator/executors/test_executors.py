@@ -244,6 +244,15 @@ def test_out_of_memory_halves_the_pack(machines: ComputeTarget, folder: Store) -
 
 
 @pytest.mark.slow
+def test_the_kernel_ends_workers_first(machines: ComputeTarget, folder: Store) -> None:
+    with open("/proc/self/oom_score_adj") as file:
+        launch = int(file.read())
+    assert not drive(machines, folder, "oom_score", grid={"depth": [1]}).failures
+    ((_, score),) = committed(folder)
+    assert score >= 500 > launch
+
+
+@pytest.mark.slow
 def test_a_killed_worker_resumes_from_its_checkpoint(machines: ComputeTarget, folder: Store, tmp_path: Path) -> None:
     outcome = drive(machines, folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
     assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]

@@ -32,6 +32,7 @@ class Cluster:
         self.most, self.there, self.calls, self.now = most, 0, 0, 0.0
         self.counts = 0
         self.is_unclear = False
+        self.refusal = "AssocMaxSubmitJobLimit"
         self.known: dict[str, list[str]] = {}
         self.cancelled: list[str] = []
 
@@ -44,7 +45,7 @@ class Cluster:
     ) -> list[str]:
         self.calls += 1
         if self.there + len(arguments) > self.most:
-            raise SubmitLimitError("AssocMaxSubmitJobLimit")
+            raise SubmitLimitError(self.refusal)
         self.there += len(arguments)
         self.known[name] = [f"{self.calls}_{index}" for index in range(len(arguments))]
         if self.is_unclear:
@@ -151,6 +152,22 @@ def test_ambiguous_submissions_are_cancelled_first(cluster: Cluster, folder: Sto
     cluster.is_unclear = False
     assert len(submit(outbox, cluster, 2)) == 1
     assert cluster.cancelled == ["1_0", "1_1"] and len(folder.list("jobs")) == 1
+
+
+@pytest.mark.parametrize("refusal", ["AssocGrpSubmitJobsLimit", "QOSMaxSubmitJobPerAccountLimit", "MaxJobCount"])
+@pytest.mark.parametrize("most", [0, 3])
+def test_a_limit_that_others_fill_is_named(cluster: Cluster, folder: Store, most: int, refusal: str) -> None:
+    """A refusal may use up the rate of sbatch, which is not the cause. The launch waits, whoever the jobs belong to."""
+    cluster.most, cluster.refusal = most, refusal
+    clock = lambda: cluster.now  # noqa: E731
+    room = SubmitQuota(SubmitLimits(), clock)
+    outbox = Submitter(Profile(), Limits("lab", 101, 1000, {}), folder, "s", room, RequestBudget(clock))
+    jobs = [job for pair in bundles(9) for job in pair]
+    for _ in range(4):
+        with pytest.raises(SubmitLimitError, match=refusal):
+            for _ in outbox.submit_packs(jobs, list, lambda: ["a job"] * cluster.there):
+                pass
+        cluster.now += 30.0
 
 
 @pytest.mark.parametrize("num_arrays", [9, 50])

@@ -186,6 +186,73 @@ def test_detached_launch_names_other_jobs(limited: Bench) -> None:
     limited.check(4, most_redone=0)
 
 
+@pytest.fixture
+def department(bench: Bench) -> Iterator[Bench]:
+    """A sweep of an account below a department, one of whose other accounts has a job."""
+    run = bench.lab.run
+    user = getuser()
+    for words in ("account dept", "account sub parent=dept", "account other parent=dept", "qos part"):
+        run("sacctmgr", "--immediate", "add", *words.split(), check=False)  # they stay for the next test
+    for account in ("sub", "other"):
+        run("sacctmgr", "--immediate", "add", "user", user, f"account={account}", "cluster=lab", check=False)
+    bench.until(lambda: "UserName=" in run("scontrol", "show", "assoc_mgr", "accounts=sub", "flags=assoc"))
+    bench.profile |= {"account": "sub", "partition": "high", "extra": ["--hold"]}
+    bench.sweep(**MANY)
+    held = run("sbatch", "--parsable", "--hold", "--account=other", "--partition=high", "--wrap=true").strip()
+    yield bench
+    run("scancel", held)
+    run("scancel", "--account=sub")
+    bench.until(lambda: not bench.queue())
+    run("scontrol", "update", "PartitionName=high", "QOS=")
+
+
+ONE_HELD = "2 jobs of this launch, 1 other job of this user"
+
+
+REFUSED = "Job violates accounting/QOS policy"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("account dept set GrpSubmitJobs=3", f"account dept accepts 3 jobs of all users, and has {ONE_HELD}"),
+        ("account dept set GrpSubmitJobs=3", REFUSED),
+        ("account root set GrpSubmitJobs=3", f"account root accepts 3 jobs of all users, and has {ONE_HELD}"),
+        ("account sub set GrpSubmitJobs=2", "account sub accepts 2 jobs of all users, and has 2 jobs of this launch"),
+        ("account sub set MaxSubmitJobs=2", "account sub accepts 2 jobs of this user, and has 2 jobs of this launch"),
+        ("qos part set GrpSubmitJobs=3", f"partition high accepts 3 jobs of all users, and has {ONE_HELD}"),
+        ("qos part set MaxSubmitJobsPerUser=3", f"partition high accepts 3 jobs of this user, and has {ONE_HELD}"),
+        ("qos part set MaxSubmitJobsPerAccount=2", "account sub, partition high accepts 2 jobs of all users"),
+        ("qos part set MaxSubmitJobsPerAccount=2", REFUSED),
+    ],
+)
+def test_limits_of_accounts_and_partitions(department: Bench, words: str, shown: str) -> None:
+    """The limit is named, or sbatch's refusal if the accounting does not answer, and never the rate of sbatch."""
+    lab = department.lab
+    lab.run("scontrol", "update", "PartitionName=high", "QOS=part")
+    lab.run("sacctmgr", "--immediate", "modify", *words.split())
+    limit = words.rpartition(" ")[2].replace("PerUser", "PU").replace("PerAccount", "PA")
+    department.until(lambda: f"{limit}(" in lab.run("scontrol", "show", "assoc_mgr", "flags=assoc,qos"))
+    if shown is REFUSED:
+        department.wrap("sacctmgr", "exit 1")
+    process, printed = department.start(), ""
+    try:
+        assert process.stdout is not None
+        while "waiting for submission" not in printed:
+            printed = process.stdout.readline()
+            assert printed
+        assert shown in printed and len(department.queue()) == 2
+    finally:
+        process.send_signal(signal.SIGINT)
+        department.wait(process, code=130)
+        lab.run("sacctmgr", "--immediate", "modify", *re.sub(r"=\d+", "=-1", words).split())
+
+
+def test_an_account_that_is_closed_is_refused(department: Bench) -> None:
+    department.lab.run("sacctmgr", "--immediate", "modify", "account", "dept", "set", "GrpSubmitJobs=0")
+    assert "account dept accepts no jobs: its limit is 0" in department.run("plan", code=2)
+
+
 def test_how_often_slurm_is_asked(bench: Bench) -> None:
     """As documented in docs/cluster.md. Requests from jobs count too, because jobs inherit the PATH."""
     calls = bench.folder / "calls"
@@ -194,7 +261,7 @@ def test_how_often_slurm_is_asked(bench: Bench) -> None:
     bench.sweep(params={"steps": 200, "step_s": 0.1}, grid={"depth": [2, 3, 5, 8]})
     bench.wait(bench.start())
     bench.check(4, most_redone=0)
-    lines = calls.read_text().replace(" --oneliner", "").splitlines()
+    lines = calls.read_text().replace(" --all --oneliner", "").splitlines()
     counts = Counter(" ".join(line.split()[: 3 if " show " in line else 1]) for line in lines)
     print(dict(counts))
     assert counts["sbatch"] == 1 and not counts["scancel"] and counts["sacct"] <= 2

@@ -139,6 +139,105 @@ def test_an_image_that_is_not_there_is_refused(bench: Bench) -> None:
     assert "container is 'nowhere.sif', which does not exist" in bench.run("plan", code=2)
 
 
+@pytest.mark.parametrize("make", ["nothing", "a folder", "a relative path"])
+def test_keys_that_are_not_there_are_refused(bench: Bench, make: str) -> None:
+    keys = bench.folder / "keys"
+    bench.sweep(grid={"depth": [2]})
+    if make == "a folder":
+        keys.mkdir()
+    bench.profile["credentials"] = "keys" if make == "a relative path" else str(keys)
+    for verb in ("plan", "run"):
+        assert "credentials is '" in (refused := bench.run(verb, code=2)) and "expected a file" in refused
+    assert not bench.queue() and not bench.store.list("jobs")
+    if make == "a relative path":
+        keys.touch()
+        assert f"AWS_SHARED_CREDENTIALS_FILE={keys}" in json.loads(bench.run("plan", "--json"))["batch_script"]
+
+
+CLOUD = """\
+NodeName=c1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=8000 State=CLOUD
+PartitionName=cloud Nodes=c1 State=UP
+PartitionName=hidden Nodes=n1 Hidden=YES State=UP
+SuspendProgram=/bin/true
+ResumeProgram={resume}
+SuspendTime=600
+SuspendExcNodes=n[1-4]
+ResumeTimeout=120"""
+
+
+def test_nodes_that_are_powered_down(bench: Bench) -> None:
+    """SLURM does not list them. A job powers one up, and waits for it."""
+    lab, resumed = bench.lab, bench.folder / "resumed"
+    resume = bench.folder / "resume"
+    resume.write_text(f"#!/bin/bash\necho $1 > {resumed}\n")
+    resume.chmod(0o755)
+    host = lab.run("scontrol", "show", "node", "n1").partition("NodeHostName=")[2].split()[0]
+    lab.reconfigure(GresTypes="gpu\n" + CLOUD.format(host=host, port=lab.port + 10 + lab.nodes, resume=resume))
+    try:
+        assert "c1" not in lab.run("scontrol", "--all", "show", "node")
+        bench.profile |= {"partition": "cloud", "cpus": 4, "mem_gb": 6, "job_min": 0}
+        bench.sweep(params={"steps": 4, "step_s": 0.1}, grid={"depth": [2, 3, 5, 8]})
+        assert json.loads(bench.run("plan", "--json"))["jobs"] == 1
+        bench.run("run", "--detach")
+        bench.until(resumed.exists)
+        assert resumed.read_text() == "c1\n" and [row[1:] for row in bench.queue()] == [("CONFIGURING", "c1")]
+        state = bench.status()
+        assert state["failed"] == state["ok"] == 0
+        bench.run("cancel", bench.name)
+        bench.profile["cpus"] = 5
+        bench.sweep(grid={"depth": [13]})
+        refused = bench.run("run", code=2)
+        assert "cpus is 5, but the largest node of partition cloud has 4" in refused, "SLURM lists it from then on"
+    finally:
+        lab.reconfigure()
+
+
+PLUGIN = """\
+function slurm_job_submit(job, partitions, user)
+  if job.name == nil or not string.match(job.name, "^p42_%x+$") then
+    slurm.log_user("names of jobs are p42_ and a number")
+    return slurm.ERROR
+  end
+  if job.partition ~= nil and job.partition ~= "auto" then return slurm.ERROR end
+  job.partition = "high"
+  return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+
+
+@pytest.mark.parametrize("partition", ["auto", None])
+def test_a_site_chooses_partitions_and_prescribes_names(bench: Bench, partition: str | None) -> None:
+    lab = bench.lab
+    (lab.config.parent / "job_submit.lua").write_text(PLUGIN)
+    lab.reconfigure(GresTypes="gpu\nJobSubmitPlugins=lua")
+    try:
+        bench.sweep(params={"steps": 150, "step_s": 0.2}, grid={"depth": [2, 3, 5, 8]})
+        if partition is not None:
+            bench.profile["partition"] = partition
+            refused = bench.run("plan", code=2)
+            assert "partition is 'auto'" in refused and "set partition_by_plugin = true" in refused
+        bench.profile |= {"partition_by_plugin": True, "mem_gb": 3.5}
+        assert "names of jobs are p42_ and a number" in bench.run("run", code=2)
+        bench.profile["job_name"] = "p42_{id}"
+        process = bench.start()
+        bench.until(lambda: bool(bench.steps()))
+        listed = lab.run("squeue", "--noheader", "--format=%j %P").split()
+        assert set(listed[1::2]) == {"high"} and {name[:4] for name in listed[::2]} == {"p42_"}
+        process.send_signal(signal.SIGINT)
+        bench.wait(process, code=130)
+        assert "already submitted" in bench.wait(bench.start()), "found by their names"
+        bench.check(4, most_redone=0)
+        bench.until(lambda: not lab.run("squeue", "--noheader"))
+        assert not list(bench.url.glob("slurm/*/*")), "folders of finished jobs are deleted"
+        bench.profile["mem_gb"] = 4.5
+        bench.sweep(grid={"depth": [13]})
+        assert "mem_gb is 4.5, but the largest node of partition" in bench.run("plan", code=2)
+    finally:
+        lab.reconfigure()
+
+
 def test_scratch_folders_and_data_per_node(bench: Bench) -> None:
     scratch, cache, data = bench.folder / "scratch", bench.folder / "cache", bench.folder / "data"
     data.mkdir()

@@ -297,6 +297,27 @@ def test_cacheless_code_is_unpacked_per_process(folder: Path, tmp_path: Path, mo
     assert not unpacked.is_relative_to(tmp_path) and unpacked.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_code_is_unpacked_although_the_cache_is_full(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "cache/depthrate/code"
+    home.mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code = code_of_file(folder / "law.py")
+    disk = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "tmpfs", str(home)]
+    if subprocess.run(disk, check=False).returncode:
+        pytest.skip("needs the right to mount a disk")
+    try:
+        (home / "others").write_bytes(bytes(4096))
+        unpacked = unpack(code)
+        assert unpack(code) == unpacked and not unpacked.is_relative_to(tmp_path)
+        assert {path.name: path.read_bytes() for path in unpacked.iterdir()} == code.contents
+        assert f"{home} is full (No space left on device)" in caplog.text
+        assert [path.name for path in home.iterdir()] == ["others"]
+    finally:
+        subprocess.run(["umount", "--lazy", str(home)], check=True)
+
+
 def test_module_is_checked_before_import(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
     (folder / "laws").mkdir()

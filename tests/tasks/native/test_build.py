@@ -5,6 +5,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -186,6 +187,43 @@ def test_unwritable_cache_stays_in_process(monkeypatch, tmp_path, caplog):
     made = small()
     assert not made.is_relative_to(tmp_path) and made.parent.stat().st_mode & 0o777 == 0o700
     assert small() == made and caplog.text.count("XDG_CACHE_HOME") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Return a function that mounts a disk of this many bytes at the cache's folder, which another process fills."""
+    folder = tmp_path / "depthrate"
+    folder.mkdir(mode=0o700)
+
+    def mount(size):
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", folder], check=False)
+        if done.returncode:
+            pytest.skip("needs the right to mount a disk")
+
+    yield mount
+    subprocess.run(["umount", "--lazy", folder], check=False, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [4096, 20480], ids=["at once", "while the compiler writes"])
+def test_full_cache_falls_back(empty_cache, small_disk, tmp_path, caplog, size):
+    small_disk(size)
+    empty_cache.mkdir(mode=0o700)
+    made = small()
+    assert not made.is_relative_to(tmp_path) and made.parent.stat().st_mode & 0o777 == 0o700
+    assert small() == made and f"{empty_cache} is full (No space left on device)" in caplog.text
+    assert cached_source(["x"], lambda: "// " + "x" * 500_000)[-1] == "x"
+    assert caplog.text.count("Set XDG_CACHE_HOME") == 1
+
+
+@pytest.mark.slow
+def test_a_cache_and_temporary_folder_that_are_full_are_named(small_disk, monkeypatch, tmp_path):
+    small_disk("64k")
+    temporary = tmp_path / "depthrate/tmp"
+    temporary.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with pytest.raises(EngineError, match=rf"Set XDG_CACHE_HOME or TMPDIR to a folder with space.*{temporary}"):
+        cached_source(["full"], lambda: "x" * 500_000)
 
 
 @pytest.mark.slow
