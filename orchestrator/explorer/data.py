@@ -190,11 +190,8 @@ def _fit_row(curve: FittedCurve) -> dict[str, Any]:
     """Return a curve's power law, its state, and the curve of the preferred model if it is another one."""
     power, request, preference = curve.power, curve.asked, preferred_models(curve)
     other = next(iter(preference.models), None) if preference.state is GroupState.OTHER_FORM else None
-    x = (
-        np.geomspace(*[pick(float(row["x"]) for row in curve.rows) for pick in (min, max)], 30)
-        if other
-        else np.zeros(0)
-    )
+    x_values = [float(row["x"]) for row in curve.rows]
+    x = np.geomspace(min(x_values), max(x_values), 30) if other else np.zeros(0)
     label = " or ".join(MODELS[name].words for name in preference.names) if other else preference.reason
     fit = {} if power is None else {n: getattr(power, n) for n in ("exponent", "ci_low", "ci_high", "prefactor", "r2")}
     return {

@@ -206,7 +206,7 @@ class ModuleNetwork(Network):
     def _own_module(self, seed: int, values: Tensors) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return a new module, initialised under a seed but for these tensors, and its trained parameters."""
         module = build_module(self.make, self.arguments, seed, self.name, self.data, self._trained)
-        module._apply(partial(as_numbers, dtype=getattr(torch, self.dtype)))
+        module._apply(partial(as_numbers, dtype=getattr(torch, self.dtype)))  # type: ignore[no-untyped-call]
         parameters = dict(module.named_parameters())
         for name, tensor in (*parameters.items(), *module.named_buffers()):
             if name in values:

@@ -54,7 +54,8 @@ def influential_state(module: nn.Module, compute: Callable[[], list[Tensor]]) ->
 
 def _read(module: nn.Module) -> tuple[dict[str, Any], dict[str, Callable[[Any], None]]]:
     """Return the values that a module reaches without its parameters and buffers, the nearest first, and what sets each."""
-    values, put = {}, {}
+    values: dict[str, Any] = {}
+    put: dict[str, Callable[[Any], None]] = {}
     met: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     ahead: deque[tuple[str, Any, Any]] = deque([("", module, None)])
     while ahead and len(values) < MAX_VALUES:

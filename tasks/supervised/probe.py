@@ -84,8 +84,10 @@ def probe(
     if maps not in ("mean", "flatten"):
         raise FeaturesError(f"maps is {maps!r}, expected mean or flatten")
     metric_names = parse_measure(measure, built_in=NAMES)
-    names, convert = layer_names(model, patterns), as_targets if regression else as_labels
-    features_by_name, labels_N, weight, logits = _collect(model, data, names, maps, layer_axes, output_tensors, convert)
+    requested, convert = layer_names(model, patterns), as_targets if regression else as_labels
+    features_by_name, labels_N, weight, logits = _collect(
+        model, data, requested, maps, layer_axes, output_tensors, convert
+    )
     if regression:
         y_Nm = require_variation(torch.from_numpy(labels_N))
         order_N, num_outputs = torch.arange(len(y_Nm)), y_Nm.shape[1]

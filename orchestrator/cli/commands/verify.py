@@ -79,8 +79,8 @@ def command(store: str | None, with_repair: bool, json: bool) -> int:
         def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        knowledge = {"hash_of": _hash_of, "fault_of": fault_of, "columns": builtin_columns()}
-        verification = verify(opened, **knowledge, on_progress=show_progress)
+        columns = builtin_columns()
+        verification = verify(opened, hash_of=_hash_of, fault_of=fault_of, columns=columns, on_progress=show_progress)
     done = repair(opened, verification) if with_repair and verification.findings else None
     is_intact = not verification.findings or done is not None
     if json:
