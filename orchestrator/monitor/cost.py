@@ -12,7 +12,8 @@ The sum of these times is *used*. Its parts are:
 last checkpoint.
 
 *Idle* is not part of *used*: the unused slots of a job (without a scheduler: of a launch on a node) from its first attempt to
-its last. A job has as many slots as attempts ever ran in it at once. *Waiting*, from a pack's submission to its start, occupies no slot.
+its last. A job has as many slots as attempts ever ran in it at once. *Waiting*, from a pack's submission to its start, occupies
+no slot.
 """
 
 from __future__ import annotations
