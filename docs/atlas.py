@@ -135,7 +135,8 @@ def pages() -> Iterator[tuple[str, str]]:
         "| verdict | rule |",
         "|---|---|",
         "| agrees | all decided printed statements hold, at the print's size. The row names what the print leaves open |",
-        "| agrees in trend | all decided printed statements hold, at a size, by a method or in settings of ours, which the row names |",
+        "| agrees in trend | all decided printed statements hold, at a size, by a method or in settings of ours, which the row "
+        "names |",
         "| in part | some statements hold, others fail |",
         "| disagrees | none holds, and at least one fails |",
         "| undecided | all are open |",

@@ -11,9 +11,8 @@ The sum of these times is *used*. Its parts are:
 - *around* (printed as "overhead"): the remaining time, spent on starting, loading, saving, committing, and training after the
 last checkpoint.
 
-*Idle* is not part of *used*: the unused slots of a job (without a scheduler: of a launch on a node) from its first attempt to
-its last. A job has as many slots as attempts ever ran in it at once. *Waiting*, from a pack's submission to its start, occupies
-no slot.
+*Idle* is not part of *used*: the unused slots of a job (without a scheduler: of a launch on a node) while its attempts follow
+one another. A job has as many slots as attempts ever ran in it at once. *Waiting*, from submission to start, occupies none.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ def wait_s(record: Record) -> float | None:
 
 def idle_hours(records: Iterable[Record], now: float) -> dict[str, float]:
     """Map each device to the hours of unused slots of jobs and nodes."""
-    groups: dict[tuple[str, str, str, float], list[_Span]] = {}
+    groups: dict[tuple[str, str, str, float], list[tuple[float, float, int | None]]] = {}
     for record in records:
         start = record["started_at"]
         key = (_device(record), record["job_id"] or "", record["host"] or "", _share(record))
@@ -222,11 +221,7 @@ def idle_hours(records: Iterable[Record], now: float) -> dict[str, float]:
     return idle
 
 
-_Span = tuple[float, float, int | None]
-"""Start and end of an attempt, and its process."""
-
-
-def _stretches(spans: list[_Span]) -> list[list[tuple[float, float]]]:
+def _stretches(spans: list[tuple[float, float, int | None]]) -> list[list[tuple[float, float]]]:
     """Split spans, sorted by start, at gaps longer than `MIN_BREAK_S`, and at gaps before another process.
 
     A process of a launch or job runs many attempts, so another one behind a gap belongs to a new launch or a restarted job.

@@ -94,14 +94,13 @@ def find_nvrtc(package: Path) -> tuple[Path, Path]:
     environment = [Path(sys.prefix, "lib")] if package.is_relative_to(sys.prefix) else []  # where conda installs it
     problem = f"NVRTC, which torch's CUDA wheels contain, is missing next to {package}: pip install nvidia-cuda-nvrtc"
     for folder in (*sorted(package.parent.glob("nvidia/*/lib")), *environment):
-        builtins = next(iter(sorted(folder.glob("libnvrtc-builtins.so.*"))), None)
-        library = next((path for path in sorted(folder.glob("libnvrtc.so.*")) if "alt" not in path.name), None)
-        if builtins is None or library is None:
-            continue
-        problems = distrust_of_paths([builtins, library], {folder.resolve()}, check_owner=checks_owner)
-        if not problems:
-            return builtins, library
-        problem = f"NVRTC is not loaded: {problems[0]}. Let only its owner change it: chmod go-w"
+        for builtins, library in zip(
+            sorted(folder.glob("libnvrtc-builtins.so.*")), sorted(folder.glob("libnvrtc.so.*")), strict=False
+        ):
+            problems = distrust_of_paths([builtins, library], {folder.resolve()}, check_owner=checks_owner)
+            if not problems:
+                return builtins, library
+            problem = f"NVRTC is not loaded: {problems[0]}. Let only its owner change it: chmod go-w"
     raise NvrtcMissingError(problem)
 
 
