@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from click.testing import CliRunner
 
+from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import preferred_models
 from depthrate.orchestrator.analysis.replicates import replicate_keys
@@ -123,23 +124,28 @@ def pages() -> Iterator[tuple[str, str]]:
         "  is open if the interval contains 0.",
         f"- A metric *does not fall* if the 95 % interval of its exponent over depth lies below {FLAT}. It is almost constant",
         f"  if the interval lies within {FLAT} of 0. The limit is ours. An interval that merely contains 0 leaves both open.",
-        "- Other statements have bounds. Where the bound is ours, the table says so and gives the distance to it.",
+        "- Other statements have bounds. Where the bound is ours, the table says so and gives the distance to it. A statement",
+        "  about the end of training is open, and does not fail, if the runs are not at their end.",
+        "",
+        "An open statement never counts against a paper.",
         "",
         f"The atlas makes {_num_trends(figures)} tests of a fall at 5 %, two-sided, without correction: without any trend,",
         f"{0.025 * _num_trends(figures):.1f} would be found by chance.",
         "",
         "| verdict | rule |",
         "|---|---|",
-        "| agrees | all printed statements hold, at the print's size. The row names what the print leaves open |",
-        "| agrees in trend | all printed statements hold, at a size, by a method or in settings of ours, which the row names |",
-        "| in part | some statements hold, others fail or are open |",
+        "| agrees | all decided printed statements hold, at the print's size. The row names what the print leaves open |",
+        "| agrees in trend | all decided printed statements hold, at a size, by a method or in settings of ours, which the row "
+        "names |",
+        "| in part | some statements hold, others fail |",
         "| disagrees | none holds, and at least one fails |",
         "| undecided | all are open |",
         "| theorem, no figure | the paper proves it and shows no figure: its statements are tested and counted |",
         "| not comparable | the run is outside the scope of the print, by the number that the row names |",
         "",
-        "Unconverged trials are counted in each row with a fit. Exponents of unconverged trials describe training at its",
-        "budget.",
+        f"*Unconverged* is a trial's `judgement`: {UNCONVERGED_RULE}.",
+        "Such trials are counted in each row with a fit, and their exponents describe training at its budget. *Stationary*",
+        "is a narrower word for the descent of P2: its `solution` is not one whose drift is above 0.01.",
         "",
         "## All rows",
         "",
@@ -172,15 +178,19 @@ def _all_figures(figures: Sequence[AtlasFigure]) -> str:
 
 
 def _num_trends(figures: Sequence[AtlasFigure]) -> int:
-    return sum(check.expect == "falls" for figure in figures for check in figure.checks)
+    """Count the falls that could be tested: with three seeds at both ends."""
+    falls = [(figure, check) for figure in figures for check in figure.checks if check.expect == "falls"]
+    return sum(evidence is not None and evidence.change is not None for evidence in (_slope(*fall) for fall in falls))
 
 
 def _judged(figure: AtlasFigure) -> str:
-    """Return the verdict. That of a theorem counts the statements that hold."""
+    """Return the verdict. That of a theorem counts the statements that hold, of those that the run decides."""
     if not figure.theorem:
         return figure.verdict
     outcomes = _outcomes(figure)
-    return f"{figure.verdict}: {outcomes.count('holds')} of {len(outcomes)} statements hold"
+    decided = len(outcomes) - outcomes.count("open")
+    still_open = f", {outcomes.count('open')} open" if decided < len(outcomes) else ""
+    return f"{figure.verdict}: {outcomes.count('holds')} of {decided} decided statements hold{still_open}"
 
 
 def _ran(figure: AtlasFigure) -> str:
@@ -331,10 +341,8 @@ def judge(figure: AtlasFigure, outcomes: Sequence[Outcome], in_scope: Outcome = 
         return "not comparable"
     if figure.theorem:
         return "theorem, no figure"
-    if set(outcomes) == {"holds"}:
-        return "agrees in trend" if figure.size else "agrees"
     if "holds" in outcomes:
-        return "in part"
+        return "in part" if "fails" in outcomes else "agrees in trend" if figure.size else "agrees"
     return "disagrees" if "fails" in outcomes else "undecided"
 
 
@@ -359,8 +367,16 @@ def measured(figure: AtlasFigure, check: Check) -> tuple[str, Outcome]:
         return _slope_text(evidence), outcome_of_slope(check, evidence)
     if not check.value:
         return "not run", outcome_of_value(check, None)
-    ((value,),) = (row.values() for row in _rows(_name(figure), check.value))
-    return ", ".join(filter(None, (_short(value), distance(check, value)))), outcome_of_value(check, value)
+    value = _single(figure, check.value)
+    outcome = outcome_of_value(check, value)
+    if outcome == "fails" and check.finished and not _single(figure, check.finished):
+        outcome = "open"
+    return ", ".join(filter(None, (_short(value), distance(check, value)))), outcome
+
+
+def _single(figure: AtlasFigure, query: str) -> Any:
+    ((value,),) = (row.values() for row in _rows(_name(figure), query))
+    return value
 
 
 def _slope_text(evidence: SlopeEvidence | None) -> str:

@@ -37,6 +37,8 @@ class Check:
     """Largest value that satisfies the statement."""
     own_limit: bool = False
     """Whether the limits are ours and not the paper's."""
+    finished: str = ""
+    """SQL that gives whether the runs are far enough to refute the statement. If not, it is open instead of failing."""
 
 
 @dataclass(frozen=True)

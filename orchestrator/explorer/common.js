@@ -64,13 +64,15 @@ function requestOf(path) {
   };
 }
 
+let answered = "";                                      // time of the last answer, and so of the data on the page
 async function attempt(node, act) {                     // a failure is shown, and the next poll tries again
   let problem = "";
   try {
     problem = (await act()) ?? "";
   } catch (error) {
-    problem = error instanceof TypeError ? "The server does not answer. Retrying." : error.message;
+    problem = error instanceof TypeError ? `The server does not answer. Retrying.${answered ? ` Data of ${answered}.` : ""}` : error.message;
   }
+  if (!problem) answered = new Date().toLocaleTimeString("en-GB");
   node.textContent = clean(problem, 500);
   node.hidden = !problem;
 }

@@ -95,6 +95,7 @@ class SweepData:
             "errors": {n: str(self.status.error_of(ids[n]))[:MAX_ERROR_LENGTH] for n in failed[:MAX_ERRORS]},
             "fits": fit_rows(self.fits),
             "sections": list(self.sections),
+            "num_done": self.status.num_done,
             "rows": len(self.results.snapshot.commit_index),
             "marks": marks_of(read_annotations(self.results.store), self.sweep.name, self.status.states),
         }

@@ -1635,7 +1635,7 @@ async function savePanel(section, kind) {
 
 // In `depthrate serve` the data are polled, and curves, layers and fits are fetched for the view. A file has no server.
 
-const POLL_MS = 2000, SELECT_MS = 250;
+const POLL_MS = 2000, SELECT_MS = 250, RELOAD_MS = 5000;
 let server = null, isPressed = false;                   // no new data arrive in the middle of a brush
 
 function connect() {
@@ -1739,9 +1739,9 @@ function neighbours(i, c) {                             // the trials that diffe
 function drawProgress() {
   const counts = {}, name = clean(data.sweep.name, 100);
   for (let i = 0; i < n; i++) counts[state.get(i)] = (counts[state.get(i)] ?? 0) + 1;
-  const done = n - (counts.pending ?? 0) - (counts.running ?? 0);
+  const done = data.num_done, made = document.body.dataset.made;  // a file's data are of its time, a server's are new
   const rest = ["failed", "diverged", "untrained", "running"].filter((word) => counts[word]).map((word) => `, ${counted(counts[word])} ${word}`);
-  $("#progress").replaceChildren(h("i", { style: `--share:${done / Math.max(1, n)}` }), `${counted(done)} of ${counted(n)} done${rest.join("")}`);
+  $("#progress").replaceChildren(h("i", { style: `--share:${done / Math.max(1, n)}` }), `${counted(done)} of ${counted(n)} done${rest.join("")}${made ? `, as of ${made}` : ""}`);
   if (document.body.dataset.trial) return;
   if (!root.host) document.title = `${name} · depthrate`;
   $("#name").textContent = name;
@@ -1826,6 +1826,7 @@ async function start() {
   packed ??= base64 && Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
   if (packed) adopt(await unpack(packed));
   else { server = connect(); await server.first(); }
+  $("#page").hidden = $("nav").hidden = false;
   setDefaults();
   listen();
   applyAddress();
@@ -1834,7 +1835,11 @@ async function start() {
   performance.mark("ready");
 }
 
-await start().catch((error) => { attempt($("#problem"), () => error.message); throw error; });
+await start().catch((error) => {
+  attempt($("#problem"), () => { throw error; });
+  if (server) setTimeout(() => location.reload(), RELOAD_MS);
+  throw error;
+});
 return {
   filterBy, setView, setPin, clean, panels,
   get data() { return data; }, get count() { return selectedCount; }, get rates() { return rateState; },

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import time
 from importlib import resources
 
 
@@ -32,18 +33,28 @@ def page_policy() -> str:
     return f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
+def named_body(name: str) -> str:
+    """Return `BODY` under a name, which is there before the data."""
+    return BODY.replace('<h1 id="name">', f'<h1 id="name">{escape(name)}', 1)
+
+
+def escape(text: str) -> str:
+    """Return a text as HTML."""
+    return html.escape(text.encode("utf-8", "replace").decode())
+
+
 def explorer_page(name: str, data: bytes) -> str:
-    """Return the page of a sweep.
+    """Return the page of a sweep, with the time at which it is made.
 
     Args:
         data: The sweep's data, as `SweepData.packed` returns it.
     """
-    title = html.escape(name.encode("utf-8", "replace").decode())
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{page_policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f"<title>{title} · depthrate</title><style>{STYLE}</style></head><body>{BODY}"
+        f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head>"
+        f'<body data-made="{time.strftime("%Y-%m-%d %H:%M")}">{named_body(name)}'
         f'<script type="text/plain" id="data">{base64.b64encode(data).decode()}</script>'
         f'<script type="module">{SCRIPT}</script></body></html>\n'
     )

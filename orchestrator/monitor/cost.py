@@ -11,8 +11,8 @@ The sum of these times is *used*. Its parts are:
 - *around* (printed as "overhead"): the remaining time, spent on starting, loading, saving, committing, and training after the
 last checkpoint.
 
-*Idle* is not part of *used*: the unused slots of a job (without a scheduler: of a node) while any of its slots was in use. A
-job has as many slots as attempts ever ran in it at once. *Waiting*, from a pack's submission to its start, occupies no slot.
+*Idle* is not part of *used*: the unused slots of a job (without a scheduler: of a launch on a node) while its attempts follow
+one another. A job has as many slots as attempts ever ran in it at once. *Waiting*, from submission to start, occupies none.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from depthrate.orchestrator.attempts.retry_policy import RULES
@@ -208,26 +209,32 @@ def wait_s(record: Record) -> float | None:
 
 def idle_hours(records: Iterable[Record], now: float) -> dict[str, float]:
     """Map each device to the hours of unused slots of jobs and nodes."""
-    groups: dict[tuple[str, str, str, float], list[tuple[float, float]]] = {}
+    groups: dict[tuple[str, str, str, float], list[tuple[float, float, int | None]]] = {}
     for record in records:
         start = record["started_at"]
         key = (_device(record), record["job_id"] or "", record["host"] or "", _share(record))
-        groups.setdefault(key, []).append((start, start + span_s(record, now)))
+        groups.setdefault(key, []).append((start, start + span_s(record, now), record["pid"]))
     idle: dict[str, float] = {}
     for (device, _, _, share), spans in groups.items():
-        hours = sum(map(_idle_s, _stretches(sorted(spans)))) * share / 3600
+        hours = sum(map(_idle_s, _stretches(sorted(spans, key=itemgetter(0))))) * share / 3600
         idle[device] = idle.get(device, 0.0) + hours
     return idle
 
 
-def _stretches(spans: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """Split spans, sorted by start, at gaps longer than `MIN_BREAK_S`."""
+def _stretches(spans: list[tuple[float, float, int | None]]) -> list[list[tuple[float, float]]]:
+    """Split spans, sorted by start, at gaps longer than `MIN_BREAK_S`, and at gaps before another process.
+
+    A process of a launch or job runs many attempts, so another one behind a gap belongs to a new launch or a restarted job.
+    """
     stretches: list[list[tuple[float, float]]] = []
+    pids: set[int | None] = set()
     last_end = float("-inf")
-    for start, end in spans:
-        if start - last_end > MIN_BREAK_S:
+    for start, end, pid in spans:
+        if start - last_end > (MIN_BREAK_S if pid in pids else 0.0):
             stretches.append([])
+            pids.clear()
         stretches[-1].append((start, end))
+        pids.add(pid)
         last_end = max(last_end, end)
     return stretches
 

@@ -66,6 +66,11 @@ class SweepStatus:
         """Map each state to its number of trials."""
         return {state.value: self._counts[state] for state in TrialState}
 
+    @property
+    def num_done(self) -> int:
+        """Number of committed trials. A failed trial is not done, and `run` tries it again."""
+        return self._counts[TrialState.OK] + self._counts[TrialState.DIVERGED]
+
     @cached_property
     def _counts(self) -> Counter[TrialState]:
         return Counter(self.states.values())
@@ -93,6 +98,7 @@ class SweepStatus:
         return {
             "sweep": self.name,
             "num_trials": len(self.states),
+            "num_done": self.num_done,
             **self.counts(),
             "trial_hours": self.trial_hours(),
             "errors": dict(self.errors()),

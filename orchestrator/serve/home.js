@@ -8,8 +8,8 @@ let sweeps = [], queue = Promise.resolve();
 const number = (v) => (v === 0 ? "0" : v < 0.001 ? "<0.001" : String(+v.toPrecision(2)));
 const group = (by) => Object.entries(by).map(([name, value]) => `${clean(name)} ${clean(value)}`).join(", ");
 
-function progress({ counts, trials }) {
-  const done = trials - counts.pending - counts.running, share = (count) => `width:${(100 * count) / Math.max(1, trials)}%`;
+function progress({ counts, trials, num_done: done }) {
+  const share = (count) => `width:${(100 * count) / Math.max(1, trials)}%`;
   const parts = ["ok", "failed", "diverged", "running"].map((state) => h("i", { class: state, style: share(counts[state]) }));
   const rest = counts.running ? `, ${counts.running} running` : counts.pending && done ? `, ${counts.pending} pending` : "";
   return [h("span", { class: "share" }, parts), h("small", {}, `${counted(done)} of ${counted(trials)}${rest}`)];
@@ -54,13 +54,14 @@ function draw() {
   shown.sort((a, b) => (by === "name" ? 0 : (b[by] ?? 0) - (a[by] ?? 0)) || a.name.localeCompare(b.name));
   keepFocus(document, $("tbody"), () => $("tbody").replaceChildren(...shown.map(row)));
   const sum = (value) => sweeps.reduce((total, sweep) => total + value(sweep), 0);
+  $(".find").hidden = $(".scroll").hidden = false;
   $("#count").replaceChildren(h("b", {}, shown.length), shown.length === 1 ? " sweep" : " sweeps");
   $("#total").textContent = `${counted(sum((sweep) => sweep.trials))} trials, ${number(sum((sweep) => sweep.hours))} core-hours`;
 }
 
 let problem = "";                                       // of the store, as the last answer said
 const poll = () => attempt($("#problem"), async () => {
-  const answer = !document.hidden && await askState();
+  const answer = await askState();
   if (answer) {
     ({ sweeps, error: problem } = await answer.json());
     draw();
@@ -79,5 +80,5 @@ addEventListener("keydown", (event) => {
   $("#find").focus();
 });
 await poll();
-setInterval(poll, POLL_MS);
+setInterval(() => document.hidden || poll(), POLL_MS);
 performance.mark("ready");

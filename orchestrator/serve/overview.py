@@ -95,6 +95,7 @@ def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
     return {
         "name": state.name,
         "trials": len(state.states),
+        "num_done": state.num_done,
         "counts": state.counts(),
         "hours": 0.0 if cost is None else sum(hours.held for hours in cost.devices.values()),
         "failures": 0 if cost is None else sum(number for number, _ in cost.failures.values()),

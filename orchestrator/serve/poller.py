@@ -44,6 +44,14 @@ class StoreView:
     """Tags and notes."""
     error: str = ""
     """Reason why the store does not answer. Empty if it answers."""
+    read_at: float = 0.0
+    """Time of the last successful poll, in seconds since 1970. 0 before it."""
+
+    def stale_text(self, problem: str) -> str:
+        """Return a problem with the store together with the time of the data that pages show meanwhile."""
+        return problem + (
+            f" Data of {time.strftime('%H:%M:%S %Z', time.localtime(self.read_at))}." if self.read_at else ""
+        )
 
 
 class Poller:
@@ -88,7 +96,8 @@ class Poller:
             took_s = time.monotonic() - self._began_at if self._began_at else 0.0
             if took_s < SLOW_POLL_WARNING_S or self._view.error:
                 return self._view
-            return replace(self._view, error=f"{self.store.url} has not answered for {took_s:.0f} s. Waiting.")
+            error = self._view.stale_text(f"{self.store.url} has not answered for {took_s:.0f} s. Waiting.")
+            return replace(self._view, error=error)
 
     def refreshed_view(self) -> StoreView:
         """Poll now, including launches, and return the result. Used when a request names an unknown sweep."""
@@ -115,13 +124,13 @@ class Poller:
         try:
             if is_forced or previous.number % PLAN_EVERY_POLLS == 0 or previous.error:
                 self._plan()
-            view = StoreView(0, self._status_poller.poll(), self._specs)
+            view = StoreView(0, self._status_poller.poll(), self._specs, read_at=time.time())
         except Exception as error:  # one failed poll must not end polling
             is_expected = isinstance(error, OSError | StoreError)
             if not is_expected:
                 log.exception("polling %s failed", self.store.url)
             problem = f"{'does not answer' if is_expected else 'could not be read'} ({first_line(error)})"
-            view = replace(previous, error=f"{self.store.url} {problem}. Retrying.")
+            view = replace(previous, error=previous.stale_text(f"{self.store.url} {problem}. Retrying."))
         with self._changed:
             self._show(view)
             self._began_at = 0.0

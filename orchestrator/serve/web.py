@@ -135,7 +135,8 @@ class Pages:
         except BadRequestError as error:
             raise HTTPException(400, str(error)) from None
         except (OSError, StoreError) as error:
-            raise HTTPException(503, f"{self._store.url} does not answer ({first_line(error)}). Retrying.") from None
+            problem = f"{self._store.url} does not answer ({first_line(error)}). Retrying."
+            raise HTTPException(503, view.stale_text(problem)) from None
         except ValueError as error:
             raise HTTPException(409, f"the sweep cannot be shown: {error}") from None
         return _tagged(request, body, "application/octet-stream")
@@ -231,8 +232,8 @@ class Pages:
                 try:
                     cached.body = json_text(make(view) | {"error": view.error})
                 except (OSError, StoreError) as error:
-                    problem = view.error or f"{self._store.url} does not answer ({first_line(error)}). Retrying."
-                    return PlainTextResponse(f"{problem}\n", 503)
+                    problem = f"{self._store.url} does not answer ({first_line(error)}). Retrying."
+                    return PlainTextResponse(f"{view.error or view.stale_text(problem)}\n", 503)
                 cached.number = view.number
             body = cached.body
         return _tagged(request, body, "application/json")

@@ -1,9 +1,10 @@
-"""Kernel libraries of a GPU: CUDA C++ compiled by NVRTC, which comes with torch's CUDA wheels, and launched by the driver.
+"""Kernel libraries of a GPU: CUDA C++ compiled by NVRTC of torch's installation, and launched by the driver.
 
 Compiled kernels are in the cache of `build.py`, in files whose names contain hashes of their dependencies and content.
 """
 
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from depthrate.tasks.code.trust import ROOT, distrust_of_paths
 from depthrate.tasks.native.build import SOURCES, cached_content, digest
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.generated.cuda_emit import CudaSource
@@ -28,7 +30,7 @@ _ATTRIBUTES = {"shared_bytes": 1, "local_bytes": 3, "registers": 4}
 
 
 class NvrtcMissingError(EngineError):
-    """Raised when no NVRTC library is found."""
+    """Raised when torch's installation has no NVRTC library that may be loaded."""
 
 
 def compile_cubin(source: CudaSource, number: str, architecture: str, *more_options: str) -> bytes:
@@ -74,18 +76,31 @@ def _log(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
 
 
 def _nvrtc() -> ctypes.CDLL:
-    """Load NVRTC from the wheels installed with torch, else from the system."""
-    for folder in sys.path:
-        for path in sorted(Path(folder or ".").glob("nvidia/*/lib/libnvrtc.so.*")):
-            if "alt" in path.name:
-                continue
-            for part in path.parent.glob("libnvrtc-builtins.so.*"):
-                ctypes.CDLL(str(part))  # found by name only once it is loaded
-            return ctypes.CDLL(str(path))
-    try:
-        return ctypes.CDLL("libnvrtc.so")
-    except OSError as error:
-        raise NvrtcMissingError("NVRTC is missing, which torch's CUDA wheels contain") from error
+    builtins, library = find_nvrtc(Path(torch.__file__).parent)
+    ctypes.CDLL(str(builtins))  # NVRTC opens it by name, which finds it only once it is loaded
+    return ctypes.CDLL(str(library))
+
+
+def find_nvrtc(package: Path) -> tuple[Path, Path]:
+    """Find the builtins and the library of NVRTC in the installation of torch's `package`.
+
+    They are never searched by name, since the working folder or a variable could then provide another library.
+
+    Raises:
+        NvrtcMissingError: It has none, or only one that other users can change.
+    """
+    checks_owner = package.stat().st_uid in (os.geteuid(), ROOT)  # else torch itself runs the code of another owner
+    environment = [Path(sys.prefix, "lib")] if package.is_relative_to(sys.prefix) else []  # where conda installs it
+    problem = f"NVRTC, which torch's CUDA wheels contain, is missing next to {package}: pip install nvidia-cuda-nvrtc"
+    for folder in (*sorted(package.parent.glob("nvidia/*/lib")), *environment):
+        for builtins, library in zip(
+            sorted(folder.glob("libnvrtc-builtins.so.*")), sorted(folder.glob("libnvrtc.so.*")), strict=False
+        ):
+            problems = distrust_of_paths([builtins, library], {folder.resolve()}, check_owner=checks_owner)
+            if not problems:
+                return builtins, library
+            problem = f"NVRTC is not loaded: {problems[0]}. Let only its owner change it: chmod go-w"
+    raise NvrtcMissingError(problem)
 
 
 def nvrtc_version() -> str:

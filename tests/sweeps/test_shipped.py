@@ -1,5 +1,7 @@
 """Every sweep that comes with depthrate is found by its name and expands into trials that can run."""
 
+import json
+
 import duckdb
 import pyarrow as pa
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import SHIPPED, find_sweep_file, load_sweep
+from tests.support.here import printed
 
 NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.rglob("*.yaml"))
 PAPERS = [name for name in NAMES if name.startswith("papers/")]
@@ -73,6 +76,15 @@ def test_only_transformers_exclude_unconverged_trials():
 @pytest.mark.parametrize("name", ["quickstart", *(name for name in PAPERS if "-rn" in name)])
 def test_residual_networks_fit_blocks_too(name):
     assert {request.x for request in load_sweep(name).fit} == {"depth", "depth - 1"}
+
+
+@pytest.mark.slow
+def test_the_quickstart_trains_at_every_depth(tmp_path, monkeypatch):
+    """Its rate is too high for deep networks on inputs with one mean and deviation of all pixels."""
+    monkeypatch.chdir(tmp_path)
+    printed("run", "quickstart", "--set", "depth=34", "--set", "steps=400", "--set", "name=deep", "--workers", "1")
+    rows = json.loads(printed("query", "select judgement, loss from results", "--format", "json"))
+    assert len(rows) == 3 and all(row["judgement"] in ("ok", "unconverged") and row["loss"] < 0.5 for row in rows)
 
 
 def passing(where, trials):

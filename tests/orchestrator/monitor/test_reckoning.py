@@ -80,6 +80,16 @@ def test_slots_idle_beside_others() -> None:
     assert idle_hours([short, later], NOW) == {"cpu": 0.0}, "not allocated between them"
 
 
+@pytest.mark.parametrize("job_id", [None, "1"])
+def test_pauses_between_launches_are_not_idle(job_id: str | None) -> None:
+    """Nor those before a restarted job. Between two attempts of a process its slots are allocated."""
+    minute = 1 / 60
+    first = [record(name, "done", 0, minute, pid=pid, job_id=job_id) for pid, name in enumerate("ab")]
+    second = record("c", "done", 5 * minute, 6 * minute, pid=2, job_id=job_id)
+    assert idle_hours([*first, second], NOW) == {"cpu": 0.0}
+    assert idle_hours([*first, second | {"pid": 1}], NOW)["cpu"] == pytest.approx(9 * minute)
+
+
 def test_spans_and_waits() -> None:
     assert span_s(record("a", "running", 1, None, heartbeat_at=3 * HOUR), NOW) == 2 * HOUR
     assert span_s(record("a", "running", 1, None), NOW) == 0

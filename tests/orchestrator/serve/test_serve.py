@@ -7,6 +7,7 @@ import http.client
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -156,6 +157,24 @@ PAGES = ("/", "/sweep/a/", f"/sweep/a/trial/{A1.trial_id}")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with served(fill(Store(str(tmp_path_factory.mktemp("served") / "store")))) as found:
         yield found
+
+
+@pytest.mark.parametrize(("path", "name"), [*zip(PAGES, ("depthrate", "a", A1.trial_id), strict=True)])
+def test_pages_are_words_before_their_data(server: Server, path: str, name: str) -> None:
+    """The controls, sentences and tables that a script fills in are hidden until then."""
+    page = server.ask(path).text
+    assert re.search(rf"<h1[^>]*>{name}</h1>", page) and re.search(
+        r"<span[^>]*>Loading the (sweeps|trials)</span>", page
+    )
+    hidden = ('<p class="find" hidden', '<div class="scroll" hidden') if path == "/" else ('<div id="page" hidden',)
+    assert all(tag in page for tag in hidden)
+
+
+def test_a_failed_trial_is_not_done(server: Server) -> None:
+    header, _ = unpack(server.ask("/sweep/b/data.bin").body)
+    assert (header["num_done"], len(header["trial_ids"])) == (1, 3)
+    state = next(item for item in server.ask("/state.json").json()["sweeps"] if item["name"] == "b")
+    assert (state["num_done"], state["counts"]["failed"]) == (1, 1)
 
 
 def test_pages_show_the_store(server: Server) -> None:
@@ -522,8 +541,9 @@ def test_missing_store_is_one_sentence(folder: Store) -> None:
         server.ask("/sweep/a/data.bin")
         os.rename(folder.root, away)
         gone = until(lambda: server.ask("/state.json").json(), lambda found: found["error"])
-        assert "does not answer (no store at" in gone["error"] and len(gone["sweeps"]) == 2
-        assert (answer := server.ask("/sweep/a/data.bin")).status == 503 and "does not answer" in answer.text
+        said = r"does not answer \(no store at .*\. Retrying\. Data of \d\d:\d\d:\d\d \w+\.$"
+        assert re.search(said, gone["error"]) and len(gone["sweeps"]) == 2
+        assert (answer := server.ask("/sweep/a/data.bin")).status == 503 and re.search(said, answer.text.strip())
         os.rename(away, folder.root)
         until(lambda: server.ask("/state.json").json(), lambda found: not found["error"])
 
@@ -675,11 +695,13 @@ def test_tags_and_notes_are_changed_in_the_page(window: Browser, folder: Store) 
         address = f"http://127.0.0.1:{server.port}"
         window.visit(f"{address}/", 1280)
         window.wait("document.querySelector('tbody .tag')?.textContent === 'paper'")
+        assert "1 of 3, 1 pending" in window.run("return document.querySelector('tbody').textContent")
         window.run("document.querySelector('#find').focus()")
         window.press("pape")
         window.wait("document.querySelectorAll('tbody tr').length === 1")
         window.visit(f"{address}/sweep/b/", 1280)
         window.wait("window.explorer?.count === 3 && document.querySelector('#sweep-marks input')")
+        assert window.run("return document.querySelector('#progress').textContent") == "1 of 3 done, 1 failed"
         assert window.run("return document.querySelector('#sweep-marks').textContent").startswith("paper")
         window.run("explorer.setPin(explorer.data.trial_ids.indexOf(" + json.dumps(B2.trial_id) + "))")
         window.run("document.querySelector('#pin .marks input').focus()")
