@@ -83,8 +83,8 @@ def test_the_quickstart_trains_at_every_depth(tmp_path, monkeypatch):
     """Its rate is too high for deep networks on inputs with one mean and deviation of all pixels."""
     monkeypatch.chdir(tmp_path)
     printed("run", "quickstart", "--set", "depth=34", "--set", "steps=400", "--set", "name=deep", "--workers", "1")
-    rows = json.loads(printed("query", "select judgement, loss from results", "--format", "json"))
-    assert len(rows) == 3 and all(row["judgement"] in ("ok", "unconverged") and row["loss"] < 0.5 for row in rows)
+    rows = json.loads(printed("query", "select judgement, objective from results", "--format", "json"))
+    assert len(rows) == 3 and all(row["judgement"] in ("ok", "unconverged") and row["objective"] < 0.5 for row in rows)
 
 
 def passing(where, trials):
