@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import duckdb
 
@@ -115,11 +116,17 @@ def names_sweep(query: str) -> bool:
 
 def compared_sweeps(query: str) -> set[str]:
     """Return the strings with which a query compares the column `sweep`."""
-    right = re.findall(
-        r"""\bsweep"?\s*(?:==?|<>|!=|(?:not\s+)?in\s*\()\s*((?:'(?:[^']|'')*'[\s,]*)+)""", query, re.IGNORECASE
-    )
-    left = re.findall(r"""('(?:[^']|'')*')\s*(?:==?|<>|!=)\s*(?:\w+\.)?"?sweep\b""", query, re.IGNORECASE)
-    return {text.replace("''", "'") for part in (*right, *left) for text in re.findall(r"'((?:[^']|'')*)'", part)}
+    strings, words = list[str](), list[str]()  # the place of a string stands for it: its own text may be long
+    for token, kind in _tokens_with_kinds(query):
+        if kind == duckdb.token_type.comment:
+            continue
+        is_string = kind == duckdb.token_type.string_const
+        words.append(f"'{len(strings)}'" if is_string else token)
+        strings += [token[1:-1].replace("''", "'")] if is_string else []
+    text = " ".join(words)
+    right = re.findall(r"""\bsweep"?\s*(?:==?|<>|!=|(?:not\s+)?in\s*\()\s*((?:'\d+'[\s,]*)+)""", text, re.IGNORECASE)
+    left = re.findall(r"""('\d+')\s*(?:==?|<>|!=)\s*(?:\w+\s*\.\s*)?"?sweep\b""", text, re.IGNORECASE)
+    return {strings[int(place)] for part in (*right, *left) for place in re.findall(r"\d+", part)}
 
 
 def names_in(query: str) -> set[str]:
@@ -129,10 +136,14 @@ def names_in(query: str) -> set[str]:
 
 def _tokens(query: str) -> Iterator[str]:
     """Yield the tokens of a query, except comments and string literals."""
+    left_out = (duckdb.token_type.string_const, duckdb.token_type.comment)
+    return (token for token, kind in _tokens_with_kinds(query) if kind not in left_out)
+
+
+def _tokens_with_kinds(query: str) -> Iterator[tuple[str, Any]]:
     encoded, tokens = query.encode(), duckdb.tokenize(query)  # positions are in bytes
     for (start, kind), (stop, _) in zip(tokens, [*tokens[1:], (len(encoded), None)], strict=True):
-        if kind not in (duckdb.token_type.string_const, duckdb.token_type.comment):
-            yield encoded[start:stop].decode(errors="replace").strip()
+        yield encoded[start:stop].decode(errors="replace").strip(), kind
 
 
 def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
