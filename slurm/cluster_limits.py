@@ -281,10 +281,12 @@ def _account_limits(account: str, cluster: str) -> Iterator[tuple[JobGroup, str]
     rows = _sacctmgr("account,user,parentname,grpsubmitjobs", "assoc", "where", f"cluster={cluster}", "user=")
     accounts = {name: (parent, limit) for name, user, parent, limit in rows if not user}
 
-    def path(name: str) -> Iterator[str]:
-        while name in accounts:
-            yield name
+    def path(name: str) -> list[str]:
+        names = list[str]()
+        while name in accounts and name not in names:  # a damaged answer may name an account as its own parent
+            names.append(name)
             name = accounts[name][0]
+        return names
 
     for name in path(account):
         below = sorted(other for other in accounts if other != name and name in path(other))
