@@ -142,7 +142,8 @@ def _tokens(query: str) -> Iterator[str]:
 
 def _tokens_with_kinds(query: str) -> Iterator[tuple[str, Any]]:
     encoded, tokens = query.encode(), duckdb.tokenize(query)  # positions are in bytes
-    for (start, kind), (stop, _) in zip(tokens, [*tokens[1:], (len(encoded), None)], strict=True):
+    stops = [*(start for start, _ in tokens[1:]), len(encoded)]
+    for (start, kind), stop in zip(tokens, stops, strict=False):  # an empty query has a stop, but no token
         yield encoded[start:stop].decode(errors="replace").strip(), kind
 
 

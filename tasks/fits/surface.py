@@ -60,6 +60,8 @@ MAX_HEIGHT = 10.0
 """Height that stands for any greater one while an end is searched: secants to a far greater one stay at the estimate."""
 CLOSE = 1e-3
 """Tolerance of the height at which an interval by profile ends, as a share of half its length."""
+NO_RISE = 1e-200
+"""Rise that stands for none, where units agree exactly."""
 MAX_LEFT_OUT = 60
 """Maximum number of values that are left out and predicted, evenly chosen."""
 ROWS_PER_BLOCK = 1 << 18
@@ -437,6 +439,7 @@ class _Fit:
         spread = 2 * self._objective / max(n - int(is_free_P.sum()), 1)
         error_P = np.sqrt(np.diag(self._covariance_PP))
         rise_P = np.where(is_free_P, t_P**2 / 2 * error_P**2 / alone_P, t_P**2 / 2 * spread)
+        rise_P = np.maximum(rise_P, NO_RISE)
         step_P = np.where(is_free_P & (error_P > 0), t_P * error_P, 0.05)
         chosen = np.array([*range(k), num_parameters - 1])
         which_R, sign_R = np.tile(chosen, 2), np.repeat([-1.0, 1.0], len(chosen))
@@ -562,8 +565,8 @@ def _covariance(
         if delta is None:
             leverage_N = np.einsum("nq,qp,np->n", design_NQ, bread_QQ, design_NQ)
             score_N = score_N / np.sqrt(np.maximum(1 - leverage_N, 1e-9))
-        sums_UQ = np.stack([score_N[own] @ design_NQ[own] for own in members])
-        covariance_QQ = bread_QQ @ (sums_UQ.T @ sums_UQ) @ bread_QQ
+        reach_UQ = np.stack([score_N[own] @ design_NQ[own] for own in members]) @ bread_QQ
+        covariance_QQ = reach_UQ.T @ reach_UQ
         freedom_Q = np.full(len(bread_QQ), max(len(members) - (len(bread_QQ) if len(members) == n else 1), 1.0))
     else:
         covariance_QQ, freedom_Q = _cr2(design_NQ, bread_QQ, residual_N, members)

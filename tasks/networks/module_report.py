@@ -127,7 +127,8 @@ def build_module(
             with torch.no_grad():
                 _run(module.eval(), samples(data, 2), name)
             module.train()
-        module.register_forward_hook(trained or TrainedOutput(data, None))
+        if not isinstance(module, torch.jit.ScriptModule):  # refused later, and takes no hooks
+            module.register_forward_hook(trained or TrainedOutput(data, None))
     return module
 
 

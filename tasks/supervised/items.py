@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from depthrate.tasks.code.explain import innermost_line
-from depthrate.tasks.data.labels import LabelsError, as_array
+from depthrate.tasks.data.labels import LabelsError, as_array, is_missing
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.parameters import LARGEST
 
@@ -127,10 +127,12 @@ class Items(ABC):
         Raises:
             DatasetError: Names a sample that is not the one in `x_B` and `y_B`, and the remedy.
         """
-        for index, x, y, *before in zip(indices_B, *self.read(indices_B), x_B, y_B, strict=True):
-            if not all(
-                np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip((x, y), before, strict=True)
-            ):
+        for index, *entries in zip(indices_B, *self.read(indices_B), x_B, y_B, strict=True):
+            x, y, *before = map(np.asarray, entries)
+            pairs = [(x, before[0])]
+            if not (y.ndim == 0 and is_missing(y.item())):  # its checks name a missing label
+                pairs.append((y, before[1]))
+            if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs):
                 raise DatasetError(
                     f"{self.name} gives different numbers for item {index} at each read, but data identify trials. Give random "
                     "numbers a fixed seed, and those of a transform the seed of its item: np.random.default_rng(index)."
@@ -355,6 +357,8 @@ def numbers_of(value: Any, name: str) -> np.ndarray:
 
 def examined_indices(num_samples: int) -> np.ndarray:
     """Return the indices of the examined samples: the first, the last, and fixed random ones."""
+    if num_samples == 0:
+        return np.zeros(0, np.int64)
     others = np.random.default_rng(0).integers(num_samples, size=NUM_EXAMINED - 2)
     return np.unique([0, num_samples - 1, *others])
 

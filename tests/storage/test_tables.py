@@ -205,7 +205,8 @@ def test_a_compaction_leaves_two_types_alone(folder: Store, monkeypatch: pytest.
     assert results.sql("select count(*) from trials").fetchall() == [(3,)]
     results.sql("select nc1 from results").fetchall()
     assert any("has the types" in problem.reason for problem in results.problems)
-    assert verify(folder).findings == []
+    (finding,) = verify(folder).findings
+    assert finding.trial_ids == ("t2",) and "column 'note' holds string, expected double" in finding.what
 
 
 NOW = Columns({"metrics": {"nc1": "scalar"}, "curves": {"loss": "scalar"}})

@@ -126,18 +126,18 @@ def test_the_stored_words_are_what_they_were(folder: Store) -> None:
     assert [*TrialState] == ["ok", "diverged", "running", "failed", "pending"]
 
 
-FAR, NOW = {"host": "elsewhere", "pid": 7}, time.time()
+FAR = {"host": "elsewhere", "pid": 7}
 GONE = {"host": socket.gethostname(), "pid": 2**22 + 1}
 UNATTENDED: dict[str, tuple[bool, dict[str, Any]]] = {
     "nothing": (True, {}),
     "launch": (False, {"claim": {"sweep": "s", "trials": {}, **FAR}}),
     "launch of another sweep": (True, {"claim": {"sweep": "x", "trials": {}, **FAR}}),
-    "launch of another sweep with the trial": (False, {"claim": {"sweep": "x", "trials": {"t1": NOW}, **FAR}}),
-    "silent launch": (True, {"claim": {"sweep": "s", "trials": {"t1": NOW}, "renewed_at": NOW - 300, **FAR}}),
-    "killed launch": (True, {"claim": {"sweep": "s", "trials": {"t1": NOW}, **GONE}}),
-    "running": (False, {"record": {"heartbeat_at": NOW}}),
-    "stale": (True, {"record": {"heartbeat_at": NOW - 300}}),
-    "killed worker": (True, {"record": {"heartbeat_at": NOW, **GONE}}),
+    "launch of another sweep with the trial": (False, {"claim": {"sweep": "x", "trials": {"t1": 0}, **FAR}}),
+    "silent launch": (True, {"claim": {"sweep": "s", "trials": {"t1": 0}, "renewed_at": -300, **FAR}}),
+    "killed launch": (True, {"claim": {"sweep": "s", "trials": {"t1": 0}, **GONE}}),
+    "running": (False, {"record": {"heartbeat_at": 0}}),
+    "stale": (True, {"record": {"heartbeat_at": -300}}),
+    "killed worker": (True, {"record": {"heartbeat_at": 0, **GONE}}),
     "failed": (False, {"record": {"state": "failed", "error_kind": "task", "error": "no"}}),
     "committed": (False, {"committed": True}),
     "waiting jobs": (False, {"jobs": JobCounts(1, 0)}),
@@ -145,6 +145,7 @@ UNATTENDED: dict[str, tuple[bool, dict[str, Any]]] = {
     "ended jobs": (True, {"jobs": JobCounts(0, 0)}),
     "unknown jobs": (False, {"jobs": None}),
 }
+"""Whether a sweep is unattended -> times in seconds from now."""
 
 
 @pytest.mark.parametrize(("is_unattended", "given"), UNATTENDED.values(), ids=UNATTENDED)
@@ -152,12 +153,16 @@ def test_pending_trials_without_anything_alive(
     folder: Store, monkeypatch: pytest.MonkeyPatch, is_unattended: bool, given: dict[str, Any]
 ) -> None:
     folder.write_format()
+    now = time.time()
     if "claim" in given:
-        claim = {"launch_id": "l", "renewed_at": NOW, **given["claim"]}
+        claim = {"launch_id": "l", "renewed_at": 0, **given["claim"]}
+        trials = {trial: now + since for trial, since in claim["trials"].items()}
+        claim |= {"renewed_at": now + claim["renewed_at"], "trials": trials}
         folder.write(claim_path("20260101T000000_000000000002", 1), json.dumps(claim).encode())
     if "record" in given:
-        folder.write(attempt_path("s", "a"), json.dumps(SOUND | given["record"]).encode())
-        written_at = given["record"].get("heartbeat_at", NOW)
+        written_at = now + given["record"].get("heartbeat_at", 0)
+        record = SOUND | given["record"] | {"heartbeat_at": written_at}
+        folder.write(attempt_path("s", "a"), json.dumps(record).encode())
         os.utime(folder.full_path(attempt_path("s", "a")), (written_at, written_at))
     if "committed" in given:
         commit(folder, "20260101T000000_000000000001", ["t1"])
@@ -179,9 +184,9 @@ def test_pending_trials_without_anything_alive(
     ],
 )
 def test_lost_peers_have_no_invented_cause(folder: Store, place: dict[str, Any], error: str) -> None:
-    path = attempt_path("s", "a")
-    folder.write(path, json.dumps(SOUND | {"heartbeat_at": NOW - 300} | place).encode())
-    os.utime(folder.full_path(path), (NOW - 300, NOW - 300))
+    path, before = attempt_path("s", "a"), time.time() - 300
+    folder.write(path, json.dumps(SOUND | {"heartbeat_at": before} | place).encode())
+    os.utime(folder.full_path(path), (before, before))
     PeerLaunches(folder).poll()
     record = read_attempt(folder, "s", "a")
     assert record is not None and (record["state"], record["error"]) == (AttemptState.LOST, error)

@@ -134,7 +134,7 @@ def test_image_arguments_stay_the_network_s(folder):
     sweep = sweep_in(folder, "Image", dataset="digits")
     params = expand(sweep)[0].params
     assert params["context_length"] == 3 and "vocabulary_size" in params
-    assert len(sweep.load_task().remarks([params])) == 2
+    assert len(sweep.load_task().remarks([params])) == 3, "and the last linear map"
 
 
 def test_trials_of_before_keep_their_names(folder):
