@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all and --rest."""
     parser.addoption("--all", action="store_true", help=f"also tests marked {', '.join(LANES)}")
     parser.addoption("--rest", action="store_true", help=f"only tests marked {', '.join(LANES)}, none marked {ALONE}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what has not begun by the time in DEPTHRATE_TESTS_UNTIL, so that a run on a slow machine ends and names it."""
+    until = os.environ.get("DEPTHRATE_TESTS_UNTIL")
+    if until is not None and time.time() > float(until):
+        pytest.skip("the time for tests is over (DEPTHRATE_TESTS_UNTIL)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
