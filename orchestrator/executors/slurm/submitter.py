@@ -159,10 +159,10 @@ def _costs_s(seconds: Sequence[float | None]) -> list[float]:
 
 
 class SbatchRateError(SlurmError):
-    """The limit on calls of sbatch per minute is reached, although the queue has space."""
+    """The limit on calls of sbatch per minute is reached, although the queue has space. `cause`: refusal that used them up."""
 
-    def __init__(self) -> None:
-        super().__init__(f"the limit of {MAX_SUBMISSIONS_PER_MIN} sbatch calls per minute is reached")
+    def __init__(self, cause: SubmitLimitError | None) -> None:
+        super().__init__(str(cause or f"the limit of {MAX_SUBMISSIONS_PER_MIN} sbatch calls per minute is reached"))
 
 
 class Submitter:
@@ -258,7 +258,7 @@ class Submitter:
                 raise self._full_error(num_alive)
             if not self._requests.may_submit(is_full=False):
                 has_space = quota is None or quota >= len(pending)
-                raise (self._halved_by or SbatchRateError()) if has_space else self._full_error(num_alive)
+                raise SbatchRateError(self._halved_by) if has_space else self._full_error(num_alive)
             try:
                 yield self._submit_array([pending[index] for index in range(size)], excluded)
             except SubmitLimitError as error:
