@@ -164,7 +164,7 @@ def test_a_limit_that_others_fill_is_named(cluster: Cluster, folder: Store, most
     outbox = Submitter(Profile(), Limits("lab", 101, 1000, {}), folder, "s", room, RequestBudget(clock))
     jobs = [job for pair in bundles(9) for job in pair]
     for _ in range(4):
-        with pytest.raises(SubmitLimitError, match=refusal):
+        with pytest.raises((SubmitLimitError, SbatchRateError), match=refusal):
             for _ in outbox.submit_packs(jobs, list, lambda: ["a job"] * cluster.there):
                 pass
         cluster.now += 30.0
