@@ -63,7 +63,7 @@ class CommittedRows:
                 yield f"column {column.name!r} holds {kind or 'nothing'}, expected {column.type}"
         for name, stored in (*claimed.items(), *own.items()):
             kind = types.get(name)
-            if name in own if kind is None else stored not in (type_name(kind), str(kind)):
+            if name in own if kind is None else stored.replace("element:", "item:") not in _names(kind):
                 yield f"column {name!r} holds {kind or 'nothing'}, expected {stored:.80}"
         for group in range(parquet.num_row_groups):
             rows = parquet.read_row_group(group, use_threads=False)
@@ -101,7 +101,16 @@ def _is_kind(kind: pa.DataType, expected: pa.DataType) -> bool:
     """Return whether a column of a file has this type. Features are of fixed size and may be half floats."""
     if pa.types.is_fixed_size_list(kind):
         return pa.types.is_list(expected) and kind.value_type in (pa.float16(), pa.float32())
-    return bool(kind.equals(expected))
+    return bool(_with_items(kind).equals(_with_items(expected)))
+
+
+def _names(kind: pa.DataType) -> tuple[str, str]:
+    return type_name(kind), str(_with_items(kind))
+
+
+def _with_items(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose lists name their values `item`. Versions of Arrow name them `element` or `item`."""
+    return pa.list_(_with_items(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _agrees(column: pa.ChunkedArray, expected: pa.Array, *, is_merged: bool) -> bool:

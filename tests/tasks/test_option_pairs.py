@@ -247,7 +247,7 @@ def crashes(task: Task, rows: list[Row]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # two minutes alone
+@pytest.mark.timeout(1800)  # two minutes alone
 @pytest.mark.usefixtures("small_data")
 @pytest.mark.parametrize("name", TASKS)
 def test_pairs_run_or_are_refused(name):

@@ -38,7 +38,7 @@ from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, che
 
 SUPPORT = Path(__file__).parents[2] / "support"
 ignored = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("FutureWarning", "ResourceWarning")]
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300), *ignored]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), *ignored]
 
 
 def drive_on_ray(store: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:

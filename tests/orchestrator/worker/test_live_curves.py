@@ -228,7 +228,7 @@ def test_unwritable_curves_commit(folder: Store, soon: None, tmp_path: Path, cap
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_asked_while_it_runs_killed_and_run_again(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     (hold := tmp_path / "hold").touch()
