@@ -419,7 +419,8 @@ def test_the_page_shows_the_fits_of_the_command(
     fitted = [curve.power for curve in fit_sweep(checked, folder, None).curves]
     exponents = window.run("return explorer.rates.cells.map((cell) => cell.fit.a)")
     assert exponents == [fit.exponent for fit in fitted if fit is not None]
-    assert "Exponents, intervals and states: depthrate fit" in window.run("return document.querySelector('#rates .note').textContent")
+    note = window.run("return document.querySelector('#rates .note').textContent")
+    assert "Exponents, intervals and states: depthrate fit" in note
     window.run("explorer.setView({ drop: '2' })")
     window.wait("explorer.rates.cells[0].fit.row === undefined")
     assert "computed in this page" in window.run("return document.querySelector('#rates .note').textContent")
