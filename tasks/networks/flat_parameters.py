@@ -4,7 +4,7 @@ The tensor is flat, so that an update takes a handful of operations for any numb
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +36,14 @@ def split_parameters(theta_TP: Tensor, specs: Sequence[ParameterSpec]) -> dict[s
     """Return views of the flat parameters by name, each [T, *shape]."""
     pieces = torch.split(theta_TP, [spec.size for spec in specs], dim=1)
     return {spec.name: piece.view(-1, *spec.shape) for spec, piece in zip(specs, pieces, strict=True)}
+
+
+def join_rows(pieces: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
+    """Join tensors of trials, each [T, *shape], to flat rows [T, P], the inverse of `split_parameters`."""
+    rows = [
+        piece.reshape(len(piece), -1) for piece in pieces
+    ]  # flatten(1) refuses [T]
+    return torch.cat(rows, dim=1, out=out)
 
 
 def leaves_of(parameters: Tensors, fixed: Collection[str] = ()) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import flop_registry
 
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
-from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters, start_trials
+from depthrate.tasks.networks.flat_parameters import gradients_of, join_rows, leaves_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_axes import Axes, find_axes, format_axes, pooled
 from depthrate.tasks.networks.module_flow import NETWORK, Flow, LinearMap, TrainedOutput, parse_pairs
 from depthrate.tasks.networks.module_layers import (
@@ -466,8 +466,7 @@ def fault_of_training(
                     else:
                         output_TNK = network.logits(leaves, x_TNI, before)
                     gradients = gradients_of(output_TNK.square().sum(), leaves, some_unused=True)
-                    rows_TP = torch.cat([g.reshape(len(g), -1) for g in gradients], 1)
-                    results.append((is_training, before, (output_TNK, rows_TP)))
+                    results.append((is_training, before, (output_TNK, join_rows(gradients))))
                     after = {key: tensor.detach() for key, tensor in after.items()}
                     with torch.no_grad():
                         list(network.features(leaves, x_TNI, before))

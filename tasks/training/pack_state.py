@@ -17,7 +17,7 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import SampleStream
 from depthrate.tasks.interface import Engine
-from depthrate.tasks.networks.flat_parameters import as_numbers, split_parameters, start_trials
+from depthrate.tasks.networks.flat_parameters import as_numbers, join_rows, split_parameters, start_trials
 from depthrate.tasks.networks.network import Kernels, Network, Tensors, decay_groups
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor, order_bytes
 
@@ -374,8 +374,8 @@ class PackState(ABC):
 
     def native_state(self) -> Tensor:
         """Return the floating-point tensors that steps read and do not change, flat, [T, S]. There is at least one number."""
-        parts = [tensor.reshape(len(tensor), -1) for tensor in self.untrained.values() if tensor.is_floating_point()]
-        return torch.cat([*parts, self.momentum_T1], dim=1).contiguous()
+        parts = [tensor for tensor in self.untrained.values() if tensor.is_floating_point()]
+        return join_rows([*parts, self.momentum_T1]).contiguous()
 
     def lr_at(self, step: int) -> list[float]:
         """Return the learning rate of each trial at a step."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, products_of, split_parameters
+from depthrate.tasks.networks.flat_parameters import gradients_of, join_rows, leaves_of, products_of, split_parameters
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.training.engines.eager import EagerSteps
 from depthrate.tasks.training.engines.native import NativeEvaluation, NativeSteps
@@ -80,7 +80,7 @@ class FusedTrainer(PackState):
             weight = x_TBI.shape[1] / len(self.x_NI)
             chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
             pieces = gradients_of(chunk_loss_T.sum(), leaves, some_unused=self.network.may_skip_parameters)
-            gradient_TP += torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
+            gradient_TP += join_rows(pieces)
             loss_T += chunk_loss_T.detach().double()
             correct_T += self.num_correct(logits_TBK.detach(), labels_TB)
         return loss_T, correct_T, gradient_TP
@@ -99,7 +99,7 @@ class FusedTrainer(PackState):
         for x_TBI, labels_TB in self._chunks(len(direction_TP)):
             loss_T = self._losses(self.network.logits(leaves, x_TBI, untrained), labels_TB)
             pieces = products_of(loss_T.sum() * (x_TBI.shape[1] / len(self.x_NI)), leaves, directions)
-            product_TP += torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
+            product_TP += join_rows(pieces)
         return product_TP
 
     def _chunks(self, num_trials: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:

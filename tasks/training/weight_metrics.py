@@ -18,7 +18,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.measures.alignment import consecutive_alignment
 from depthrate.tasks.measures.lanczos import largest_eigenvalues, trace
 from depthrate.tasks.measures.named_columns import ALIGNMENT_NAMES, EIGENVALUE_NAMES, HESSIAN_NAMES, TRACE_NAMES
-from depthrate.tasks.networks.flat_parameters import leaves_of, products_of, split_parameters, start_trials
+from depthrate.tasks.networks.flat_parameters import join_rows, leaves_of, products_of, split_parameters, start_trials
 from depthrate.tasks.networks.module_report import samples
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
@@ -117,7 +117,7 @@ def check_products(network: Network, data: DataShape, dtype: torch.dtype) -> Non
         leaves = leaves_of(split_parameters(theta_1P, specs), network.fixed_parameters)
         term = network.logits(leaves, x_NI.unsqueeze(0), state).square().sum()
         pieces = products_of(term, leaves, split_parameters(direction_1P, specs))
-        return torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
+        return join_rows(pieces)
 
     try:
         product_1P = product(first_1P)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.interface import Engine
+from depthrate.tasks.networks.flat_parameters import join_rows
 from depthrate.tasks.training.pack_state import Divergence, Steps
 from depthrate.tasks.training.step import Moments, StepNumbers, clip_factor, gradients, optimise, subtract
 
@@ -152,7 +153,7 @@ class EagerSteps(TorchSteps):
             for name, tensor in untrained.items():
                 trainer.untrained[name].copy_(tensor)
             gradient_TP, scratch_TP = self._gradient_TP, self._scratch_TP
-            torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1, out=gradient_TP)
+            join_rows(pieces, out=gradient_TP)
             if plan.decays_by_gradient:
                 gradient_TP += torch.mul(trainer.decay_TP, trainer.theta_TP, out=scratch_TP)
             if plan.clip_norm is not None:

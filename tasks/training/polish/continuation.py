@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.interface import Engine, ResultStatus, TaskContext, TrialResult
-from depthrate.tasks.networks.flat_parameters import split_parameters
+from depthrate.tasks.networks.flat_parameters import join_rows, split_parameters
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import changed
 from depthrate.tasks.training.computing import computing
@@ -181,8 +181,7 @@ def deepen(shallow: Network, deep: Network, theta_TP: Tensor) -> Tensor:
                 spec = next(spec for spec in deep.parameter_specs() if spec.name == name)
                 blocks[name] = theta_TP.new_full((num_trials, *spec.shape), value)
     parameters = shallow_parameters | blocks
-    pieces = [parameters[spec.name] for spec in deep.parameter_specs()]
-    return torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
+    return join_rows(parameters[spec.name] for spec in deep.parameter_specs())
 
 
 def _blocks(network: Network, template: str) -> list[int]:

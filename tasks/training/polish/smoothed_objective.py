@@ -11,7 +11,7 @@ from torch import Tensor
 
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters
+from depthrate.tasks.networks.flat_parameters import gradients_of, join_rows, leaves_of, split_parameters
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.networks.smooth_relu import parabola, root
 from depthrate.tasks.training.engines.native_call import NativeCall
@@ -65,7 +65,7 @@ class SmoothedObjective:
     def _add_term(self, term_T: Tensor, leaves: Tensors, value_T: Tensor, gradient_TP: Tensor) -> None:
         if term_T.requires_grad:  # the barrier of an untrained embedding is a constant
             gradients = gradients_of(term_T.sum(), leaves, some_unused=True)
-            gradient_TP += torch.cat([g.reshape(len(g), -1) for g in gradients], dim=1)
+            gradient_TP += join_rows(gradients)
         value_T += term_T.detach()
 
     def _share_samples(self, rows: slice, num_trials: int) -> tuple[Tensor, Tensor]:
