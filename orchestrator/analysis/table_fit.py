@@ -58,15 +58,13 @@ class TableFit:
             if abs(shift) > CLEAR_SHIFT
         ]
         omitted = [f"{self.omitted} rows left out: a value is missing or not positive"] if self.omitted else []
-        repeated = (
-            [
-                f"{self.repeated} of {len(self.y_N)} rows repeat an earlier row: copies look like replicates "
-                "without noise, which can make every form inadequate. Keep one of each"
-            ]
-            if self.repeated
-            else []
-        )
-        return [*self.surfaces.words(), *shifts, *omitted, *repeated]
+        found = [*self.surfaces.words(), *shifts, *omitted]
+        if self.repeated:
+            found.append(
+                f"{self.repeated} of {len(self.y_N)} rows repeat an earlier row: copies look like replicates without noise, "
+                "which can make every form inadequate. Keep one of each"
+            )
+        return found
 
     def p_values(self) -> list[float]:
         """Return the p-values of all tests, uncorrected."""

@@ -40,9 +40,7 @@ def split_parameters(theta_TP: Tensor, specs: Sequence[ParameterSpec]) -> dict[s
 
 def join_rows(pieces: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
     """Join tensors of trials, each [T, *shape], to flat rows [T, P], the inverse of `split_parameters`."""
-    rows = [
-        piece.reshape(len(piece), -1) for piece in pieces
-    ]  # flatten(1) refuses [T]
+    rows = [piece.reshape(len(piece), -1) for piece in pieces]  # flatten(1) refuses [T]
     return torch.cat(rows, dim=1, out=out)
 
 

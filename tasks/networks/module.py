@@ -320,9 +320,8 @@ class ModuleNetwork(Network):
                 module.train(not module.training).train(not module.training)
             with attention_by_modules(), _seeded(state.get(DRAWS)):
                 output = module(x)
-            if self.report.training.changed and isinstance(
-                state, dict
-            ):  # it may also assign another tensor to a buffer
+            if self.report.training.changed and isinstance(state, dict):
+                # a module may also assign another tensor to a buffer
                 now = dict([*module.named_parameters(), *module.named_buffers()])
                 state |= {name: now.get(name, tensor) for name, tensor in state.items()}
             return output

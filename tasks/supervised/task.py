@@ -24,7 +24,7 @@ from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised import theory
 from depthrate.tasks.supervised.data import CustomData
-from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS, SupervisedParameters
+from depthrate.tasks.supervised.parameters import CUSTOM_NETWORK_PARAMETERS, TEXT_PARAMETERS, SupervisedParameters
 from depthrate.tasks.supervised.references import parse_references
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.classes import Classes
@@ -156,8 +156,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         data = _as_signals(data, trial)
         arguments = self.custom_network.values(trial.arguments)
         key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
-        key += repr([trial.layers, trial.maps, trial.layer_axes, trial.output_tensors])
-        key += repr([trial.flat_inputs, trial.decayed, trial.dtype])
+        key += repr([getattr(trial, name) for name in (*CUSTOM_NETWORK_PARAMETERS, "dtype")])
         if key not in self._networks:
             from depthrate.tasks.networks.module import ModuleNetwork  # imports torch
 

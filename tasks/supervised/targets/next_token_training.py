@@ -71,10 +71,14 @@ class TokenMeasurements:
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
         """Return one row per layer for each trial."""
+        weights = trainer.last_weights()
         with torch.no_grad():
-            return [self._rows(trainer, position, step) for position in positions]
+            return [
+                self._rows(trainer, position, step, None if weights is None else weights[position])
+                for position in positions
+            ]
 
-    def _rows(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
+    def _rows(self, trainer: FusedTrainer, position: int, step: int, weight_VD: Tensor | None) -> list[dict[str, Any]]:
         network, device = trainer.network, trainer.device
         layers = network.layers()
         moments = [ClassMoments(self._counts_K.to(device), layer.shape[-1]) for layer in layers]
@@ -86,8 +90,7 @@ class TokenMeasurements:
             predicted_M = logits_MV.index_select(1, self._classes_K.to(device)).argmax(1)
             for layer_moments, h_1nSD in zip(moments, part.features(position), strict=True):
                 layer_moments.revisit(h_1nSD[0, :, self._places][is_measured], classes_M, predicted_M)
-        weights = trainer.last_weights()
-        weight_KD = None if weights is None else weights[position][self._classes_K.to(device)]
+        weight_KD = None if weight_VD is None else weight_VD[self._classes_K.to(device)]
         end = max(index for index, layer in enumerate(layers) if not layer.is_output or not index)
         rows = []
         for index, (layer, layer_moments) in enumerate(zip(layers, moments, strict=True)):
