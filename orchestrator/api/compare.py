@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.analysis.compare import FitPair, pair_up, unpaired_text
-from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.api.fit import fits_of
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.report.curve_groups import sort_key
-from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
+from depthrate.orchestrator.search.search_view import SearchView
 from depthrate.storage.files.store import Store
 
 FoundSweep = tuple[CheckedSweep, SearchView | None]
@@ -51,9 +51,7 @@ def compare_fits(sweeps: tuple[FoundSweep, FoundSweep], store: Store) -> SweepCo
         requests = [request for request in sweep.sweep.fit if request.is_curve]
         results = results_of(store, sweep.task)
         unfinished = sweep_status(sweep.sweep.name, sweep.trials.ids, results.snapshot, store).unfinished
-        curves.append(
-            fit_requests(results, requests, fitted_trials(sweep, view), sweep.task, unfinished, sweep.varied).curves
-        )
+        curves.append(fits_of(sweep, view, results, requests, unfinished).curves)
     first, second = (sweep for sweep, _ in sweeps)
     pairs, names = list(pair_up(curves[0], curves[1])), [first.sweep.name, second.sweep.name]
     return SweepComparison(

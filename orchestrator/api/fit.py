@@ -1,7 +1,7 @@
 """Fit the curves of a sweep: requested fits, which are saved in the store, or ad hoc fits."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request
+from depthrate.sweeps.spec import FitRequest, SweepSpec, check_fits, fit_request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,17 @@ class FitResult(Fits):
     """Problems with the store."""
     missing: Sequence[str] = ()
     """Metrics of the requests that no trial has, in words."""
+
+
+def fits_of(
+    checked: CheckedSweep,
+    view: SearchView | None,
+    results: Results,
+    requests: Sequence[FitRequest],
+    unfinished: Set[str],
+) -> Fits:
+    """Fit requests to the trials of a sweep, or to those that its search chose. `unfinished`: trials that may still end."""
+    return fit_requests(results, requests, fitted_trials(checked, view), checked.task, unfinished, checked.varied)
 
 
 def fit_sweep(
@@ -56,12 +68,13 @@ def fit_sweep(
     results = results_of(store, checked.task)
     requested = checked.sweep.fit if requests is None else requests
     unfinished = sweep_status(checked.sweep.name, checked.trials.ids, results.snapshot, store).unfinished
-    fits = fit_requests(results, requested, fitted_trials(checked, view), checked.task, unfinished, checked.varied)
+    fits = fits_of(checked, view, results, requested, unfinished)
     states = {request: json.dumps(count_states(group)) for request, group in by_request(fits.curves).items()}
     rows = []
     for curve in fits.curves:
-        shared = curve.table_rows(checked.sweep.name, preferred_models(curve).text)
-        judged = {"state": preferred_models(curve).state, "group_states": states[curve.asked]}
+        preference = preferred_models(curve)
+        shared = curve.table_rows(checked.sweep.name, preference.text)
+        judged = {"state": preference.state, "group_states": states[curve.asked]}
         adequate = [{"is_adequate": not inadequacy(curve, fit)} for fit in curve.fits]
         rows += [row | judged | fit for row, fit in zip(shared, adequate, strict=True)]
     rows += [row for fit in fits.others for row in fit.table_rows(checked.sweep.name)]

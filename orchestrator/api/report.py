@@ -10,6 +10,7 @@ from depthrate.orchestrator.analysis.fit_requests import fit_requests
 from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
+from depthrate.orchestrator.api.fit import fits_of
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, write_output
 from depthrate.orchestrator.explorer.data import SweepData
@@ -25,7 +26,7 @@ from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.surface_section import surface_panel
-from depthrate.orchestrator.search.search_view import fitted_trials, with_search
+from depthrate.orchestrator.search.search_view import with_search
 from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.json_objects import parse_object
@@ -157,9 +158,7 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     sweep = checked.sweep
     state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
     numbers = in_memory(results, sweep.fit, checked.trials.ids)
-    fits = fit_requests(
-        numbers, sweep.fit, fitted_trials(checked, view), checked.task, state.unfinished, checked.varied
-    )
+    fits = fits_of(checked, view, numbers, sweep.fit, state.unfinished)
     return read_report(checked, state, results, fits, command, view)
 
 
@@ -174,9 +173,7 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
     members = results.only(ids, sweep.name)
     state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
     numbers = members.in_memory(ids, all_layers=any(request.reads_layers for request in sweep.fit))
-    fits = fit_requests(
-        numbers, sweep.fit, fitted_trials(checked, view), checked.task, state.unfinished, checked.varied
-    )
+    fits = fits_of(checked, view, numbers, sweep.fit, state.unfinished)
     sections = [*layer_law_panels(fits.layer_laws), *map(surface_panel, fits.surfaces[:MAX_SECTIONS])][:MAX_SECTIONS]
     return SweepData(sweep, checked.trials, checked.task, state, fits.curves, members, numbers, sections)
 

@@ -35,10 +35,10 @@ def page_policy() -> str:
 
 def named_body(name: str) -> str:
     """Return `BODY` under a name, which is there before the data."""
-    return BODY.replace('<h1 id="name">', f'<h1 id="name">{escape(name)}', 1)
+    return BODY.replace('<h1 id="name">', f'<h1 id="name">{as_html(name)}', 1)
 
 
-def escape(text: str) -> str:
+def as_html(text: str) -> str:
     """Return a text as HTML."""
     return html.escape(text.encode("utf-8", "replace").decode())
 
@@ -53,7 +53,7 @@ def explorer_page(name: str, data: bytes) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{page_policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head>"
+        f"<title>{as_html(name)} · depthrate</title><style>{STYLE}</style></head>"
         f'<body data-made="{time.strftime("%Y-%m-%d %H:%M")}">{named_body(name)}'
         f'<script type="text/plain" id="data">{base64.b64encode(data).decode()}</script>'
         f'<script type="module">{SCRIPT}</script></body></html>\n'

@@ -1,15 +1,15 @@
 """Format the report's names and numbers, and escape users' strings."""
 
-import html
 import math
 import re
 from typing import Any, TypeGuard
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.explorer.page import as_html
+from depthrate.storage.files.controls import DIRECTIONS
 from depthrate.tasks.fits.rate_fit import RateFit
 
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-_DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MAX_LABEL = 40
 """Maximum number of characters of a user's string in a legend. Longer strings would push the axes aside."""
 MAX_NAME = 300
@@ -122,8 +122,7 @@ def escape(value: object) -> str:
 
     Marks that change the direction of text are shown as codes, since they would reverse the rest of a sentence.
     """
-    text = _DIRECTIONS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", str(value))
-    return html.escape(text.encode("utf-8", "replace").decode())
+    return as_html(str(value).translate(DIRECTIONS))
 
 
 def shorten(text: str, limit: int = MAX_LABEL) -> str:
