@@ -124,7 +124,7 @@ def pages() -> Iterator[tuple[str, str]]:
         "  is open if the interval contains 0.",
         f"- A metric *does not fall* if the 95 % interval of its exponent over depth lies below {FLAT}. It is almost constant",
         f"  if the interval lies within {FLAT} of 0. The limit is ours. An interval that merely contains 0 leaves both open.",
-        "- Other statements have bounds. Where the bound is ours, the table says so and gives the distance to it. A statement",
+        "- Other statements have bounds. The table marks a bound of ours and shows the distance to it. A statement",
         "  about the end of training is open, and does not fail, if the runs are not at their end.",
         "",
         "An open statement never counts against a paper.",
@@ -184,7 +184,7 @@ def _num_trends(figures: Sequence[AtlasFigure]) -> int:
 
 
 def _judged(figure: AtlasFigure) -> str:
-    """Return the verdict. That of a theorem counts the statements that hold, of those that the run decides."""
+    """Return the verdict. For a theorem it counts the statements that hold among the decided ones."""
     if not figure.theorem:
         return figure.verdict
     outcomes = _outcomes(figure)

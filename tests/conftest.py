@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what has not begun by the time in DEPTHRATE_TESTS_UNTIL, so that a run on a slow machine ends and names it."""
+    """Skip and list tests not started by DEPTHRATE_TESTS_UNTIL, so that a run on a slow machine ends in time."""
     until = os.environ.get("DEPTHRATE_TESTS_UNTIL")
     if until is not None and time.time() > float(until):
         pytest.skip("the time for tests is over (DEPTHRATE_TESTS_UNTIL)")

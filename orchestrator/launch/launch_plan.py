@@ -35,7 +35,7 @@ class CheckedSweep:
     task: Task
     trials: Trials
     varied: frozenset[str] | None = None
-    """Of the results of earlier launches: parameters that may differ within a fit. None: the grid decides."""
+    """Parameters that may differ within a fit of an earlier launch. None: the grid decides."""
 
 
 @dataclass(frozen=True)

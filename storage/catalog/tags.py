@@ -58,7 +58,7 @@ class Annotation:
 
 
 def parse_changes(path: str, content: bytes) -> dict[str, dict[str, Any]]:
-    """Return the changes in a file by their paths: the file's own, or those that `merge_annotations` put into it.
+    """Return the changes in a file by path: its single change, or all that `merge_annotations` put into it.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: The content is invalid.
