@@ -130,7 +130,7 @@ class PackQueue:
         return None if self._feed is None else [self._feed.pruning(trial_id) for trial_id in pack.trial_ids]
 
     def shape_of(self, entry: QueuedPack) -> str:
-        """Return a key of the parameters that determine the seconds per step. Empty if the first and last trial differ in them."""
+        """Return a key of the parameters that determine the seconds per step. Empty if first and last trial differ in it."""
         trials = [trial for pack in (entry, *entry.then) for trial in pack.pack.trials]
         shapes = {self._shapes.write(trial.params) for trial in trials[:1] + trials[-1:]}
         return f"{len(trials)} {shapes.pop()}" if len(shapes) == 1 else ""
