@@ -12,8 +12,6 @@ from types import FrameType
 
 from rich.console import Console
 
-from depthrate.orchestrator.analysis.observations import missing_metrics
-from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.code.store import keep_source
@@ -85,10 +83,12 @@ def launch(
             nonlocal is_unchecked
             events.publish()
             if is_unchecked and progress.trials_done > len(plan.done):
-                is_unchecked = False
-                for message in missing_metrics(
-                    results_of(store, task), plan.checked.sweep.fit, plan.checked.trials.ids
-                ):
+                # imported here, as neither a plan nor most launches query results
+                from depthrate.orchestrator.analysis.observations import missing_metrics
+                from depthrate.orchestrator.analysis.open_results import results_of
+
+                is_unchecked, results = False, results_of(store, task)
+                for message in missing_metrics(results, plan.checked.sweep.fit, plan.checked.trials.ids):
                     watcher.print_line(f"warning: {message}")
             watcher(progress)
             if notifier is not None:

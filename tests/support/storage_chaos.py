@@ -89,8 +89,8 @@ def commit_pack(store: Store, sweep: str, attempt_id: str, part: int, trial_ids:
         for name, rows in contents.items():
             tables[name].append(task_table(name, rows, columns, trial_id=trial_id, attempt_id=attempt_id))
     rows = [
-        {"trial_id": t, "sweep": sweep, "attempt_id": attempt_id, "status": "ok", "params": json.dumps({"n": n})}
-        | {"committed_at": datetime.now(UTC) + skew}
+        {"trial_id": t, "sweep": sweep, "task": "chaos", "attempt_id": attempt_id, "status": "ok"}
+        | {"params": json.dumps({"n": n}), "committed_at": datetime.now(UTC) + skew}
         for n, t in enumerate(trial_ids)
     ]
     commit.commit_trials(
