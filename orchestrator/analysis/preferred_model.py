@@ -1,8 +1,11 @@
 """Select the models that describe a fitted curve, and judge its group: one rule for all that shows fits.
 
 A model is adequate if R^2 of the means of log y is at least MIN_R2, no mean is farther from it than MAX_RESIDUAL_SHARE of
-the range of all means, and x has at least MIN_DISTINCT_X values. The data prefer the adequate models whose AICc is within
-CLEAR_AICC of the lowest. The power law is among them even with a higher AICc, unless the test for a bend rejects it.
+the range of all means, x has at least MIN_DISTINCT_X values, and the test against one mean per x does not reject it (at
+LEVEL, corrected by Holm's procedure for the number of models). The data prefer the adequate model with the lowest AICc, and
+name beside it each that they do not rule out: AICc rules out a model within NO_SUPPORT only if it is the power law with a
+further parameter, which a power law does not need. An adequate power law is named even then, unless
+its own test, without correction, rejects it.
 """
 
 import itertools
@@ -15,16 +18,21 @@ from enum import StrEnum
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.sweeps.spec import FitRequest
+from depthrate.tasks.fits.models import MODELS, POWER
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
+from depthrate.tasks.fits.surface import holm
 
 MIN_R2 = 0.9
 MAX_RESIDUAL_SHARE = 1 / 3
 MIN_DISTINCT_X = 4
 CLEAR_AICC = 2.0
-"""Difference of AICc below which two models are indistinguishable (Burnham and Anderson 2002, section 2.6)."""
+"""Difference of AICc from which the power law needs no further parameter (Burnham and Anderson 2002, section 2.6)."""
+NO_SUPPORT = 10.0
+"""Difference of AICc from which a model has essentially no support (there). Below it, a curve of another form prefers one model
+by chance: with 2, a broken power law was called by one false form in 56 to 93 % of simulations (benchmarks/preferred.py)."""
 LEVEL = 0.05
-"""Significance level for rejecting the power law. AICc alone accepts bends that are due to chance."""
+"""Significance level of the test against one mean per x. AICc alone accepts curves that are far from the means."""
 MAX_LOCAL_EXPONENTS = 8
 """Maximum number of local exponents listed in a sentence. If there are more, it gives only their range."""
 
@@ -86,12 +94,10 @@ def preferred_models(curve: FittedCurve) -> Preference:
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
         state = GroupState.POWER_LAW if power in adequate else GroupState.NONE
         return Preference(state, (power,) if power in adequate else (), judges, inadequacy(curve, power))
-    models = [fit for fit in ranked if _aicc(fit) - _aicc(ranked[0]) < CLEAR_AICC]
-    p = curve.p_lack_of_fit
+    best, p = ranked[0], power.p_lack_of_fit
     # without a test, AICc decides on independent values
-    is_rejected = power.n_seeds is None if p is None else p < LEVEL
-    if power in ranked and power not in models and not is_rejected:
-        models.append(power)
+    is_kept = power.n_seeds is not None if p is None else p >= LEVEL
+    models = [fit for fit in ranked if (fit is power and is_kept) or _aicc(fit) - _aicc(best) < _clear_aicc(best, fit)]
     state = GroupState.POWER_LAW if power in models else GroupState.OTHER_FORM
     return Preference(state, tuple(models), judges, "")
 
@@ -151,10 +157,24 @@ def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
     residuals = {x: means[x] - math.log(value) if value > 0 else math.inf for x, value in with_fit}
     x, farthest = max(residuals.items(), key=lambda item: abs(item[1]))
     if abs(farthest) <= MAX_RESIDUAL_SHARE * (max(means.values()) - min(means.values())) + 1e-9:
-        return ""
+        p = _p_lack_of_fit(curve)[fit.model]
+        return "" if p >= LEVEL else "lack of fit, p " + ("< 0.001" if p < 0.001 else f"= {p:.3f}")
     if math.isinf(farthest):
         return f"the fit at {curve.x} = {x:g} is not positive"
     return f"the mean at {curve.x} = {x:g} is off by a factor {math.exp(abs(farthest)):.1f}"
+
+
+def _p_lack_of_fit(curve: FittedCurve) -> dict[str, float]:
+    """Return each model's p-value of the test against one mean per x, corrected by Holm's procedure. 1 without a test."""
+    tested = [fit for fit in curve.fits if fit.p_lack_of_fit is not None]
+    corrected = holm([fit.p_lack_of_fit for fit in tested if fit.p_lack_of_fit is not None])
+    return {fit.model: 1.0 for fit in curve.fits} | {fit.model: p for fit, p in zip(tested, corrected, strict=True)}
+
+
+def _clear_aicc(best: RateFit, fit: RateFit) -> float:
+    """Return the difference of AICc from which the best model rules the other out."""
+    contains_best = best.model == POWER.name and MODELS[fit.model].num_parameters > POWER.num_parameters
+    return CLEAR_AICC if contains_best else NO_SUPPORT
 
 
 def local_exponents_text(curve: FittedCurve) -> str:

@@ -26,10 +26,12 @@ from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, minimise
 from depthrate.tasks.fits.model import CurveFamily, LinearModel, Mask, Model, exp, log_x_at
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
-from depthrate.tasks.fits.whole_seeds import SeedSpread, log_x_interval, own_levels, seed_spread
+from depthrate.tasks.fits.whole_seeds import SeedSpread, lack_of_fit, log_x_interval, own_levels, seed_spread
 
 SMALLEST_PART = 256
 """Minimum number of curves per thread. With fewer curves, an additional thread does not pay off."""
+ON_BOUND = 1e-6
+"""Distance from a bound, as a share of a parameter's size, at which the parameter is on it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class RateFit:
     """Number of whole seeds. None for independent values."""
     seed_spread: float | None = None
     """Standard deviation of the exponent between seeds, noise included. None with fewer than three seeds."""
+    p_lack_of_fit: float | None = None
+    """p-value of the test against one mean per x. None if the points do not allow it."""
     others: Mapping[str, float | None] = field(default_factory=dict)
     """Model parameters without a column in the fits table, by name."""
 
@@ -120,6 +124,9 @@ def fit_family(
     columns = {"exponent": theta_PC[0], "prefactor": exp(level_C), "stderr": stderr_C, "r2": _r2(residual_GC, points)}
     fit = _Fitted(family, points, theta_PC, level_C, residual_GC, jacobian_PGC, influence_GC, squares_C)
     columns["aicc"] = _aicc(fit)
+    columns["p_lack_of_fit"] = lack_of_fit(
+        points, residual_GC, np.where(_on_bound(family, theta_PC)[:, None], 0.0, jacobian_PGC)
+    )
     if points.seed_N is not None:
         columns |= _over_seeds(fit, target)
         method = "seeds"
@@ -249,6 +256,14 @@ def _best(family: CurveFamily, points: Points) -> Array:
     equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * EXACT_FIT_RMS**2
     theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)
     return theta_PSC[:, equal_SC.argmax(0), np.arange(num_curves)]
+
+
+def _on_bound(family: CurveFamily, theta_PC: Array) -> Mask:
+    """Return which parameters of a bounded model are on a bound [P, C]."""
+    if family.basis_GP is not None:
+        return np.zeros(theta_PC.shape, dtype=np.bool_)
+    near_PC = ON_BOUND * (1 + np.abs(theta_PC))
+    return np.asarray((theta_PC < family.lower_PC + near_PC) | (theta_PC > family.upper_PC - near_PC), dtype=np.bool_)
 
 
 def _profiled(fit: _Fitted, stderr_C: Array, free: int) -> dict[str, Array]:
