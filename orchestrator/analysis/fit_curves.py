@@ -24,9 +24,8 @@ from depthrate.sweeps.errors import ExpressionError
 from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.fits.lack_of_fit import check_bound, lack_of_fit, sensitivity
 from depthrate.tasks.fits.points import FitError
-from depthrate.tasks.fits.rates import fit_many
+from depthrate.tasks.fits.rates import check_bound, fit_many, sensitivity
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric
 
@@ -210,12 +209,7 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
                 fitted[index] = replace(curves[index], note=str(error))
             continue
         for index, fits, y_N in zip(indices, results, y, strict=True):
-            fitted[index] = replace(
-                curves[index],
-                fits=fits,
-                sensitivity=sensitivity(design, y_N, seeds=seeds),
-                p_lack_of_fit=lack_of_fit(design, y_N, seeds=seeds),
-            )
+            fitted[index] = replace(curves[index], fits=fits, sensitivity=sensitivity(design, y_N, seeds=seeds))
     return fitted
 
 

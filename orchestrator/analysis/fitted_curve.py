@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.convergence import Drift
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
-from depthrate.tasks.fits.lack_of_fit import BoundCheck
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.rates import BoundCheck
 from depthrate.tasks.metric import Metric
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ class FittedCurve:
     """Comparison of the data with a theorem's upper bound, if one exists."""
     num_waiting: int = 0
     """Number of x at which no trial has run yet, and some are running or pending."""
-    p_lack_of_fit: float | None = None
-    """p-value of the test for a bend of log y over log x, over whole seeds if known."""
 
     @property
     def is_stationary(self) -> bool:
@@ -133,7 +131,6 @@ class FittedCurve:
             "x": self.x,
             "target": request.target,
             "x_min": request.x_min,
-            "p_lack_of_fit": self.p_lack_of_fit,
             "preferred": preferred or None,
             "n_above_shallower": len(self.above),
         }

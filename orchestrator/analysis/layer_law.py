@@ -47,7 +47,8 @@ class LayerLaw:
         if fit is None or self.depth is None:
             return ["" if self.depth is None else str(self.depth), "no fit", "", "", "", trials, self.note]
         ends = "" if (ends := fit.rho_interval) is None else f" [{ends[0]:.3f}, {ends[1]:.3f}]"
-        r, p = "" if fit.r is None else f"{fit.r:.4f}", "" if fit.p_bend is None else f"{fit.p_bend:.2g}"
+        r, p_value = "" if fit.r is None else f"{fit.r:.4f}", fit.fit.p_lack_of_fit
+        p = "" if p_value is None else f"{p_value:.2g}"
         total = f"{self.depth * fit.fit.exponent:.2f}"
         return [str(self.depth), f"{fit.rho:.4f}{ends}", r, p, total, trials, self.values.excluded_text]
 
@@ -58,7 +59,7 @@ class LayerLaw:
         values = replace(self.values, by={**self.values.by, "last_layer": self.depth})
         shared = values.values_columns(sweep) | {"x": values.x, "x_min": values.asked.x_min}
         row = self.fit.fit.row() | {"model": EQUI_SEPARATION, "aicc": None, "weight": None}
-        return [row | shared | {"p_lack_of_fit": self.fit.p_bend}]
+        return [row | shared]
 
 
 def decay_texts(laws: Sequence[LayerLaw]) -> list[tuple[str, str]]:

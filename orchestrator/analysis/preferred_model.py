@@ -3,9 +3,11 @@
 A model is adequate if R^2 of the means of log y is at least MIN_R2, no mean is farther from it than MAX_RESIDUAL_SHARE of
 the range of all means, x has at least MIN_DISTINCT_X values, and the test against one mean per x does not reject it (at
 LEVEL, corrected by Holm's procedure for the number of models). The data prefer the adequate model with the lowest AICc, and
-name beside it each that they do not rule out: AICc rules out a model within NO_SUPPORT only if it is the power law with a
-further parameter, which a power law does not need. An adequate power law is named even then, unless
-its own test, without correction, rejects it.
+name beside it each adequate one that AICc does not rule out: within CLEAR_AICC if it is the best, a power law, with a further
+parameter, and within NO_SUPPORT otherwise. An adequate power law is named unless its own test, without correction, rejects it.
+
+Another curve than the models remains possible if AICc does not rule out a power law with a break, or if there are so few x and
+replicates that, in simulations, one form was often taken for another (benchmarks/preferred.py).
 """
 
 import itertools
@@ -31,6 +33,9 @@ CLEAR_AICC = 2.0
 NO_SUPPORT = 10.0
 """Difference of AICc from which a model has essentially no support (there). Below it, a curve of another form prefers one model
 by chance: with 2, a broken power law was called by one false form in 56 to 93 % of simulations (benchmarks/preferred.py)."""
+MIN_X_TO_TELL = {3: 8, 5: 7}
+"""Number of replicates -> number of x from which a false form was named alone in at most 10 % of simulations at 10 % noise.
+With fewer, a power law with a correction was taken for a power law in 21 to 47 % (benchmarks/preferred.py)."""
 LEVEL = 0.05
 """Significance level of the test against one mean per x. AICc alone accepts curves that are far from the means."""
 MAX_LOCAL_EXPONENTS = 8
@@ -42,6 +47,7 @@ class GroupState(StrEnum):
 
     POWER_LAW = "power law"
     OTHER_FORM = "another form"
+    FLAT = "flat"
     NONE = "none"
     TOO_FEW = "too few"
     NOT_YET = "not yet"
@@ -59,11 +65,15 @@ class Preference:
     """Values that decide, as in `3 seeds` or `15 values`."""
     reason: str
     """Reason why the power law is inadequate, if no model is adequate, or why the values cannot decide yet."""
+    nearest: RateFit | None = None
+    """Model with the lowest AICc, if no model is adequate."""
+    is_another_possible: bool = False
+    """Whether the values do not rule out a curve that is none of the models."""
 
     @property
     def is_decided(self) -> bool:
-        """Whether exactly one model is left."""
-        return len(self.models) == 1
+        """Whether exactly one model is left, and no other curve."""
+        return len(self.models) == 1 and not self.is_another_possible
 
     @property
     def names(self) -> list[str]:
@@ -71,11 +81,17 @@ class Preference:
         return [fit.model for fit in self.models]
 
     @property
+    def another(self) -> list[str]:
+        """The curve that is none of the models and remains possible, in words. Empty if none does."""
+        return ["another curve"] if self.is_another_possible else []
+
+    @property
     def text(self) -> str:
         """The models in words, as in `exponential or power: 3 seeds cannot decide`."""
         if not self.models:
-            return f"{self.state if self.state is GroupState.NOT_YET else 'none'} ({self.reason})"
-        return " or ".join(self.names) + ("" if self.is_decided else f": {self.judges} cannot decide")
+            return f"{self.state}{f' ({self.reason})' if self.reason else ''}"
+        names = " or ".join([*self.names, *self.another])
+        return names if self.is_decided else f"{names}: {self.judges} cannot decide"
 
 
 def preferred_models(curve: FittedCurve) -> Preference:
@@ -91,15 +107,37 @@ def preferred_models(curve: FittedCurve) -> Preference:
     judges = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
     adequate = [fit for fit in curve.fits if not inadequacy(curve, fit)]
     ranked = sorted((fit for fit in adequate if math.isfinite(_aicc(fit))), key=_aicc)
+    if _is_flat(power):
+        return Preference(GroupState.FLAT, (), judges, "")
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
         state = GroupState.POWER_LAW if power in adequate else GroupState.NONE
-        return Preference(state, (power,) if power in adequate else (), judges, inadequacy(curve, power))
+        models = (power,) if power in adequate else ()
+        return Preference(state, models, judges, inadequacy(curve, power), min(curve.fits, key=_aicc))
     best, p = ranked[0], power.p_lack_of_fit
     # without a test, AICc decides on independent values
     is_kept = power.n_seeds is not None if p is None else p >= LEVEL
-    models = [fit for fit in ranked if (fit is power and is_kept) or _aicc(fit) - _aicc(best) < _clear_aicc(best, fit)]
+    can_tell = _can_tell(curve, power)
+    models = [
+        fit
+        for fit in ranked
+        if (fit is power and is_kept) or _aicc(fit) - _aicc(best) < (_clear_aicc(best, fit) if can_tell else NO_SUPPORT)
+    ]
     state = GroupState.POWER_LAW if power in models else GroupState.OTHER_FORM
-    return Preference(state, tuple(models), judges, "")
+    has_break = best.aicc_break is not None and best.aicc_break - _aicc(best) < CLEAR_AICC
+    return Preference(state, tuple(models), judges, "", is_another_possible=has_break or not can_tell)
+
+
+def _can_tell(curve: FittedCurve, power: RateFit) -> bool:
+    """Return whether one form named alone is seldom another one, by the number of x and of replicates at each."""
+    num_x = len(_log_means(curve))
+    num_replicates = power.n_points // num_x if power.n_seeds is None else power.n_seeds
+    return any(num_replicates >= replicates and num_x >= x for replicates, x in MIN_X_TO_TELL.items())
+
+
+def _is_flat(power: RateFit) -> bool:
+    """Return whether the values lie on a power law by its test, and its interval includes the exponent 0."""
+    low, high, p = power.ci_low, power.ci_high, power.p_lack_of_fit
+    return low is not None and high is not None and low <= 0 <= high and p is not None and p >= LEVEL
 
 
 def followed_power(curve: FittedCurve) -> RateFit | None:
@@ -136,7 +174,8 @@ def headline(counts: Mapping[str, int]) -> str:
 
 def undecided_text(curves: Sequence[FittedCurve]) -> str:
     """Explain several preferred models in one cell of a table. Empty if each curve has at most one."""
-    judges = {preference.judges for preference in map(preferred_models, curves) if len(preference.models) > 1}
+    undecided = [p for p in map(preferred_models, curves) if p.models and not p.is_decided]
+    judges = {preference.judges for preference in undecided}
     return f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them." if judges else ""
 
 

@@ -128,7 +128,7 @@ def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
         "trials": [str(len(curve.rows)) for curve in curves],
         "unconverged": [str(len(curve.unconverged)) if curve.judged else NOTHING for curve in curves],
         "preferred": [
-            " or ".join(map(_short, preference.names))
+            " or ".join([*map(_short, preference.names), *preference.another])
             or (latex(preference.text) if curve.num_waiting else "none" if curve.fits else NOTHING)
             for curve, preference in zip(curves, preferences, strict=True)
         ],

@@ -158,8 +158,8 @@ def inadequacy_text(curve: FittedCurve, fit: RateFit) -> str:
 def _model_text(curve: FittedCurve, power: RateFit) -> str:
     """Describe the preferred models, with the power law first if it is one of them and last otherwise."""
     preference = preferred_models(curve)
-    others = " or ".join(_law_text(fit) for fit in preference.models if fit is not power)
-    undecided = "" if len(preference.models) < 2 else f": {preference.judges} cannot decide"
+    others = " or ".join([_law_text(fit) for fit in preference.models if fit is not power] + preference.another)
+    undecided = "" if preference.is_decided else f": {preference.judges} cannot decide"
     rate = _rate_text(curve, power)
     if not others:
         return f"<strong>{rate}</strong>"
@@ -223,10 +223,10 @@ def rivals_text(curve: FittedCurve) -> str:
     if not others or not is_finite(power.aicc):
         return "none (too few distinct values or points)"
     preference = preferred_models(curve)
-    words = " or ".join(MODELS[name].words for name in preference.names)
-    verdict = (
-        f"{preference.judges} cannot decide: {words}" if len(preference.names) > 1 else f"preferred: {words or 'none'}"
-    )
+    words = " or ".join([*(MODELS[name].words for name in preference.names), *preference.another])
+    verdict = f"{preference.judges} cannot decide: {words}"
+    if preference.is_decided or not preference.models:
+        verdict = f"preferred: {words or 'none'}"
     best = min(others, key=lambda fit: fit.aicc or 0.0)
     why = inadequacy_text(curve, best)
     parts = [
@@ -234,7 +234,7 @@ def rivals_text(curve: FittedCurve) -> str:
         f"{MODELS[best.model].words}: ΔAICc {signed_text((best.aicc or 0.0) - (power.aicc or 0.0), '+.1f')}",
     ]
     parts[1] += f", does not fit ({why})" if why else ""
-    parts += [] if curve.p_lack_of_fit is None else [f"bend: p = {p_text(curve.p_lack_of_fit)}"]
+    parts += [] if power.p_lack_of_fit is None else [f"power law: p = {p_text(power.p_lack_of_fit)}"]
     return "; ".join(parts)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.fits.lack_of_fit import lack_of_fit
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.points import FitError, as_curve, gather, places_of
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -29,8 +28,6 @@ class LayerFit:
 
     fit: RateFit
     """Exponential model: its exponent is -log rho, its prefactor D_0."""
-    p_bend: float | None
-    """p-value of the test for a bend of log D over the layer, over whole units. None with fewer than three units."""
     means: Mapping[int, float]
     """Layer -> geometric mean of D."""
     decays: Mapping[Hashable, float]
@@ -62,7 +59,7 @@ def fit_layers(layer_N: npt.ArrayLike, value_N: npt.ArrayLike, units: Sequence[H
         units: Unit of resampling of each value: a seed, or a trial.
 
     Returns:
-        The line with its interval over whole units, and the test against a bend.
+        The line with its interval over whole units, and the test against one mean per layer.
 
     Raises:
         FitError: There are fewer than three layers, or see `fit_many`.
@@ -76,7 +73,7 @@ def fit_layers(layer_N: npt.ArrayLike, value_N: npt.ArrayLike, units: Sequence[H
     for unit, members in places_of(units).items():
         x_M, log_y_M = layer_N[members] - layer_N[members].mean(), np.log(value_N[members])
         decays[unit] = -float(x_M @ log_y_M / (x_M @ x_M))
-    return LayerFit(fit, lack_of_fit(layer_N, value_N, seeds=units, is_log_x=False), means, decays)
+    return LayerFit(fit, means, decays)
 
 
 def decay_over_depth(fits: Mapping[int, LayerFit]) -> RateFit | None:

@@ -83,6 +83,8 @@ class RateFit:
     """Standard deviation of the exponent between seeds, noise included. None with fewer than three seeds."""
     p_lack_of_fit: float | None = None
     """p-value of the test against one mean per x. None if the points do not allow it."""
+    aicc_break: float | None = None
+    """AICc of a power law with a break, the same for all models of a curve. None with too few x or points."""
     others: Mapping[str, float | None] = field(default_factory=dict)
     """Model parameters without a column in the fits table, by name."""
 
@@ -123,7 +125,7 @@ def fit_family(
         stderr_C = np.sqrt(squares_C / free * (influence_GC**2 / mass_GC).sum(0))
     columns = {"exponent": theta_PC[0], "prefactor": exp(level_C), "stderr": stderr_C, "r2": _r2(residual_GC, points)}
     fit = _Fitted(family, points, theta_PC, level_C, residual_GC, jacobian_PGC, influence_GC, squares_C)
-    columns["aicc"] = _aicc(fit)
+    columns["aicc"] = aicc(points, residual_GC, family.model.num_parameters)
     columns["p_lack_of_fit"] = lack_of_fit(
         points, residual_GC, np.where(_on_bound(family, theta_PC)[:, None], 0.0, jacobian_PGC)
     )
@@ -317,15 +319,34 @@ def _r2(residual_GC: Array, points: Points) -> Array:
     return np.where(varies_C, 1 - sum_of_squares(residual_GC, mass_GC) / np.where(varies_C, total_C, 1.0), np.nan)
 
 
-def _aicc(fit: _Fitted) -> Array:
-    """Return AICc up to a constant of the points, NaN with too few points.
+def aicc_of_break(points: Points) -> Array:
+    """Return the AICc [C] of two powers of x that meet at a break, the best over breaks at and halfway between the x.
+
+    It stands for the curves that are none of the models. NaN with too few x or points.
+    """
+    log_x_G, root_G, num_parameters = np.log(points.x_G), np.sqrt(points.count_G), 4
+    inner = log_x_G[1:-1]
+    if len(log_x_G) <= num_parameters:
+        return np.full(points.mean_GC.shape[1], np.nan)
+    best_GC, least_C = points.mean_GC, np.full(points.mean_GC.shape[1], np.inf)
+    for at in np.sort(np.concatenate([inner, (inner[1:] + inner[:-1]) / 2])):
+        design_GQ = np.stack([np.ones_like(log_x_G), log_x_G, np.maximum(log_x_G - at, 0.0)], axis=1)
+        solve_QG = np.linalg.pinv(root_G[:, None] * design_GQ) * root_G
+        residual_GC = points.mean_GC - design_GQ @ (solve_QG @ points.mean_GC)
+        squares_C = sum_of_squares(residual_GC, points.mass_GC)
+        is_better_C = squares_C < least_C
+        best_GC, least_C = np.where(is_better_C, residual_GC, best_GC), np.where(is_better_C, squares_C, least_C)
+    return aicc(points, best_GC, num_parameters)
+
+
+def aicc(points: Points, residual_GC: Array, num_parameters: int) -> Array:
+    """Return AICc [C] up to a constant of the points, NaN with too few points. The noise variance is a further parameter.
 
     If seeds are known, each seed has its own level: a shift of all its values carries no information about the shape.
     """
-    points, squares_C = fit.points, fit.squares_C
-    k = fit.family.model.num_parameters + 1
+    squares_C, k = points.within_C + sum_of_squares(residual_GC, points.mass_GC), num_parameters + 1
     if points.num_seeds > 1:
-        squares_C, k = own_levels(points, fit.residual_GC), k + points.num_seeds - 1
+        squares_C, k = own_levels(points, residual_GC), k + points.num_seeds - 1
     if points.num_points - k - 1 <= 0:
         return np.full_like(squares_C, np.nan)
     variance_C = np.maximum(squares_C / points.num_points, EXACT_FIT_RMS**2)

@@ -1,12 +1,15 @@
 """Rates of a metric over depth: curves fitted by least squares on log y of every seed, with their uncertainty.
 
+Also how a power law depends on its smallest x, and how it compares with a theorem's bound.
+
 Shapes: C curves on one design (the same x), N points.
 Source: Burnham and Anderson, Model Selection and Multimodel Inference (2002), section 2.9 (weights).
 """
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +17,9 @@ import numpy.typing as npt
 from depthrate.tasks.data.labels import check_dense
 from depthrate.tasks.fits.bootstrap_and_profile import draw
 from depthrate.tasks.fits.least_squares import Array
-from depthrate.tasks.fits.models import MODELS, models_named
+from depthrate.tasks.fits.models import MODELS, POWER, models_named
 from depthrate.tasks.fits.points import FitError, as_curve, check_positive, gather
-from depthrate.tasks.fits.rate_fit import RateFit, fit_family
+from depthrate.tasks.fits.rate_fit import RateFit, aicc_of_break, fit_family
 
 
 def fit_rates(
@@ -93,7 +96,8 @@ def fit_many(
     resampling = draw(points, num_resamples, seed) if seeds is None else None
     families = [model.family(points) for model in requested if len(points.x_G) >= model.min_distinct_x]
     fitted = [fit_family(family, points, resampling, target) for family in families if family is not None]
-    return [_with_weights(list(fits)) for fits in zip(*fitted, strict=True)]
+    of_curve = zip(zip(*fitted, strict=True), aicc_of_break(points).tolist(), strict=True)
+    return [_compared(fits, None if math.isnan(broken) else broken) for fits, broken in of_curve]
 
 
 def predict(fit: RateFit, x_N: npt.ArrayLike) -> Array:
@@ -117,7 +121,82 @@ def predict(fit: RateFit, x_N: npt.ArrayLike) -> Array:
         return model.value(x_N, fit.prefactor, fit.exponent, others)
 
 
-def _with_weights(fits: list[RateFit]) -> list[RateFit]:
+def sensitivity(
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None, num_resamples: int = 1000
+) -> list[dict[str, float | int | None]]:
+    """Fit the power law to all x, then without the smallest x, the two smallest, and so on while three are left.
+
+    Returns:
+        One row per cut: x_min, exponent, ci_low, ci_high, n_points. The first row covers all points, the last the three
+        largest x. Its exponent is the nearest to a local one, which a slow approach to a power law does not bias.
+    """
+    x_N, y_N = as_curve("x", x_N), as_curve("y", y_N)
+    distinct = np.unique(x_N)
+    rows: list[dict[str, float | int | None]] = []
+    for x_min in distinct[: max(len(distinct) - 2, 1)]:
+        above = x_N >= x_min
+        left = None if seeds is None else list(compress(seeds, above))
+        (fit,) = fit_rates(x_N[above], y_N[above], models=(POWER.name,), seeds=left, num_resamples=num_resamples)
+        row = {"x_min": float(x_min), "exponent": fit.exponent, "ci_low": fit.ci_low, "ci_high": fit.ci_high}
+        rows.append({**row, "n_points": fit.n_points})
+    return rows
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """Fit of the ratio of a metric to its bound, which must not grow with x."""
+
+    exponent: float
+    """Exponent of the bound at these x, including its logarithms. Positive when it falls."""
+    ratio: float
+    """Exponent of the ratio metric / bound. Negative when the ratio grows."""
+    ci_low: float
+    ci_high: float
+    """95 % interval of `ratio`. Entirely below zero: the metric falls more slowly than the bound, which cannot last."""
+
+    @property
+    def verdict(self) -> str:
+        """Verdict: `respected` if the interval is above zero, `slower` if below, else `not rejected`."""
+        if self.ci_high < 0:
+            return "slower"
+        return "respected" if self.ci_low >= 0 else "not rejected"
+
+
+def check_bound(
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, bound_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None
+) -> BoundCheck | None:
+    """Fit a power law to y / bound.
+
+    Args:
+        x_N: Positive x values, shape [N].
+        y_N: Positive y values, shape [N].
+        bound_N: Positive bound of each y, shape [N].
+        seeds: Seed of each value, length N, as for `fit_rates`.
+
+    Returns:
+        The check, or None if the fit fails, has no interval (too few x or whole seeds), or the bound is not a function
+        of x that varies.
+    """
+    x_N, y_N, bound_N = (np.asarray(values, dtype=np.float64) for values in (x_N, y_N, bound_N))
+    bound_of_x = dict(zip(x_N.tolist(), bound_N.tolist(), strict=True))
+    if len(bound_of_x) < 3 or len(set(bound_of_x.values())) < 2:
+        return None
+    if any(bound_of_x[x] != bound for x, bound in zip(x_N.tolist(), bound_N.tolist(), strict=True)):
+        return None
+    try:
+        (fit,) = fit_rates(x_N, y_N / bound_N, models=(POWER.name,), seeds=seeds)
+    except FitError:
+        return None
+    if fit.ci_low is None or fit.ci_high is None:
+        return None
+    log_x_N = np.log(x_N) - np.log(x_N).mean()
+    exponent = -float(log_x_N @ np.log(bound_N) / (log_x_N @ log_x_N))
+    return BoundCheck(exponent, fit.exponent, fit.ci_low, fit.ci_high)
+
+
+def _compared(fits: Sequence[RateFit], aicc_break: float | None) -> list[RateFit]:
+    """Give the models of a curve their Akaike weights, and the AICc of a power law with a break."""
+    fits = [replace(fit, aicc_break=aicc_break) for fit in fits]
     criteria = [fit.aicc for fit in fits if fit.aicc is not None]
     if not criteria:
         return fits

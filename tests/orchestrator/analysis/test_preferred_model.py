@@ -73,12 +73,14 @@ def test_local_exponents_are_those_between_neighbours() -> None:
 
 
 def over_seeds(curve: Sequence[float], spread: float, p: float) -> FittedCurve:
-    """Return a curve of three seeds around given means, with the p-value of its bend."""
+    """Return a curve of three seeds around given means, with the p-value of its power law."""
     rng = np.random.default_rng(0)
     y = np.exp(np.log(curve) + spread * rng.standard_normal((3, len(curve)))).reshape(-1).tolist()
     x, seeds = [*DEPTHS, 21, 34] * 3, np.repeat([0, 1, 2], 7).tolist()
     rows = [{"x": a, "y": b, "seed": 0, "trial_id": f"{i}"} for i, (a, b) in enumerate(zip(x, y, strict=True))]
-    return FittedCurve("nc1", "depth", {}, rows, fit_rates(x, y, seeds=seeds), {}, p_lack_of_fit=p)
+    fits = fit_rates(x, y, seeds=seeds)
+    fits = [replace(fit, p_lack_of_fit=p if fit.model == "power" else fit.p_lack_of_fit) for fit in fits]
+    return FittedCurve("nc1", "depth", {}, rows, fits, {})
 
 
 LOG_FACTOR = [math.log(x) / x for x in [*DEPTHS, 21, 34]]
@@ -91,8 +93,8 @@ LOG_FACTOR = [math.log(x) / x for x in [*DEPTHS, 21, 34]]
         (SCATTERED, []),
         (RISING_AND_FALLING, []),
         (EXPONENTIAL, ["exponential"]),
-        (partial(over_seeds, LOG_FACTOR, 0.1, 0.2), ["power_log", "power_correction", "power"]),
-        (partial(over_seeds, LOG_FACTOR, 0.1, 0.01), ["power_log", "power_correction"]),
+        (partial(over_seeds, LOG_FACTOR, 0.1, 0.2), ["power_log", "power_correction", "log_linear", "power"]),
+        (partial(over_seeds, LOG_FACTOR, 0.1, 0.01), ["power_log", "power_correction", "log_linear"]),
     ],
 )
 def test_terminal_report_and_latex_agree(make: Callable[[], FittedCurve], names: list[str]) -> None:

@@ -35,9 +35,8 @@ from depthrate.orchestrator.report.text import number_text, three_decimals
 from depthrate.orchestrator.report.trial_tables import left_out_table
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
-from depthrate.tasks.fits.lack_of_fit import BoundCheck
 from depthrate.tasks.fits.rate_fit import RateFit
-from depthrate.tasks.fits.rates import predict
+from depthrate.tasks.fits.rates import BoundCheck, predict
 from tests.support.browser import Browser, browser, chromium_path
 from tests.support.report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
 

@@ -14,8 +14,7 @@ from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_text import fit_sentence
 from depthrate.sweeps.spec import FitRequest
-from depthrate.tasks.fits.lack_of_fit import BoundCheck
-from depthrate.tasks.fits.rates import fit_many
+from depthrate.tasks.fits.rates import BoundCheck, fit_many
 
 ROWS = [
     {"x": float(x), "y": 0.3 * x**-0.5 * (1 + 0.01 * seed), "seed": seed, "trial_id": f"{x}-{seed}", "draw": seed}

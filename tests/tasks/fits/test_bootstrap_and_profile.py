@@ -11,9 +11,8 @@ from scipy import optimize, stats
 
 from depthrate.tasks.fits.bootstrap_and_profile import f_tail
 from depthrate.tasks.fits.common_exponent import common_exponent
-from depthrate.tasks.fits.lack_of_fit import lack_of_fit, sensitivity
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
+from depthrate.tasks.fits.rates import fit_many, fit_rates, predict, sensitivity
 
 
 @pytest.fixture
@@ -158,7 +157,7 @@ def test_common_exponent_p_values_are_uniform():
     y = simulate("power", "same", 1200).reshape(-1, 3, len(X))
     common = [common_exponent([(X, part) for part in parts]).p_common for parts in y[:400]]
     assert stats.kstest(common, "uniform").pvalue > 0.01
-    lack = [lack_of_fit(X, part) for part in y[:400, 0]]
+    lack = [fit.p_lack_of_fit for (fit,) in fit_many(X, y[:400, 0], models=("power",))]
     assert stats.kstest(lack, "uniform").pvalue > 0.01
 
 

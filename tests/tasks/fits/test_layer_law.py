@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from depthrate.tasks.fits.lack_of_fit import lack_of_fit
 from depthrate.tasks.fits.layer_law import decay_over_depth, fit_layers
 from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.rates import fit_rates
 
 
 def noisy(depth: int, rho: float, seeds: int = 4, bend: float = 0.0, seed: int = 0) -> tuple[list, list, list]:
@@ -32,24 +32,24 @@ def test_numbers_agree_with_numpy_and_scipy(depth, rho):
     assert found.rho_interval == pytest.approx((math.exp(slope - half), math.exp(slope + half)))
     assert [found.decays[unit] for unit in range(4)] == pytest.approx(-slopes)
     assert list(found.means.values()) == pytest.approx(np.exp(log_SL.mean(0)))
-    bends = [np.polyfit(np.arange(1, depth + 1), row, 2)[0] for row in log_SL]
-    assert found.p_bend == pytest.approx(stats.ttest_1samp(bends, 0).pvalue)
 
 
 def test_a_bend_is_found():
-    assert fit_layers(*noisy(13, 0.8, bend=0.005)).p_bend < 0.01
+    assert fit_layers(*noisy(13, 0.8, bend=0.005)).fit.p_lack_of_fit < 0.01
     layers, values, _ = noisy(13, 0.8, bend=0.01)
-    assert lack_of_fit(layers, values, is_log_x=False) < 0.01  # independent values
+    assert fit_rates(layers, values, models=("exponential",))[0].p_lack_of_fit < 0.01  # independent values
 
 
 def test_scale_changes_the_prefactor_alone():
     layers, values, units = noisy(8, 0.7)
     found, scaled = fit_layers(layers, values, units), fit_layers(layers, 10 * np.array(values), units)
     assert scaled.fit.prefactor == pytest.approx(10 * found.fit.prefactor)
-    assert (scaled.rho, scaled.r, scaled.p_bend) == pytest.approx((found.rho, found.r, found.p_bend))
+    assert (scaled.rho, scaled.r, scaled.fit.p_lack_of_fit) == pytest.approx(
+        (found.rho, found.r, found.fit.p_lack_of_fit)
+    )
     assert scaled.rho_interval == pytest.approx(found.rho_interval)
     backwards = fit_layers(layers[::-1], values[::-1], units[::-1])
-    assert (backwards.rho, backwards.p_bend) == pytest.approx((found.rho, found.p_bend))
+    assert (backwards.rho, backwards.fit.p_lack_of_fit) == pytest.approx((found.rho, found.fit.p_lack_of_fit))
 
 
 def test_the_decay_follows_depth():
@@ -65,7 +65,7 @@ def test_the_decay_follows_depth():
 
 def test_one_unit_has_no_interval():
     found = fit_layers(*noisy(8, 0.7, seeds=1))
-    assert found.rho_interval is None and found.p_bend is None and found.r < -0.99
+    assert found.rho_interval is None and found.fit.p_lack_of_fit is None and found.r < -0.99
 
 
 def test_constant_values_have_no_correlation():

@@ -10,11 +10,10 @@ from scipy import optimize, stats
 
 from depthrate.tasks.fits.bootstrap_and_profile import bca_interval, draw, effective_freedom
 from depthrate.tasks.fits.common_exponent import common_exponent
-from depthrate.tasks.fits.lack_of_fit import lack_of_fit, sensitivity
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.points import FitError, gather
 from depthrate.tasks.fits.rate_fit import RateFit
-from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
+from depthrate.tasks.fits.rates import fit_many, fit_rates, predict, sensitivity
 
 DEPTHS = np.array([2.0, 3, 5, 8, 13, 21])
 TRUE_CURVES = {
@@ -249,7 +248,7 @@ def test_missing_seeds_are_refused(missing):
 
 
 def test_cut_offs_refuse_a_matrix_too():
-    for fit in (lack_of_fit, sensitivity, lambda x, y: common_exponent([(x, y), (x, y)])):
+    for fit in (sensitivity, lambda x, y: common_exponent([(x, y), (x, y)])):
         with pytest.raises(FitError, match=r"y has shape \(3, 6\)"):
             fit(np.arange(1, 7), np.ones((3, 6)))
 
