@@ -81,17 +81,20 @@ class Preference:
         return [fit.model for fit in self.models]
 
     @property
-    def another(self) -> list[str]:
-        """The curve that is none of the models and remains possible, in words. Empty if none does."""
-        return ["another curve"] if self.is_another_possible else []
+    def doubt(self) -> str:
+        """What the values cannot decide, as in `: 3 seeds cannot decide`. Empty if they decide."""
+        if self.is_decided or not self.models:
+            return ""
+        if len(self.models) == 1:
+            return f" ({self.judges} cannot rule out another curve)"
+        return f"{' or another curve' if self.is_another_possible else ''}: {self.judges} cannot decide"
 
     @property
     def text(self) -> str:
         """The models in words, as in `exponential or power: 3 seeds cannot decide`."""
         if not self.models:
             return f"{self.state}{f' ({self.reason})' if self.reason else ''}"
-        names = " or ".join([*self.names, *self.another])
-        return names if self.is_decided else f"{names}: {self.judges} cannot decide"
+        return f"{' or '.join(self.names)}{self.doubt}"
 
 
 def preferred_models(curve: FittedCurve) -> Preference:
@@ -107,8 +110,8 @@ def preferred_models(curve: FittedCurve) -> Preference:
     judges = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
     adequate = [fit for fit in curve.fits if not inadequacy(curve, fit)]
     ranked = sorted((fit for fit in adequate if math.isfinite(_aicc(fit))), key=_aicc)
-    if _is_flat(power):
-        return Preference(GroupState.FLAT, (), judges, "")
+    if _is_flat(power) and power.ci_low is not None and power.ci_high is not None:
+        return Preference(GroupState.FLAT, (), judges, f"exponent 0 within {max(-power.ci_low, power.ci_high):.2g}")
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
         state = GroupState.POWER_LAW if power in adequate else GroupState.NONE
         models = (power,) if power in adequate else ()
@@ -173,10 +176,13 @@ def headline(counts: Mapping[str, int]) -> str:
 
 
 def undecided_text(curves: Sequence[FittedCurve]) -> str:
-    """Explain several preferred models in one cell of a table. Empty if each curve has at most one."""
-    undecided = [p for p in map(preferred_models, curves) if p.models and not p.is_decided]
-    judges = {preference.judges for preference in undecided}
-    return f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them." if judges else ""
+    """Explain alternatives in one cell of a table. Empty if the values of each curve decide."""
+    named = [preference for preference in map(preferred_models, curves) if preference.models]
+    judges = {preference.judges for preference in named if len(preference.models) > 1}
+    sentences = [f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them."] if judges else []
+    if num_open := sum(preference.is_another_possible for preference in named):
+        sentences.append(f"Another curve is not ruled out in {num_open} of {len(named)} groups.")
+    return " ".join(sentences)
 
 
 def adequate_power(curve: FittedCurve) -> RateFit | None:

@@ -57,7 +57,7 @@ def print_fits(
             base = curve.x if curve.x.isidentifier() else f"({curve.x})"
             prefactor = f"{power.prefactor:#.3g}".removesuffix(".")
             law, exponent = f"{prefactor} {base}^{-power.exponent:.3f}", _interval(power)
-        model = " or ".join([*preference.names, *preference.another]) or preference.text
+        model = " or ".join(preference.names) or preference.text
         numbers = [power.r2, power.n_points, _bounded(curve)]
         rows.append([*name, law, exponent, *numbers, model, _reached(curve), _moved(curve), curve.excluded_text])
     columns = ["metric", "group", "power law", "exponent a [95 %]", "R^2", "trials", "theorem's bound"]

@@ -101,7 +101,7 @@ def _metric_table(sweep: str, curves: Sequence[FittedCurve], *, is_only: bool) -
             position_float="centering",
             caption=" ".join([
                 rf"Rates of {metric} in {latex(sweep)}: $y \approx c\,x^{{-a}}$, fitted to $\log y$ of every trial.",
-                "Preferred: adequate, with an AICc within 2 of the lowest, and a power law that no bend rejects. "
+                "Preferred: adequate, and not ruled out by AICc, or a power law that its test does not reject. "
                 "None: no model is adequate.",
                 *short, *notes, undecided_text(curves),
             ]).strip(),
@@ -128,7 +128,7 @@ def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
         "trials": [str(len(curve.rows)) for curve in curves],
         "unconverged": [str(len(curve.unconverged)) if curve.judged else NOTHING for curve in curves],
         "preferred": [
-            " or ".join([*map(_short, preference.names), *preference.another])
+            " or ".join(map(_short, preference.names))
             or (latex(preference.text) if curve.num_waiting else "none" if curve.fits else NOTHING)
             for curve, preference in zip(curves, preferences, strict=True)
         ],

@@ -66,7 +66,8 @@ def groups_sentence(curves: Sequence[FittedCurve]) -> str:
         sentences.append(f"Other models are preferred at {_groups_text(others, curves)}.")
     if laws and (failing := in_state.get(GroupState.NONE)):
         sentences.append(f"No power law fits at {_groups_text(failing, curves)}.")
-    for state, words in ((GroupState.TOO_FEW, "Too few values"), (GroupState.NOT_YET, "Not yet")):
+    named = ((GroupState.FLAT, "Flat"), (GroupState.TOO_FEW, "Too few values"), (GroupState.NOT_YET, "Not yet"))
+    for state, words in named:
         if part := in_state.get(state):
             reason = escape(preferred_models(part[0]).reason)
             sentences.append(f"{words} at {_groups_text(part, curves)} ({reason}).")
@@ -158,15 +159,14 @@ def inadequacy_text(curve: FittedCurve, fit: RateFit) -> str:
 def _model_text(curve: FittedCurve, power: RateFit) -> str:
     """Describe the preferred models, with the power law first if it is one of them and last otherwise."""
     preference = preferred_models(curve)
-    others = " or ".join([_law_text(fit) for fit in preference.models if fit is not power] + preference.another)
-    undecided = "" if preference.is_decided else f": {preference.judges} cannot decide"
+    others = " or ".join(_law_text(fit) for fit in preference.models if fit is not power)
     rate = _rate_text(curve, power)
     if not others:
-        return f"<strong>{rate}</strong>"
+        return f"<strong>{rate}</strong>{preference.doubt}"
     if power in preference.models:
-        return f"<strong>{rate}</strong> or follows {others}{undecided}"
+        return f"<strong>{rate}</strong> or follows {others}{preference.doubt}"
     power_law = "as a power law it " if adequate_power(curve) else "it "
-    return f"<strong>follows {others}</strong>{undecided}; {power_law}{rate}"
+    return f"<strong>follows {others}</strong>{preference.doubt}; {power_law}{rate}"
 
 
 def _law_text(fit: RateFit) -> str:
@@ -215,7 +215,7 @@ def _interval_text(curve: FittedCurve) -> str:
 
 
 def rivals_text(curve: FittedCurve) -> str:
-    """State the preferred models, the best other model by AICc and the test for a bend. Empty without a fit."""
+    """State the preferred models, the best other model by AICc and the test of the power law. Empty without a fit."""
     power = curve.power
     if power is None:
         return ""
@@ -223,10 +223,8 @@ def rivals_text(curve: FittedCurve) -> str:
     if not others or not is_finite(power.aicc):
         return "none (too few distinct values or points)"
     preference = preferred_models(curve)
-    words = " or ".join([*(MODELS[name].words for name in preference.names), *preference.another])
-    verdict = f"{preference.judges} cannot decide: {words}"
-    if preference.is_decided or not preference.models:
-        verdict = f"preferred: {words or 'none'}"
+    words = " or ".join(MODELS[name].words for name in preference.names)
+    verdict = f"preferred: {words or 'none'}{preference.doubt}"
     best = min(others, key=lambda fit: fit.aicc or 0.0)
     why = inadequacy_text(curve, best)
     parts = [

@@ -78,7 +78,7 @@ def group_table(curves: Sequence[FittedCurve], colours: Mapping[str, str]) -> st
 
 def _rate_cells(curve: FittedCurve, scale: Scale, colour: str) -> str:
     power, adequate, preference = curve.power, adequate_power(curve), preferred_models(curve)
-    models = " or ".join([*(MODELS[name].words for name in preference.names), *preference.another])
+    models = " or ".join(MODELS[name].words for name in preference.names)
     if preference.state is GroupState.NOT_YET:
         exponent, verdict = f"<i>not yet: {escape(preference.reason)}</i>", ""
     elif adequate is not None:

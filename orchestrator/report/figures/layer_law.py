@@ -63,7 +63,7 @@ def _marks(group: Group[LayerLaw]) -> list[Mark]:
 
 
 def layer_law_table(data: ReportData) -> str:
-    """Return rho, r, the test for a bend and -L log rho by depth, and the change of rho with depth."""
+    """Return rho, r, the test of the line and -L log rho by depth, and the change of rho with depth."""
     if not data.layer_laws:
         return ""
     groups = grouped(data.layer_laws, lambda law: law.name)
@@ -82,7 +82,7 @@ def _row(law: LayerLaw) -> list[Cell]:
 def _lead(data: ReportData) -> str:
     return (
         "The law of equi-separation (arXiv 2210.17020): log D falls by the same amount in each layer. r: correlation of the "
-        "layer and the mean of log D. p: test against a bend of log D over the layer. Small p: the line is an approximation."
+        "layer and the mean of log D. p: test of the line against one mean per layer. Small p: the line is an approximation."
     )
 
 

@@ -106,9 +106,13 @@ def test_terminal_report_and_latex_agree(make: Callable[[], FittedCurve], names:
     short = [name.removeprefix("power_").replace("_", " ") for name in names]
     assert latex["preferred"] == [" or ".join(short) or "none"]
     assert (" or ".join(names) or "none (") in printed
-    undecided = "3 seeds cannot decide"
+    undecided = "cannot decide"
     assert (undecided in printed, undecided in sentence) == (len(names) > 1, len(names) > 1)
     assert (undecided in preference.text, undecided in rivals_text(curve)) == (len(names) > 1, len(names) > 1)
+    assert ("Another curve is not ruled out in 1 of 1 groups." in printed) == bool(names), (
+        "too few seeds at too few depths"
+    )
+    assert preference.doubt in sentence and preference.doubt in rivals_text(curve)
     for name in names:
         assert name == "power" or MODELS[name].words in sentence
     if not names:
