@@ -108,14 +108,15 @@ def preferred_models(curve: FittedCurve) -> Preference:
         return Preference(GroupState.TOO_FEW, (), "", reason)
     count = power.n_points if power.n_seeds is None else power.n_seeds
     judges = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
-    adequate = [fit for fit in curve.fits if not inadequacy(curve, fit)]
+    adequate = adequate_models(curve)
     ranked = sorted((fit for fit in adequate if math.isfinite(_aicc(fit))), key=_aicc)
     if _is_flat(power) and power.ci_low is not None and power.ci_high is not None:
         return Preference(GroupState.FLAT, (), judges, f"exponent 0 within {max(-power.ci_low, power.ci_high):.2g}")
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
         state = GroupState.POWER_LAW if power in adequate else GroupState.NONE
         models = (power,) if power in adequate else ()
-        return Preference(state, models, judges, inadequacy(curve, power), min(curve.fits, key=_aicc))
+        reason = inadequacy(curve, power) or _lack_of_fit(curve, power)
+        return Preference(state, models, judges, "" if models else reason, min(curve.fits, key=_aicc))
     best, p = ranked[0], power.p_lack_of_fit
     # without a test, AICc decides on independent values
     is_kept = power.n_seeds is not None if p is None else p >= LEVEL
@@ -185,14 +186,22 @@ def undecided_text(curves: Sequence[FittedCurve]) -> str:
     return " ".join(sentences)
 
 
+def adequate_models(curve: FittedCurve) -> list[RateFit]:
+    """Return the models that are near the means, and that the test against one mean per x does not reject."""
+    return [fit for fit in curve.fits if not inadequacy(curve, fit) and not _lack_of_fit(curve, fit)]
+
+
 def adequate_power(curve: FittedCurve) -> RateFit | None:
-    """Return the power law if all x have run and it is adequate, and None otherwise. Other models may be preferred."""
+    """Return the power law if all x have run and it is near the means, so that its exponent describes them, or None.
+
+    Its test may reject it, and other models may be preferred.
+    """
     power = curve.power
     return None if power is None or curve.num_waiting or inadequacy(curve, power) else power
 
 
 def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
-    """Return the reason why a model is inadequate, as in `R^2 0.37`, or an empty string."""
+    """Return the reason why a model is far from the means, as in `R^2 0.37`, or an empty string."""
     means = _log_means(curve)
     if len(means) < MIN_DISTINCT_X:
         return f"{len(means)} values of {curve.x}, at least {MIN_DISTINCT_X} needed"
@@ -202,18 +211,20 @@ def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
     residuals = {x: means[x] - math.log(value) if value > 0 else math.inf for x, value in with_fit}
     x, farthest = max(residuals.items(), key=lambda item: abs(item[1]))
     if abs(farthest) <= MAX_RESIDUAL_SHARE * (max(means.values()) - min(means.values())) + 1e-9:
-        p = _p_lack_of_fit(curve)[fit.model]
-        return "" if p >= LEVEL else "lack of fit, p " + ("< 0.001" if p < 0.001 else f"= {p:.3f}")
+        return ""
     if math.isinf(farthest):
         return f"the fit at {curve.x} = {x:g} is not positive"
     return f"the mean at {curve.x} = {x:g} is off by a factor {math.exp(abs(farthest)):.1f}"
 
 
-def _p_lack_of_fit(curve: FittedCurve) -> dict[str, float]:
-    """Return each model's p-value of the test against one mean per x, corrected by Holm's procedure. 1 without a test."""
-    tested = [fit for fit in curve.fits if fit.p_lack_of_fit is not None]
-    corrected = holm([fit.p_lack_of_fit for fit in tested if fit.p_lack_of_fit is not None])
-    return {fit.model: 1.0 for fit in curve.fits} | {fit.model: p for fit, p in zip(tested, corrected, strict=True)}
+def _lack_of_fit(curve: FittedCurve, fit: RateFit) -> str:
+    """Return the p-value with which the test rejects a model, as in `lack of fit, p = 0.003`, or an empty string.
+
+    It is corrected by Holm's procedure for the models of the curve.
+    """
+    tested = {other.model: other.p_lack_of_fit for other in curve.fits if other.p_lack_of_fit is not None}
+    p = dict(zip(tested, holm(list(tested.values())), strict=True)).get(fit.model, 1.0)
+    return "" if p >= LEVEL else "lack of fit, p " + ("< 0.001" if p < 0.001 else f"= {p:.3f}")
 
 
 def _clear_aicc(best: RateFit, fit: RateFit) -> float:

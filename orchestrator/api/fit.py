@@ -8,7 +8,7 @@ from typing import Any
 from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
 from depthrate.orchestrator.analysis.observations import missing_metrics
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.preferred_model import by_request, count_states, inadequacy, preferred_models
+from depthrate.orchestrator.analysis.preferred_model import adequate_models, by_request, count_states, preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.monitor.status import sweep_status
@@ -75,7 +75,8 @@ def fit_sweep(
         preference = preferred_models(curve)
         shared = curve.table_rows(checked.sweep.name, preference.text)
         judged = {"state": preference.state, "group_states": states[curve.asked]}
-        adequate = [{"is_adequate": not inadequacy(curve, fit)} for fit in curve.fits]
+        models = adequate_models(curve)
+        adequate = [{"is_adequate": fit in models} for fit in curve.fits]
         rows += [row | judged | fit for row, fit in zip(shared, adequate, strict=True)]
     rows += [row for fit in fits.others for row in fit.table_rows(checked.sweep.name)]
     # a task that declares its metrics was checked before it ran

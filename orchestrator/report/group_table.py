@@ -83,7 +83,7 @@ def _rate_cells(curve: FittedCurve, scale: Scale, colour: str) -> str:
         exponent, verdict = f"<i>not yet: {escape(preference.reason)}</i>", ""
     elif adequate is not None:
         exponent = f"<b>{signed_text(adequate.exponent, '.2f')}</b> {ends_text(interval_of(adequate))}"
-        verdict = "yes" if followed_power(curve) else "other model preferred"
+        verdict = "yes" if followed_power(curve) else "other model preferred" if preference.models else preference.text
     elif power is None:
         exponent, verdict = f"<i>no fit: {escape(curve.note or 'too few points')}</i>", ""
     else:
