@@ -113,10 +113,10 @@ def preferred_models(curve: FittedCurve) -> Preference:
     if _is_flat(power) and power.ci_low is not None and power.ci_high is not None:
         return Preference(GroupState.FLAT, (), judges, f"exponent 0 within {max(-power.ci_low, power.ci_high):.2g}")
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
-        state = GroupState.POWER_LAW if power in adequate else GroupState.NONE
-        models = (power,) if power in adequate else ()
+        if power in adequate:
+            return Preference(GroupState.POWER_LAW, (power,), judges, "", is_another_possible=True)
         reason = inadequacy(curve, power) or _lack_of_fit(curve, power)
-        return Preference(state, models, judges, "" if models else reason, min(curve.fits, key=_aicc))
+        return Preference(GroupState.NONE, (), judges, reason, min(curve.fits, key=_aicc))
     best, p = ranked[0], power.p_lack_of_fit
     # without a test, AICc decides on independent values
     is_kept = power.n_seeds is not None if p is None else p >= LEVEL

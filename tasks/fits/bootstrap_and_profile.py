@@ -80,7 +80,7 @@ def t_quantiles(degrees_of_freedom: Array) -> Array:
     return np.asarray(special.stdtrit(degrees_of_freedom, (1 + COVERAGE) / 2))
 
 
-def f_tail(f: Array | float, q: float, degrees_of_freedom: Array | float) -> Array:
+def f_tail(f: Array | float, q: Array | float, degrees_of_freedom: Array | float) -> Array:
     """Return P(F > f) for Fisher's F with q and `degrees_of_freedom` degrees of freedom."""
     return np.asarray(special.fdtrc(q, degrees_of_freedom, np.maximum(f, 0.0)))
 

@@ -147,7 +147,7 @@ SENTENCES = {
     ),
     "no interval": (
         make_curve(BARE),
-        "NC1 goes as depth^−0.58, no interval (too few points).",
+        "NC1 goes as depth^−0.58 (2 values cannot rule out another curve), no interval (too few points).",
         ["NC1 over depth", "none (too few distinct values or points)"],
     ),
     "no fit": (
