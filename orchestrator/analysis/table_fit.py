@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depthrate.sweeps.expression import Expression
-from depthrate.tasks.fits import FORMS, LOG_FORMS
+from depthrate.tasks.fits import FORMS, LOG_FORMS, current_names
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.surface import SurfaceFit, SurfaceFits, fit_surfaces, holm, unit_numbers
 from depthrate.tasks.parameters import nearest
@@ -86,7 +86,7 @@ class TableFit:
                 "num_tests": len(tests) + len(self.other_p_values),
             }
             for k, name in enumerate(fit.names):
-                coefficient = fit.coefficients[k if fit.form == "sum" else 0]
+                coefficient = fit.coefficients[k if fit.form == "power_floor" else 0]
                 row = {"form": fit.form, "x": name, "exponent": fit.exponents[k]}
                 row |= dict(zip(("ci_low", "ci_high"), fit.intervals[k] or (None, None), strict=True))
                 tested = {"p_half": adjusted[0][k], "p_one": adjusted[1][k]}
@@ -153,7 +153,7 @@ def fit_table(
     def fit(x_KN: Sequence[np.ndarray], **options: Any) -> SurfaceFits:
         return fit_surfaces(np.array(x_KN), y_N, list(x), units=units, delta=huber, seed=seed, **options)
 
-    surfaces = fit(x_KN, forms=forms, num_resamples=num_resamples)
+    surfaces = fit(x_KN, forms=current_names(forms), num_resamples=num_resamples)
     best = (surfaces.preferred or surfaces.fits)[0]
     shifts = {}
     for k, name in enumerate(x):
@@ -175,7 +175,7 @@ def law_text(fit: SurfaceFit) -> str:
         powers = [f"{_base(name)}^-1" for name in fit.names]
     elif fit.form in LOG_FORMS:
         powers = [f"log({fit.names[0]})^{fit.log_power:.3g}", *powers]
-    if fit.form != "sum":
+    if fit.form != "power_floor":
         return f"{fit.coefficients[0]:.3g} {' '.join(powers)}"
     terms = [f"{c:.3g} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
     return " + ".join([*([f"{fit.floor:.3g}"] if fit.floor else []), *terms])

@@ -32,7 +32,7 @@ def print_surface(console: Console, found: TableFit, title: str = "") -> None:
     name = f"{found.y} ({title})" if title else found.y
     for fit in found.surfaces.fits:
         mark = "preferred" if fit in found.preferred else "" if fit.is_adequate else "inadequate"
-        constant = None if fit.form == "sum" else fit.coefficient_intervals[0]
+        constant = None if fit.form == "power_floor" else fit.coefficient_intervals[0]
         named = (("E", fit.floor_interval), ("c", constant), ("b", fit.log_power_interval))
         intervals = [f"{letter} in [{ends[0]:.4g}, {ends[1]:.4g}]" for letter, ends in named if ends is not None]
         left_out = f"left out {fit.left_out:.3g}" if fit.left_out == fit.left_out else ""

@@ -64,7 +64,7 @@ def fit(
         y: Column to fit.
         x: Columns, or arithmetic over columns such as `depth - 2`.
         over: Column of the independent units, such as a seed or a run. Default: each row.
-        forms: Forms to fit: `product`, `sum`, `log_product`, `log2_product`, `proportional`.
+        forms: Forms to fit: `power`, `power_floor`, `power_log`, `power_log2`, `proportional`.
         **options: huber (Huber's delta for the residuals of log y; default: squares), num_resamples (default: 1,000), seed.
 
     Returns:

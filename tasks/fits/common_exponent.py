@@ -16,7 +16,7 @@ from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points, as_curve, gather
 from depthrate.tasks.fits.rate_fit import squares_around
-from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds, without
+from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def _over_seeds(curves: list[tuple[Array, Array]], seeds: Sequence[Sequence[Hash
     exponent_S = slope_SK @ np.array(information) / sum(information)
     exponent, num_seeds = float(exponent_S.mean()), len(shared)
     half = t_quantile(num_seeds - 1) * float(exponent_S.std(ddof=1)) / math.sqrt(num_seeds)
-    p_common = p_of_zero_means(slope_SK @ without(np.ones((len(curves), 1))))
+    difference_SK = slope_SK - slope_SK.mean(1, keepdims=True)
+    p_common = float(p_of_zero_means(difference_SK[None], np.array([len(curves) - 1.0]))[0])
     return CommonFit(exponent, exponent - half, exponent + half, p_common, len(curves))
 
 

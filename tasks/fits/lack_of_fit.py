@@ -47,7 +47,8 @@ def lack_of_fit(
     bend_G = np.linalg.qr(line_and_bend_GP)[0][:, 2]
     if seeds is not None:
         _, log_y_SG = table_of_seeds(points, seeds)
-        return p_of_zero_means((log_y_SG @ bend_G)[:, None]) if len(log_y_SG) >= MIN_SEEDS else None
+        bend_1S1 = (log_y_SG @ bend_G)[None, :, None]
+        return float(p_of_zero_means(bend_1S1, np.ones(1))[0]) if len(log_y_SG) >= MIN_SEEDS else None
     pure, within = points.num_points - len(points.x_G), float(points.within_C[0])
     if pure < 1 or within <= points.num_points * EXACT_FIT_RMS**2:
         return None

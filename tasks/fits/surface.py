@@ -1,8 +1,8 @@
 """Rates in several variables: products of powers or a sum of powers with a floor, their uncertainty, and open questions.
 
-- `product`: y = c prod x_k^-a_k, a plane in logarithms.
-- `sum`: y = E + sum c_k x_k^-a_k, with c_k, E >= 0.
-- `log_product`: y = c log(x_1)^b prod x_k^-a_k, and `log2_product`, the same with b = 2.
+- `power`: y = c prod x_k^-a_k, a plane in logarithms.
+- `power_floor`: y = E + sum c_k x_k^-a_k, with c_k, E >= 0.
+- `power_log`: y = c log(x_1)^b prod x_k^-a_k, and `power_log2`, the same with b = 2.
 - `proportional`: y = c / prod x_k. With x = 1 / bound, one constant times a whole bound.
 
 Residuals are of log y, and units (seeds, or runs with several checkpoints) are the independent observations. With few units,
@@ -125,7 +125,7 @@ class SurfaceFit:
         """Return y at values of the variables, [K, ...]."""
         x = np.asarray(x_KN, dtype=np.float64)
         powers = np.stack([x[k] ** -a for k, a in enumerate(self.exponents)])
-        if self.form == "sum":
+        if self.form == "power_floor":
             return np.asarray(np.tensordot(self.coefficients, powers, 1) + self.floor)
         logarithm = np.log(x[0]) ** self.log_power if self.log_power else 1.0
         return np.asarray(self.coefficients[0] * logarithm * powers.prod(0))
@@ -163,7 +163,7 @@ class SurfaceFits:
                 for one, other, size in fit.trade_offs
             ]
         for fit in self.preferred or self.fits:
-            if fit.form == "sum" and not _is_identified(fit):
+            if fit.form == "power_floor" and not _is_identified(fit):
                 why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
                 found.append(f"E not identified: {why}")
         if len(self.preferred) > 1:
@@ -248,7 +248,7 @@ class _Fit:
         if form == "proportional":
             self._fixed_P[:k] = 1.0
         self._theta_P, self._objective = self._best()
-        self._jacobian_PN = self._sum.jacobian(self._theta_P) if form == "sum" else self._plane_PN
+        self._jacobian_PN = self._sum.jacobian(self._theta_P) if form == "power_floor" else self._plane_PN
         self._residual_N = self._log_y_N - self._log_model(self._theta_P)
         self._is_free_P = self._is_free()
         self._covariance_PP, self._freedom_P = _covariance(
@@ -270,7 +270,7 @@ class _Fit:
             tuple(_p_value(theta_P[i] - value, error_K[i], self._freedom_P[i]) for i in range(k))
             for value in (0.5, 1.0)
         )
-        is_sum = self._form == "sum"
+        is_sum = self._form == "power_floor"
         on_bound = float((resampled_BP[:, -1] <= 0).mean()) if is_sum and resampled_BP is not None else 0.0
         y_level = math.exp(self._level)
         squares, num_free = self._squares_of_means(residual_N), int(self._is_free_P.sum())
@@ -310,7 +310,7 @@ class _Fit:
         Without resamples, the correlations are those of independent values: a few units would correlate by chance.
         """
         labels = [f"the exponent of {name}" for name in names]
-        if self._form == "log_product":
+        if self._form == "power_log":
             labels.append(f"the power of log {names[0]}")
         is_free_P = self._is_free_P
         covariance_PP = np.full((len(is_free_P), len(is_free_P)), np.nan)
@@ -348,7 +348,7 @@ class _Fit:
         return tuple(intervals)
 
     def _best(self) -> tuple[Array, float]:
-        if self._form == "sum":
+        if self._form == "power_floor":
             return best_of_starts(self._sum)
         theta_P = self._plane(np.ones((1, len(self._log_y_N))))[0]
         return theta_P, float(self._sum.rho(self._log_y_N - self._log_model(theta_P)).sum())
@@ -373,11 +373,11 @@ class _Fit:
         return theta_RP
 
     def _log_model(self, theta_P: Array) -> Array:
-        return self._sum.log_model(theta_P) if self._form == "sum" else np.asarray(theta_P @ self._plane_PN)
+        return self._sum.log_model(theta_P) if self._form == "power_floor" else np.asarray(theta_P @ self._plane_PN)
 
     def _is_free(self) -> np.ndarray:
         """Return which parameters are neither fixed nor on a bound [P]. A term without a coefficient has no exponent."""
-        if self._form != "sum":
+        if self._form != "power_floor":
             return np.isnan(self._fixed_P)
         theta_P = self._theta_P
         is_free_P, k = np.ones(len(theta_P), dtype=bool), len(self._log_x_KN)
@@ -389,13 +389,13 @@ class _Fit:
     def _log_coefficients(self) -> Array:
         """Return the rows [C, P] that give log c, less the level of y, for the variables as given."""
         k = len(self._log_x_KN)
-        if self._form != "sum":
+        if self._form != "power_floor":
             return np.array([[*self._centre_K, -self._log_centre, 1.0]])
         return np.concatenate([np.diag(self._centre_K), np.eye(k), np.zeros((k, 1))], axis=1)
 
     def _solve(self, weight_RN: Array) -> Array:
         """Fit with weights, each row from the estimate."""
-        if self._form != "sum":
+        if self._form != "power_floor":
             return self._plane(weight_RN)
         problem, log_y_RN = self._sum, None
         if self._delta is None:  # squares around a cell's values are squares around their mean, and a constant
@@ -418,10 +418,10 @@ class _Fit:
         """Return the intervals of the parameters, and their method."""
         if self._resampled_BP is not None:
             low_P, high_P = np.quantile(self._resampled_BP, ENDS, axis=0)
-            return _where(self._is_free_P | (self._form == "sum"), low_P, high_P), "bootstrap"
+            return _where(self._is_free_P | (self._form == "power_floor"), low_P, high_P), "bootstrap"
         if self._num_units < MIN_UNITS:
             return [None] * len(self._theta_P), ""
-        if self._form == "sum" and self._delta is None:
+        if self._form == "power_floor" and self._delta is None:
             return self._profile(), "profile"
         reach_P = t_quantiles(self._freedom_P) * np.sqrt(np.diag(self._covariance_PP))
         return _where(self._is_free_P, self._theta_P - reach_P, self._theta_P + reach_P), "t"
@@ -677,7 +677,7 @@ def _check(
         raise FitError(
             f"{names[0]} has values up to 1, whose logarithm has no power: {', '.join(LOG_FORMS)} need values above 1."
         )
-    num_parameters = 2 * len(names) + 1 if "sum" in forms else len(names) + 2
+    num_parameters = 2 * len(names) + 1 if "power_floor" in forms else len(names) + 2
     if len(y_N) <= num_parameters:
         raise FitError(
             f"{len(y_N)} values, expected more than the {num_parameters} parameters of {' or '.join(forms)}."
