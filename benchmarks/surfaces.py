@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 
-from depthrate.tasks.fits.surface import MAX_INFLATION, fit_surfaces
+from depthrate.tasks.fits.several_variables import MAX_INFLATION, fit_surfaces
 
 DEPTHS, WIDTHS, SEEDS = (2, 3, 5, 8, 13, 21), (16, 32, 64, 128, 256), 5
 NOISE, SHIFT = 0.1, 0.05

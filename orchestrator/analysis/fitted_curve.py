@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.convergence import Drift
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.lack_of_fit import BoundCheck
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.metric import Metric
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FittedCurve:
     by: dict[str, Any]
     rows: list[dict[str, Any]]
     """Values used: trial_id, seed, x, y."""
-    fits: list[RateFit]
+    fits: list[Fit]
     excluded: dict[str, int]
     """Number of excluded trials per reason."""
     note: str | None = None
@@ -80,7 +80,7 @@ class FittedCurve:
         return pd.DataFrame(self.rows, columns=["x", "y", "seed", "trial_id"])
 
     @property
-    def power(self) -> RateFit | None:
+    def power(self) -> Fit | None:
         """Power law c x^-a, if its exponent is finite."""
         return next((fit for fit in self.fits if fit.model == POWER.name and math.isfinite(fit.exponent)), None)
 

@@ -18,10 +18,10 @@ from enum import StrEnum
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.sweeps.spec import FitRequest
+from depthrate.tasks.fits.bootstrap_and_profile import holm
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import MODELS, POWER
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
-from depthrate.tasks.fits.surface import holm
 
 MIN_R2 = 0.9
 MAX_RESIDUAL_SHARE = 1 / 3
@@ -53,7 +53,7 @@ class Preference:
 
     state: GroupState
 
-    models: tuple[RateFit, ...]
+    models: tuple[Fit, ...]
     """Adequate models that the values do not rule out, lowest AICc first. Empty if no model is adequate."""
     judges: str
     """Values that decide, as in `3 seeds` or `15 values`."""
@@ -102,7 +102,7 @@ def preferred_models(curve: FittedCurve) -> Preference:
     return Preference(state, tuple(models), judges, "")
 
 
-def followed_power(curve: FittedCurve) -> RateFit | None:
+def followed_power(curve: FittedCurve) -> Fit | None:
     """Return the power law if it is among the preferred models, and None otherwise."""
     return curve.power if preferred_models(curve).state is GroupState.POWER_LAW else None
 
@@ -140,13 +140,13 @@ def undecided_text(curves: Sequence[FittedCurve]) -> str:
     return f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them." if judges else ""
 
 
-def adequate_power(curve: FittedCurve) -> RateFit | None:
+def adequate_power(curve: FittedCurve) -> Fit | None:
     """Return the power law if all x have run and it is adequate, and None otherwise. Other models may be preferred."""
     power = curve.power
     return None if power is None or curve.num_waiting or inadequacy(curve, power) else power
 
 
-def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
+def inadequacy(curve: FittedCurve, fit: Fit) -> str:
     """Return the reason why a model is inadequate, as in `R^2 0.37`, or an empty string."""
     means = _log_means(curve)
     if len(means) < MIN_DISTINCT_X:
@@ -171,7 +171,7 @@ def _p_lack_of_fit(curve: FittedCurve) -> dict[str, float]:
     return {fit.model: 1.0 for fit in curve.fits} | {fit.model: p for fit, p in zip(tested, corrected, strict=True)}
 
 
-def _clear_aicc(best: RateFit, fit: RateFit) -> float:
+def _clear_aicc(best: Fit, fit: Fit) -> float:
     """Return the difference of AICc from which the best model rules the other out."""
     contains_best = best.model == POWER.name and MODELS[fit.model].num_parameters > POWER.num_parameters
     return CLEAR_AICC if contains_best else NO_SUPPORT
@@ -198,5 +198,5 @@ def _log_means(curve: FittedCurve) -> dict[float, float]:
     return {x: math.fsum(math.log(row["y"]) for row in at_x) / len(at_x) for x, at_x in rows.items()}
 
 
-def _aicc(fit: RateFit) -> float:
+def _aicc(fit: Fit) -> float:
     return math.inf if fit.aicc is None else fit.aicc

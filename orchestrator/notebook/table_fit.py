@@ -28,7 +28,7 @@ class Fit(TableFit):
         from depthrate.orchestrator.report.figure_files import Picture
         from depthrate.orchestrator.report.figures.surfaces import surface_plot
 
-        names = ", ".join(self.surfaces.fits[0].names)
+        names = ", ".join(self.surfaces.fits[0].variables)
         figure = surface_plot(self, f"{self.y} over {names}")
         if figure is None:
             raise FitError(f"nothing to draw: no two values of {names} differ in one variable only")

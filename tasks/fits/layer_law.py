@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.lack_of_fit import lack_of_fit
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.points import FitError, as_curve, gather, places_of
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import fit_rates
 
 MIN_LAYERS = 3
@@ -27,7 +27,7 @@ MIN_LAYERS = 3
 class LayerFit:
     """The law over the layers of trials of one depth."""
 
-    fit: RateFit
+    fit: Fit
     """Exponential model: its exponent is -log rho, its prefactor D_0."""
     p_bend: float | None
     """p-value of the test for a bend of log D over the layer, over whole units. None with fewer than three units."""
@@ -79,7 +79,7 @@ def fit_layers(layer_N: npt.ArrayLike, value_N: npt.ArrayLike, units: Sequence[H
     return LayerFit(fit, lack_of_fit(layer_N, value_N, seeds=units, is_log_x=False), means, decays)
 
 
-def decay_over_depth(fits: Mapping[int, LayerFit]) -> RateFit | None:
+def decay_over_depth(fits: Mapping[int, LayerFit]) -> Fit | None:
     """Fit -log rho = c L^-a over the depths L, with units that are equal at several depths as replicates.
 
     Args:
