@@ -20,7 +20,7 @@ from depthrate.orchestrator.analysis.preferred_model import (
 )
 from depthrate.orchestrator.console.surface_table import print_surfaces
 from depthrate.orchestrator.console.tables import counted, print_rows, print_table, with_interval
-from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.fit import Fit
 
 
 def print_all_fits(console: Console, fits: Fits, *, wide: bool = False, more: str) -> None:
@@ -129,7 +129,7 @@ def _bounded(curve: FittedCurve) -> str:
     return f"{curve.bound.verdict} ({curve.bound.exponent:.2f})"
 
 
-def _interval(fit: RateFit) -> str:
+def _interval(fit: Fit) -> str:
     text = with_interval(fit.exponent, fit.ci_low, fit.ci_high)
     few = "" if fit.n_seeds is None else f": {counted(fit.n_seeds, 'seed')}"
     return text if fit.ci_low is not None and fit.ci_high is not None else f"{text} (no interval{few})"

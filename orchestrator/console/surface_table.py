@@ -32,11 +32,15 @@ def print_surface(console: Console, found: TableFit, title: str = "") -> None:
     name = f"{found.y} ({title})" if title else found.y
     for fit in found.surfaces.fits:
         mark = "preferred" if fit in found.preferred else "" if fit.is_adequate else "inadequate"
-        constant = None if fit.form == "sum" else fit.coefficient_intervals[0]
+        constant = None if len(fit.coefficients) > 1 else fit.coefficient_intervals[0]
         named = (("E", fit.floor_interval), ("c", constant), ("b", fit.log_power_interval))
         intervals = [f"{letter} in [{ends[0]:.4g}, {ends[1]:.4g}]" for letter, ends in named if ends is not None]
-        left_out = f"left out {fit.left_out:.3g}" if fit.left_out == fit.left_out else ""
-        facts = [mark, *intervals, f"R^2 {fit.r2:.3f}", f"AICc {fit.aicc:.1f}", left_out]
+        left_out = "" if fit.left_out is None else f"left out {fit.left_out:.3g}"
+        r2, aicc = (
+            text.format(value) if value is not None else ""
+            for text, value in (("R^2 {:.3f}", fit.r2), ("AICc {:.1f}", fit.aicc))
+        )
+        facts = [mark, *intervals, r2, aicc, left_out]
         show(f"{fit.form}: {name} = {law_text(fit)}", soft_wrap=True)
         show(f"  {', '.join(filter(None, facts))}")
     first, tests = found.surfaces.fits[0], found.rows()[0]["num_tests"]

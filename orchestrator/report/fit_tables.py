@@ -33,9 +33,9 @@ from depthrate.orchestrator.report.text import (
     three_decimals,
     x_text,
 )
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.model import FitParameter
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.rate_fit import RateFit
 
 
 def support_table(curves: Sequence[FittedCurve]) -> str:
@@ -112,7 +112,7 @@ def _parameters() -> list[FitParameter]:
     return list(dict.fromkeys(parameter for model in MODELS.values() for parameter in model.parameters))
 
 
-def _fit_row(fit: RateFit) -> list[Cell]:
+def _fit_row(fit: Fit) -> list[Cell]:
     weight = "—" if fit.weight is None else f"{fit.weight:.1%}" if fit.weight >= 0.001 else "< 0.1%"
     numbers = [
         three_decimals(fit.exponent),

@@ -31,8 +31,8 @@ from depthrate.orchestrator.report.text import (
     value_text,
     x_text,
 )
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 
 MAX_GROUPS_NAMED = 4
@@ -78,7 +78,7 @@ def groups_sentence(curves: Sequence[FittedCurve]) -> str:
     return " ".join(sentences)
 
 
-def _exponent_text(curve: FittedCurve, power: RateFit) -> str:
+def _exponent_text(curve: FittedCurve, power: Fit) -> str:
     exponent = f"<strong>{signed_text(power.exponent, '.2f')}</strong>"
     return f"{exponent} {ends_text(interval_of(power))} at {escape(group_phrase(curve.by))}".replace("  ", " ")
 
@@ -144,19 +144,19 @@ def common_sentence(curve: FittedCurve) -> str:
     return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}). Common fit: a = {exponent} {ends}."
 
 
-def no_interval_text(power: RateFit) -> str:
+def no_interval_text(power: Fit) -> str:
     """Return the reason for a missing interval."""
     if power.n_seeds is None:
         return "no interval (too few points)"
     return f"no interval ({counted(power.n_seeds, 'seed')}, at least {MIN_SEEDS} needed)"
 
 
-def inadequacy_text(curve: FittedCurve, fit: RateFit) -> str:
+def inadequacy_text(curve: FittedCurve, fit: Fit) -> str:
     """Return the reason why a model is inadequate, as HTML, or an empty string."""
     return escape(minus_signs(inadequacy(curve, fit).replace("R^2", "R²")))
 
 
-def _model_text(curve: FittedCurve, power: RateFit) -> str:
+def _model_text(curve: FittedCurve, power: Fit) -> str:
     """Describe the preferred models, with the power law first if it is one of them and last otherwise."""
     preference = preferred_models(curve)
     others = " or ".join(_law_text(fit) for fit in preference.models if fit is not power)
@@ -169,7 +169,7 @@ def _model_text(curve: FittedCurve, power: RateFit) -> str:
     return f"<strong>follows {others}</strong>{preference.doubt}; {power_law}{rate}"
 
 
-def _law_text(fit: RateFit) -> str:
+def _law_text(fit: Fit) -> str:
     """Name a model other than the power law, as in `a power law with floor (exponent 0.81, floor 0.03)`."""
     model = MODELS[fit.model]
     values = [f"exponent {signed_text(fit.exponent, '.2f')}"]
@@ -179,7 +179,7 @@ def _law_text(fit: RateFit) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{details}"
 
 
-def _rate_text(curve: FittedCurve, power: RateFit) -> str:
+def _rate_text(curve: FittedCurve, power: Fit) -> str:
     """Describe the power law. It is said to fall or grow only if its interval excludes 0."""
     if why := inadequacy_text(curve, power):
         local = minus_signs(local_exponents_text(curve))
@@ -193,7 +193,7 @@ def _rate_text(curve: FittedCurve, power: RateFit) -> str:
     return f"{_verb([power])} as {rate}"
 
 
-def _verb(powers: Sequence[RateFit]) -> str:
+def _verb(powers: Sequence[Fit]) -> str:
     """Return `falls` or `grows` if the intervals of all exponents exclude 0 on the same side, otherwise `goes`."""
     intervals = list(map(interval_of, powers))
     if all(interval and interval[0] > 0 for interval in intervals):

@@ -31,8 +31,8 @@ from depthrate.orchestrator.report.text import (
     value_text,
     x_text,
 )
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.rate_fit import RateFit
 
 STRIP_WIDTH, STRIP_HEIGHT = 150, 24
 
@@ -98,7 +98,7 @@ def _rate_cells(curve: FittedCurve, scale: Scale, colour: str) -> str:
     )
 
 
-def _strip_scale(powers: Sequence[RateFit]) -> Scale:
+def _strip_scale(powers: Sequence[Fit]) -> Scale:
     """Return an axis with 0, all exponents and their intervals. Intervals much wider than the rest end at its edge."""
     exponents = [0.0, *(power.exponent for power in powers)]
     ends = [end for power in powers for end in interval_of(power) or ()]
@@ -116,7 +116,7 @@ def _strip_axis(scale: Scale) -> str:
     return pen.element(STRIP_WIDTH, STRIP_HEIGHT, "exponents, drawn")
 
 
-def _strip(scale: Scale, power: RateFit | None, colour: str, symbol: str) -> str:
+def _strip(scale: Scale, power: Fit | None, colour: str, symbol: str) -> str:
     """Return a symbol at the exponent and a line over its interval, with the value ½ dotted."""
     pen, middle = SvgPen(PAGE), STRIP_HEIGHT / 2
     if scale.low < HALF < scale.high:

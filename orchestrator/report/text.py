@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.explorer.page import as_html
 from depthrate.storage.files.controls import DIRECTIONS
-from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.fit import Fit
 
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MAX_LABEL = 40
@@ -22,7 +22,7 @@ def formula_markup(formula: str) -> str:
     return re.sub(r"\^(\w)", r"<sup>\1</sup>", braces_raised).replace("-", "−")
 
 
-def interval_of(fit: RateFit) -> tuple[float, float] | None:
+def interval_of(fit: Fit) -> tuple[float, float] | None:
     """Return the 95 % interval of the exponent, if the fit has one."""
     return (fit.ci_low, fit.ci_high) if is_finite(fit.ci_low) and is_finite(fit.ci_high) else None
 
