@@ -98,7 +98,7 @@ GROUPS = {
     "Sweeps": ("sweeps.", "orchestrator.notebook.sweep"),
     "Results": ("storage.", "orchestrator.notebook.results", "orchestrator.notebook.comparison"),
     "Fits": ("tasks.fits.", "orchestrator.notebook.table_fit"),
-    "Tasks": ("tasks.function_task", "tasks.interface"),
+    "Tasks": ("tasks.function_task", "tasks.interface", "tasks.figure_request"),
     "Metrics": ("tasks.",),
 }
 """Group of public names -> beginnings of the modules that define them; the first group that matches counts."""

@@ -474,7 +474,7 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
 def _check_figure(request: FigureRequest, task: Task, place: str) -> None:
     axes, metrics = [request.x, request.y], list(request.columns)
     if request.kind == "path" or request.along:
-        axes, metrics = [], [*metrics, request.x]
+        axes, metrics = [], [*metrics, *([request.x] if request.x != LAYER else [])]
     elif request.kind in ("spectrum", "scatter"):
         axes = []
     over = "" if request.over == SEED else request.over  # a task may have no seed

@@ -80,6 +80,11 @@ class FigureRequest:
     colours: Scale = ""
     """log or linear colours of a map. Default: linear."""
 
+    @property
+    def measured(self) -> set[str]:
+        """The metrics that it shows, and SQL expressions."""
+        return {self.metric, self.condition, self.x, *self.columns, *self.lines.values()} - {""}
+
 
 _COMMON_KEYS = ("where", "title", "note")
 _KEYS_OF_KIND: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -91,7 +96,7 @@ _KEYS_OF_KIND: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "matrix": (("metric",), ("layer", "order", "lowest")),
     "collapse": (("metric",), ("by", "over")),
     "path": (("metric", "x"), ("by", "lines", "y_axis")),
-    "scatter": (("features",), ("by", "label", "x", "y")),
+    "scatter": (("features",), ("by", "layer", "label", "x", "y")),
     "verdict": (("metric", "words"), ("by", "columns", "lines")),
 }
 FIGURE_KEYS = {kind: (needed, (*more, *_COMMON_KEYS)) for kind, (needed, more) in _KEYS_OF_KIND.items()}

@@ -224,6 +224,7 @@ def read_figures(
             else:
                 query, order = _figure_query(request, columns), ("step", "layer")
             rows = _read_rows(results, trial_dtype, query, *order)
+            rows = rows if request.kind == "scatter" else rows.dropna(subset=["value"])
         except QueryError as error:
             contents.append(FigureContent(request, pd.DataFrame(), str(error)))
             continue
@@ -240,11 +241,19 @@ def _scatter_query(results: Results, request: FigureRequest, trials: pd.DataFram
     selected = {trial_id for (trial_id,) in results.sql(_selected(request)).fetchall()}
     groups = group_trials(trials, trials[trials["trial_id"].isin(selected)], list(request.by))
     firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(groups, MAX_SCATTERS) if len(part)]
-    return (
-        "select trial_id, step, sample_index, label, feature[1] as x, feature[2] as y from features "
-        f"where trial_id in ({', '.join(map(_text, firsts)) or 'null'}) and kind = {_text(request.features)} "
-        "and len(feature) > 1"
+    rows = (
+        "select *, max(layer) over (partition by trial_id, step) as deepest from features "
+        f"where trial_id in ({', '.join(map(_text, firsts)) or 'null'}) and kind = {_text(request.features)}"
     )
+    columns = "trial_id, step, sample_index, label, feature[1] as x, feature[2] as y"
+    return f"select {columns} from ({rows}) where layer = {_layer_sql(request.layer)} and len(feature) > 1"
+
+
+def _layer_sql(layer: int | None) -> str:
+    """Return a layer as SQL over the row's `deepest`, the number of the last layer."""
+    if layer is None:
+        return "deepest"
+    return str(layer) if layer >= 0 else f"deepest + 1 {layer}"
 
 
 def _text(value: str) -> str:
@@ -300,5 +309,4 @@ def _value_rows(request: FigureRequest) -> str:
     if request.layer in (None, -1):
         return f"metrics {last} where is_last"
     deepest = "select *, max(layer) over (partition by trial_id, step, split) as deepest from metrics"
-    layer = str(request.layer) if request.layer >= 0 else f"deepest + 1 {request.layer}"
-    return f"({deepest}) {last} where layer = {layer}"
+    return f"({deepest}) {last} where layer = {_layer_sql(request.layer)}"

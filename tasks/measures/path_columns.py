@@ -99,7 +99,7 @@ GEODESIC = (
         "first layer of the path from which the nearest-mean accuracy stays at or above 1 - epsilon, null if there is none",
     ),
 )
-_SHOWN = tuple((name, label, axis) for name, label, axis in _PREDICTED if name != "nc1_pinv")
+_SHOWN = (("nc1", "NC1"), ("pfc2", "PFC2"), ("ncc_accuracy", "NCC accuracy"))
 PATH_FIGURES = (
     MONOTONE_VERDICT,
     *(
@@ -110,9 +110,9 @@ PATH_FIGURES = (
             lines={"predicted": f"{name}_geodesic"},
             by=(VARYING,),
             title=f"{label} along the path of features",
-            y_axis=axis,
+            y_axis="log",
         )
-        for name, label, axis in _SHOWN
+        for name, label in _SHOWN
     ),
     *(
         FigureRequest(
@@ -123,9 +123,9 @@ PATH_FIGURES = (
             by=(VARYING,),
             where="nc1_geodesic is not null",
             title=f"{label} over steps and layers",
-            colours=axis,
+            colours="log",
         )
-        for name, label, axis in _SHOWN
+        for name, label in _SHOWN
     ),
 )
 """Figures for a task that measures all of GEODESIC."""

@@ -117,7 +117,8 @@ def _trials_note(rows: pd.DataFrame) -> str:
 def _curve_plots(data: ReportData, content: FigureContent) -> list[Figure]:
     """Plot a metric over an axis: light points for trials, a line for their mean, dashed reference lines."""
     request = content.request
-    rows = _numeric_rows(data, content, {"along": request.along} if request.along else {"x": request.x})
+    rows = _numeric_rows(data, content, {"along": request.along or request.x})
+    rows = rows if request.along else rows.assign(x=rows["along"])
     if rows.empty:
         return []
     y_log = is_log(request.y_axis, [*rows["value"], *_line_values(rows)])
@@ -127,7 +128,7 @@ def _curve_plots(data: ReportData, content: FigureContent) -> list[Figure]:
 
     def marks(group: Group[pd.DataFrame]) -> list[Mark]:
         part, name, colour = group.content, group.name, group.colour
-        means = part.groupby("along" if request.along else part["x"]).mean(numeric_only=True)
+        means = part.groupby("along").mean(numeric_only=True)
         dots = trial_dots(part["x"], part["value"], name, colour, size=3 if request.along else 4)
         mean = mean_line(means["x"], means["value"], name, colour, symbol="dot" if request.along else "")
         looks = {"is_named": False, "symbol": "", "width": 1.4}
@@ -139,16 +140,20 @@ def _curve_plots(data: ReportData, content: FigureContent) -> list[Figure]:
 
     groups, omissions = facet_groups(data.trials, drawable, request.by, "groups")
     label, x_log = data.measurement(request.metric).label, is_log(request.x_axis, rows["x"])
+    x_label, x = request.x, value_axis(request.x, rows["x"], is_log=x_log)
     if request.along:
-        x = Axis(title=shorten(data.measurement(request.x).label), is_log=x_log)
-    else:
-        x = value_axis(request.x, rows["x"], is_log=x_log)
+        x_label = data.measurement(request.x).label
+        x = Axis(title=shorten(x_label), is_log=x_log)
     facets = facets_of(groups, x, Axis(title=shorten(label), is_log=y_log), marks)
     missing = [f"No values of {name}." for name in request.lines if name not in with_values]
-    notes = [_trials_note(drawable), *([f"Lines: along {request.along}."] if request.along else []), *missing]
+    notes = [
+        _trials_note(drawable),
+        *([f"Lines: along {request.along}. Dots: trials."] if request.along else []),
+        *missing,
+    ]
     notes += [*omissions, *omission_notes(0, 0, len(rows) - len(drawable), log=y_log)]
     keys = [Key(shorten(name), dash=dashes[name]) for name in with_values]
-    return [Figure(request.title or f"{label} over {x.title}", facets, notes, keys)]
+    return [Figure(request.title or f"{label} over {x_label}", facets, notes, keys)]
 
 
 def _share_plots(data: ReportData, content: FigureContent) -> list[Figure]:
@@ -457,7 +462,8 @@ def verdict_table(data: ReportData, content: FigureContent) -> str:
         cells.append(Cell(escape("; ".join(verdicts))))
         lines.append([*cells, *(_mean_cell(part, column, references.get(name)) for name, column in columns.items())])
     label = request.title or data.measurement(request.metric).label
-    note = f"{escape(label)}: {escape(request.note)} Numbers are means over trials, with predictions in brackets."
+    means = "Numbers are means over trials, with predictions in brackets."
+    note = escape(" ".join(filter(None, [f"{label}:", request.note, means])))
     heads = [*request.by, "trials", label, *(data.measurement(name).label for name in columns)]
     return f"<p class=note>{note}</p>{table(heads, lines)}"
 

@@ -182,6 +182,7 @@ FIGURES = (
         kind="spectrum",
         metric="rank_norms",
         lines={"predicted": "predicted_rank_norms"},
+        note="Mean over concepts of the norm of the word of each frequency rank. Last layer, last step.",
         x="Frequency rank within a concept",
         by=(VARYING,),
         layer=-1,
