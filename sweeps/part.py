@@ -1,7 +1,7 @@
 """Read and write typed sections of a sweep file, with error messages for invalid sections."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
@@ -69,20 +69,21 @@ def section_spec(section: Any, always: Collection[str] = ()) -> dict[str, Any]:
     }
 
 
-def _fields(section: type) -> tuple[FieldInfo, ...]:
+def _fields(section: Any) -> Sequence[FieldInfo]:
+    """Return the fields of a section. Tasks declare theirs as dataclasses, since msgspec has its home in sweeps."""
     if issubclass(section, msgspec.Struct):
         return fields(section)
-    # tasks declare theirs as dataclasses, since msgspec is at home in sweeps
-    declared = [
-        (field, {"default": field.default, "default_factory": field.default_factory})
+    unset: dict[Any, Any] = {dataclasses.MISSING: msgspec.NODEFAULT}
+    return [
+        FieldInfo(
+            name=field.name,
+            encode_name=field.name,
+            type=field.type,
+            default=unset.get(field.default, field.default),
+            default_factory=unset.get(field.default_factory, field.default_factory),
+        )
         for field in dataclasses.fields(section)
     ]
-    return tuple(
-        FieldInfo(
-            field.name, field.name, field.type, **{k: v for k, v in defaults.items() if v is not dataclasses.MISSING}
-        )
-        for field, defaults in declared
-    )
 
 
 def _is_default(value: Any, field: FieldInfo) -> bool:

@@ -472,24 +472,17 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
 
 
 def _check_figure(request: FigureRequest, task: Task, place: str) -> None:
-    axes, metrics = [request.x, request.y], list(request.columns)
-    if request.kind == "path" or request.along:
-        axes, metrics = [], [*metrics, *([request.x] if request.x != LAYER else [])]
-    elif request.kind in ("spectrum", "scatter"):
-        axes = []
-    over = "" if request.over == SEED else request.over  # a task may have no seed
-    for name in filter(None, (*axes, request.along, over, *request.by)):
-        if name == VARYING or (request.kind == "map" and name in (STEP, LAYER)):
-            continue
-        try:
+    over = {request.over} - {SEED}  # a task may have no seed
+    try:
+        for name in (*request.parameter_axes.values(), *over, *(name for name in request.by if name != VARYING)):
             task.schema.require_known(name, place)
-        except ParameterError as error:
-            raise SweepError(str(error)) from None
+    except ParameterError as error:
+        raise SweepError(str(error)) from None
     kind = {"spectrum": "vector", "matrix": "matrix"}.get(request.kind)
-    for name in (request.metric, *metrics):
+    for name in (request.metric, *request.row_axes.values(), *request.columns):
         columns = [measured.name for measured in task.measurable if kind is None or measured.kind == kind]
         # tasks without declared metrics may return any metric, and other strings are SQL expressions
-        if task.measurable and name.isidentifier():
+        if task.measurable and name.isidentifier() and name not in (STEP, LAYER):
             _check_measured(name, columns, kind or "metric", place)
 
 

@@ -81,9 +81,26 @@ class FigureRequest:
     """log or linear colours of a map. Default: linear."""
 
     @property
+    def row_axes(self) -> dict[str, str]:
+        """Axes of the row of a value: axis -> metric, SQL expression, step or layer."""
+        if self.kind == "path" or self.along:
+            return {"x": self.x}
+        axes = {"x": self.x, "y": self.y} if self.kind == "map" else {}
+        return {axis: name for axis, name in axes.items() if name in (STEP, LAYER)}
+
+    @property
+    def parameter_axes(self) -> dict[str, str]:
+        """Axes of a trial: axis -> parameter."""
+        if self.kind in ("spectrum", "scatter"):  # their axes have names of their own
+            return {}
+        axes = {"x": self.x, "y": self.y, "along": self.along}
+        return {axis: name for axis, name in axes.items() if name and axis not in self.row_axes}
+
+    @property
     def measured(self) -> set[str]:
         """The metrics that it shows, and SQL expressions."""
-        return {self.metric, self.condition, self.x, *self.columns, *self.lines.values()} - {""}
+        shown = {self.metric, self.condition, *self.row_axes.values(), *self.columns, *self.lines.values()}
+        return shown - {"", STEP, LAYER}
 
 
 _COMMON_KEYS = ("where", "title", "note")

@@ -28,7 +28,7 @@ from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.query.views import read_live
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trials
-from depthrate.tasks.figure_request import LAYER, STEP, VARYING, FigureRequest
+from depthrate.tasks.figure_request import LAYER, SEED, STEP, VARYING, FigureRequest
 from depthrate.tasks.interface import Task
 
 if TYPE_CHECKING:
@@ -189,9 +189,8 @@ def _read_all_figures(
     Args:
         chosen: Trials of a search that the figures of the task show. None: all.
     """
-    names = list(checked.trials[0].params)
-    settings = [name for name in varying_names(trials, names) if name != "seed"]
-    of_task = [request for request in checked.task.figures if {request.x, request.along} & set(names) <= set(settings)]
+    settings = [name for name in varying_names(trials, list(checked.trials[0].params)) if name != SEED]
+    of_task = [request for request in checked.task.figures if {*request.parameter_axes.values()} <= {*settings}]
     shown = trials if chosen is None else trials[trials["trial_id"].isin(chosen)]
     figures = read_figures(results, of_task, shown, settings)
     return read_figures(results, checked.sweep.figures, trials, settings) + [
@@ -213,6 +212,7 @@ def read_figures(
     contents = []
     columns = [name for view in ("results", "metrics") for name in results.sql(f"select * from {view} limit 0").columns]
     trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
+    parameters = trials.drop_duplicates("trial_id").set_index("trial_id")
     for request in requests:
         if VARYING in request.by:
             named = {request.x, request.y, request.along, request.over, *request.by}
@@ -228,7 +228,10 @@ def read_figures(
         except QueryError as error:
             contents.append(FigureContent(request, pd.DataFrame(), str(error)))
             continue
-        contents.append(FigureContent(request, rows))
+        # taken from the trials, since a parameter may have the name of a metric (loss: ce)
+        trial_ids = rows["trial_id"].astype(object)
+        positions = {axis: trial_ids.map(parameters[name]) for axis, name in request.parameter_axes.items()}
+        contents.append(FigureContent(request, rows.assign(**positions)))
     return contents
 
 
@@ -274,12 +277,11 @@ def _figure_query(request: FigureRequest, columns: Collection[str]) -> str:
         return quoted(f"last_{text}") if text in ALWAYS_LAST else f"({text})"
 
     values = {"value": sql(request.metric or request.condition)}
+    values |= {axis: sql(text) for axis, text in request.row_axes.items()}
     references = {f"line_{number}": sql(text) for number, text in enumerate(request.lines.values())}
-    references |= {f"column_{number}": sql(text) for number, text in enumerate(request.columns)}
     if request.kind in ("path", "spectrum"):
         values, references = values | references, {}
-    if request.kind == "path" or request.along:
-        values["x"] = sql(request.x)
+    references |= {f"column_{number}": sql(text) for number, text in enumerate(request.columns)}
     if request.order:
         values["places"] = sql(request.order)
     references |= {"height": sql(request.lowest or "0"), "weight": sql(request.observations or "1")}

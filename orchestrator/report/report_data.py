@@ -31,7 +31,7 @@ class FigureContent:
 
     request: FigureRequest
     rows: pd.DataFrame
-    """trial_id, step, layer, value, x (a metric on the horizontal axis), a column `line_<number>` per reference line and
+    """trial_id, step, layer, value, the positions x, y and along, a column `line_<number>` per reference line and
     `column_<number>` per column of a verdict, and height, weight (observations) and places (the order of rows and columns of a
     matrix). Of a scatter: trial_id, step, label, x, y."""
     problem: str = ""

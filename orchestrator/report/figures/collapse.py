@@ -16,7 +16,7 @@ from depthrate.orchestrator.report.figure import (
     mean_line,
     omission_notes,
 )
-from depthrate.orchestrator.report.report_data import FigureContent, ReportData
+from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import ends_text, number_text, shorten, signed_text
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.figure_request import FigureRequest
@@ -24,9 +24,9 @@ from depthrate.tasks.fits.collapse import B_RANGE, Collapse, fit_collapse
 from depthrate.tasks.fits.points import FitError
 
 
-def collapse_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def collapse_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot L^a times a metric over (L - layer) / L^b, one line per depth and one facet per group."""
-    request, rows = content.request, content.rows[content.rows["layer"] >= 1]
+    rows = rows[rows["layer"] >= 1]
     rows = rows.assign(value=pd.to_numeric(rows["value"], errors="coerce").astype(float))
     bad = rows.loc[~((rows["value"] > 0) & (rows["value"] < np.inf)), "trial_id"].unique()
     rows = rows[~rows["trial_id"].isin(bad)]

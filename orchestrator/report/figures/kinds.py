@@ -2,7 +2,7 @@
 
 import collections
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ from depthrate.orchestrator.report.html_table import Cell, table
 from depthrate.orchestrator.report.report_data import FigureContent, ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape, is_finite, number_text, shorten
 from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS
-from depthrate.tasks.figure_request import LAYER, STEP
+from depthrate.tasks.figure_request import LAYER, STEP, FigureRequest
 from depthrate.tasks.fits.proportions import wilson_interval
 
 JITTER = 0.15
@@ -64,46 +64,45 @@ MAX_DOTS = 3000
 """Maximum number of points of one step."""
 
 
-def figures_section(place: int, title: str, lead: Callable[[ReportData], str], *, of_task: bool) -> ReportSection:
+def figures_section(place: int, title: str, lead: str, *, of_task: bool) -> ReportSection:
     """Return the section with the figures that the task requests, or the sweep."""
 
     def contents(data: ReportData) -> list[FigureContent]:
-        drawable = [content for content in data.figures if not content.problem and not content.rows.empty]
-        return [content for content in drawable if content.of_task == of_task]
+        return [content for content in data.figures if content.of_task == of_task and not content.problem]
 
     def plots(data: ReportData) -> list[Figure]:
-        figures = []
-        for content in contents(data):
-            for figure in PLOTS[content.request.kind](data, content) if content.request.kind in PLOTS else []:
-                figure.notes[:0] = [content.request.note] if content.request.note else []
-                figures.append(figure)
-        return figures
+        return [figure for content in contents(data) for figure in _plots_of(data, content)]
 
     def tables(data: ReportData) -> str:
         return "".join(verdict_table(data, content) for content in contents(data) if content.request.kind == "verdict")
 
-    return ReportSection(place, title, plots, lead, tables=tables)
+    return ReportSection(place, title, plots, lambda data: lead, tables=tables)
 
 
-def _numeric_rows(data: ReportData, content: FigureContent, parameters: Mapping[str, str]) -> pd.DataFrame:
-    """Return the rows whose value and position are finite numbers.
-
-    Args:
-        parameters: Column to add -> parameter of the row's trial.
-    """
-    rows = content.rows.copy(deep=False)
-    of_trial = data.trials.drop_duplicates("trial_id").set_index("trial_id")
-    for column, name in parameters.items():
-        rows[column] = rows["trial_id"].astype(object).map(of_trial[name])
-    positions = [name for name in ("value", "x", "y", "along", "weight") if name in rows]
-    for column in [*positions, *(name for name in rows if str(name).startswith(("line_", "column_")))]:
-        rows[column] = pd.to_numeric(rows[column], errors="coerce").astype(float).replace([np.inf, -np.inf], np.nan)
-    return rows.dropna(subset=positions)
+def _plots_of(data: ReportData, content: FigureContent) -> list[Figure]:
+    """Plot a request, if it has values to show, with its note as the first one."""
+    request, rows = content.request, content.rows
+    if request.kind in NUMERIC:
+        rows = _finite_rows(rows)
+    if rows.empty or request.kind not in PLOTS:
+        return []
+    figures = PLOTS[request.kind](data, request, rows)
+    for figure in figures:
+        figure.notes[:0] = [request.note] if request.note else []
+    return figures
 
 
-def _dashes(content: FigureContent) -> dict[str, str]:
+def _finite_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows whose value and position are finite numbers. References may be missing."""
+    required = [name for name in ("value", "x", "y", "along", "weight") if name in rows]
+    references = [name for name in map(str, rows) if name.startswith(("line_", "column_"))]
+    numeric = {name: pd.to_numeric(rows[name], errors="coerce").astype(float) for name in (*required, *references)}
+    return rows.assign(**numeric).replace([np.inf, -np.inf], np.nan).dropna(subset=required)
+
+
+def _dashes(request: FigureRequest) -> dict[str, str]:
     """Return the dash style of each reference line."""
-    return dict(zip(content.request.lines, itertools.cycle(DASHES), strict=False))
+    return dict(zip(request.lines, itertools.cycle(DASHES), strict=False))
 
 
 def _line_values(rows: pd.DataFrame) -> list[float]:
@@ -114,16 +113,12 @@ def _trials_note(rows: pd.DataFrame) -> str:
     return f"{counted(rows['trial_id'].nunique(), 'trial')}."
 
 
-def _curve_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def _curve_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot a metric over an axis: light points for trials, a line for their mean, dashed reference lines."""
-    request = content.request
-    rows = _numeric_rows(data, content, {"along": request.along or request.x})
-    rows = rows if request.along else rows.assign(x=rows["along"])
-    if rows.empty:
-        return []
+    rows = rows if request.along else rows.assign(along=rows["x"])
     y_log = is_log(request.y_axis, [*rows["value"], *_line_values(rows)])
     drawable = rows[rows["value"] > 0] if y_log else rows
-    dashes = _dashes(content)
+    dashes = _dashes(request)
     with_values = [name for number, name in enumerate(request.lines) if drawable[f"line_{number}"].notna().any()]
 
     def marks(group: Group[pd.DataFrame]) -> list[Mark]:
@@ -156,14 +151,10 @@ def _curve_plots(data: ReportData, content: FigureContent) -> list[Figure]:
     return [Figure(request.title or f"{label} over {x_label}", facets, notes, keys)]
 
 
-def _share_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def _share_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot the share of trials with a condition, or of their observations, over a parameter, with Wilson's intervals."""
-    request = content.request
-    rows = _numeric_rows(data, content, {"x": request.x})
     if not request.observations:
-        rows = rows.assign(value=(rows["value"] != 0).astype(float), weight=1)
-    if rows.empty:
-        return []
+        rows = rows.assign(value=(rows["value"] != 0).astype(float))
 
     def marks(group: Group[pd.DataFrame]) -> list[Mark]:
         part, name, colour = group.content, group.name, group.colour
@@ -200,15 +191,11 @@ def _share_plots(data: ReportData, content: FigureContent) -> list[Figure]:
     return [Figure(request.title or title, facets_of(groups, *axes, marks), notes)]
 
 
-def _distribution_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def _distribution_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot the values of a metric, one point per trial, with reference lines."""
-    request = content.request
-    rows = _numeric_rows(data, content, {})
-    if rows.empty:
-        return []
     groups = spread(group_trials(data.trials, rows, list(request.by)), MAX_COLUMNS)
     names = [", ".join(key) if key else "all trials" for key, _ in groups]
-    dashes = _dashes(content)
+    dashes = _dashes(request)
     marks: list[Mark] = []
     notes = [_trials_note(rows)]
     for index, ((_, part), name, colour) in enumerate(zip(groups, names, colours_of(names), strict=True)):
@@ -237,15 +224,10 @@ def _distribution_plots(data: ReportData, content: FigureContent) -> list[Figure
     return [Figure(request.title or f"{label} of each trial", [facet], notes, keys)]
 
 
-def _map_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def _map_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot a metric over two axes, averaged over the trials of a cell, with one facet per group. The largest y is on top."""
-    request = content.request
-    axes, within = {"x": request.x, "y": request.y}, {STEP: "Step", LAYER: "Layer"}
-    rows = _numeric_rows(data, content, {axis: name for axis, name in axes.items() if name not in within})
-    rows = rows.assign(**{axis: rows[name] for axis, name in axes.items() if name in within})
-    if rows.empty:
-        return []
-    label, titles = data.measurement(request.metric).label, [within.get(name, name) for name in axes.values()]
+    label = data.measurement(request.metric).label
+    titles = [{STEP: "Step", LAYER: "Layer"}.get(name, name) for name in (request.x, request.y)]
 
     def facet(name: str, part: pd.DataFrame) -> Facet:
         grid = part.pivot_table(index="y", columns="x", values="value", aggfunc="mean").sort_index(ascending=False)
@@ -265,10 +247,9 @@ def _map_plots(data: ReportData, content: FigureContent) -> list[Figure]:
     return [Figure(title, with_common_colours(facets), [note], has_common_axes=False)]
 
 
-def _spectrum_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def _spectrum_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot a vector by entry, averaged over trials, one line per group and layer, with dashed reference vectors."""
-    request = content.request
-    rows = content.rows[content.rows["value"].map(_is_vector)]
+    rows = rows[rows["value"].map(_is_vector)]
     if rows.empty:
         return []
     by, noun, groups = list(request.by), "settings", group_trials(data.trials, rows, list(request.by))
@@ -280,7 +261,7 @@ def _spectrum_plots(data: ReportData, content: FigureContent) -> list[Figure]:
     shown, omissions = split_facets(by, groups, noun)
     entries = np.concatenate(list(rows["value"]))
     y_log = bool((entries > 0).any()) and is_log(request.y_axis, entries[entries > 0])
-    columns = {f"line_{number}": dash for number, dash in enumerate(_dashes(content).values())}
+    columns = {f"line_{number}": dash for number, dash in enumerate(_dashes(request).values())}
     keys = [
         Key(shorten(name), dash=columns[f"line_{number}"])
         for number, name in enumerate(request.lines)
@@ -333,10 +314,9 @@ def _is_vector(value: Any) -> bool:
     return _is_list(value) and bool(np.isfinite(np.asarray(value, dtype=np.float64)).all())
 
 
-def _matrix_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def _matrix_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot one trial's square matrix divided by the mean of its diagonal, and once more in the requested order."""
-    request = content.request
-    rows = content.rows[content.rows["value"].map(_is_list)]
+    rows = rows[rows["value"].map(_is_list)]
     if rows.empty:
         return []
     heights = pd.to_numeric(rows["height"], errors="coerce").fillna(np.inf)
@@ -362,10 +342,9 @@ def _matrix_plots(data: ReportData, content: FigureContent) -> list[Figure]:
     return [Figure(request.title or data.measurement(request.metric).label, facets, notes, has_common_axes=False)]
 
 
-def _path_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def _path_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot the mean over trials by layer, their range as a band, and dashed means of the reference lines."""
-    request = content.request
-    rows, dashes = _numeric_rows(data, content, {}), _dashes(content)
+    dashes = _dashes(request)
     rows = rows.dropna(subset=[f"line_{number}" for number in range(len(dashes))])
     if rows.empty:
         return []
@@ -414,14 +393,13 @@ def _error_note(rows: pd.DataFrame, column: str, name: str, *, is_log: bool) -> 
     return f"Between the ends, {name} is off by {off} on average."
 
 
-def _scatter_plots(data: ReportData, content: FigureContent) -> list[Figure]:
+def _scatter_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot points coloured by label for some steps, one figure per group."""
-    groups = group_trials(data.trials, content.rows, list(content.request.by))
-    return [_scatter_plot(content, part, setting_text(content.request.by, key)) for key, part in groups]
+    groups = group_trials(data.trials, rows, list(request.by))
+    return [_scatter_plot(request, part, setting_text(request.by, key)) for key, part in groups]
 
 
-def _scatter_plot(content: FigureContent, points: pd.DataFrame, setting: str) -> Figure:
-    request = content.request
+def _scatter_plot(request: FigureRequest, points: pd.DataFrame, setting: str) -> Figure:
     labels = [f"{request.label} {label}" for label in sorted(points["label"].dropna().unique())]
     points = points.assign(name=points["label"].map(lambda label: f"{request.label} {label}"))
     colours = dict(zip(labels, colours_of(labels), strict=True))
@@ -444,7 +422,7 @@ def _scatter_plot(content: FigureContent, points: pd.DataFrame, setting: str) ->
 
 def verdict_table(data: ReportData, content: FigureContent) -> str:
     """Return the verdicts of each group and the means of other metrics, with references in brackets, as HTML."""
-    request, rows = content.request, _numeric_rows(data, content, {})
+    request, rows = content.request, _finite_rows(content.rows)
     if rows.empty:
         return ""
     references = {name: f"line_{number}" for number, name in enumerate(request.lines)}
@@ -474,7 +452,7 @@ def _mean_cell(part: pd.DataFrame, column: str, reference: str | None) -> Cell:
     return Cell(texts[0] + (f" [{texts[1]}]" if len(texts) > 1 else "") if texts else "—", is_number=True)
 
 
-PLOTS: dict[str, Callable[[ReportData, FigureContent], list[Figure]]] = {
+PLOTS: dict[str, Callable[[ReportData, FigureRequest, pd.DataFrame], list[Figure]]] = {
     "curve": _curve_plots,
     "share": _share_plots,
     "map": _map_plots,
@@ -485,4 +463,6 @@ PLOTS: dict[str, Callable[[ReportData, FigureContent], list[Figure]]] = {
     "path": _path_plots,
     "scatter": _scatter_plots,
 }
-"""Kind -> function that plots a request. A verdict is a table."""
+"""Kind -> function that plots the rows of a request. A verdict is a table."""
+NUMERIC = ("curve", "share", "map", "distribution", "path")
+"""Kinds whose rows hold numbers."""

@@ -126,7 +126,7 @@ _PER_STEP = (
 )
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)
 
-_COMPONENTS = {"x": "First principal component", "y": "Second principal component"}
+_COMPONENTS = ("First principal component", "Second principal component")
 FIGURES = (
     FigureRequest(
         kind="verdict",
@@ -163,7 +163,8 @@ FIGURES = (
     FigureRequest(
         kind="scatter",
         features="word",
-        **_COMPONENTS,
+        x=_COMPONENTS[0],
+        y=_COMPONENTS[1],
         label="concept",
         by=(VARYING,),
         title="Words in their principal components",
@@ -172,7 +173,8 @@ FIGURES = (
     FigureRequest(
         kind="scatter",
         features="block",
-        **_COMPONENTS,
+        x=_COMPONENTS[0],
+        y=_COMPONENTS[1],
         label="concept",
         by=(VARYING,),
         title="Blocks of the linear layer in their principal components",

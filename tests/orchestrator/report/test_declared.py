@@ -76,7 +76,7 @@ def make_data(steps=STEPS):
             )
             told = rate / np.arange(1, 401)
             vectors.append({"trial_id": trial_id, "layer": 4, "value": 2 * told, "line_0": told})
-            shares.append({"trial_id": trial_id, "value": 0.5, "weight": 3})
+            shares.append({"trial_id": trial_id, "value": 0.5, "weight": 3, "x": rate})
             if seed == 0:
                 for step in steps:
                     drawn = pd.DataFrame(rng.normal(size=(30, 2)), columns=["x", "y"])

@@ -34,8 +34,9 @@ def make_data(*requests):
                     metrics.append(at | {"value": size, "line_0": 3 * size, "x": (layer - 2) / 2})
     metrics = pd.DataFrame(metrics)
     last = metrics[metrics["step"] == 8]
-    rows = {"path": last, "map": metrics.drop(columns=["x", "line_0"])}
-    rows["curve"] = last[last["layer"] == 4].drop(columns="line_0")
+    rows = {"path": last, "map": metrics.assign(x=metrics["step"], y=metrics["layer"])}
+    along = last["trial_id"].str[:3].astype(float)
+    rows["curve"] = last.assign(along=along)[last["layer"] == 4].drop(columns="line_0")
     figures = [FigureContent(request, rows[request.kind], of_task=True) for request in requests]
     return bare_data(trials=pd.DataFrame(trials), figures=figures, measurements=MEASUREMENTS)
 
@@ -83,7 +84,7 @@ def test_nothing_is_drawn_of_what_is_not_measured(gone):
     ]
     expected = {
         "line_0": ["Size over Step and Layer", "Size over Place"],
-        "x": ["Size over Step and Layer"],
+        "x": [],
         "value": [],
     }
     assert [plot.title for plot in SECTION.draw(replace(data, figures=figures))] == expected[gone]

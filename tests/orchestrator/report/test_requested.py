@@ -39,7 +39,8 @@ EMPTY = bare_data(trials=TRIALS)
 
 
 def plots_of(request, **columns):
-    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "height": 0} | columns)
+    axes = {axis: TRIALS[request[axis]] for axis in ("x", "y") if axis in request}
+    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "height": 0, "weight": 1} | axes | columns)
     return SECTION.draw(replace(EMPTY, figures=[FigureContent(figure_request(request), rows)]))
 
 
@@ -139,7 +140,7 @@ def test_sql_values_and_errors(tmp_path):
             {**curve, "metric": "nc1 +", "title": "Half"},
         )
     ]
-    trials = pd.DataFrame({"trial_id": ["x", "y", "elsewhere"]})
+    trials = pd.DataFrame({"trial_id": ["x", "y", "elsewhere"], "depth": [2, 3, 4]})
     last, before, share, spectrum, broken = read_figures(results, requests, trials, ["width"])
     assert last.rows[["trial_id", "value", "line_0"]].values.tolist() == [["x", 12.4, 3], ["y", 12.4, 4]]
     assert before.rows["value"].tolist() == pytest.approx([6.1, 6.1])
@@ -176,14 +177,14 @@ def test_sql_values_of_layers_points_and_verdicts(tmp_path):
     assert set(points["trial_id"]) == {"x"}, "the first trial of each group with the condition"
     assert verdict[["value", "column_0", "line_0"]].values.tolist() == [[2, 6.2, 1], [3, 6.2, 1.5]]
     assert share[["value", "weight"]].astype(float).values.tolist() == [[0.5, 20], [0.5, 30]]
-    assert curve[["value", "x"]].values.tolist() == [[6.2, 3], [6.2, 4]]
+    assert curve[["value", "x", "along"]].values.tolist() == [[6.2, 3, 2], [6.2, 4, 3]]
     assert [value.tolist() for value in vector["line_0"]] == [[4, 2]] * 2 and vector["layer"].tolist() == [2, 2]
     assert [content.request.by for content in contents] == [(), ("depth", "lr"), ("depth", "lr"), (), (), (), ()]
 
 
 def test_section_only_on_request():
     assert SECTION.section not in render_report(EMPTY)
-    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "height": 0})
+    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "x": TRIALS["width"]})
     asked = FigureContent(figure_request({"kind": "curve", "metric": "<b>", "x": "width"}), rows)
     page = render_report(replace(EMPTY, figures=[asked]))
     assert SECTION.section in page and "<b> over" not in page
@@ -196,11 +197,16 @@ DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOT
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", DOCUMENTED, ids=[asked["kind"] for asked in DOCUMENTED])
 def test_documented_figures_are_drawn(asked):
-    parameters = {"weight_decay": TRIALS["lr"] / 100, "depth": TRIALS["width"] // 8}
+    parameters = {"depth": TRIALS["width"] // 8}
     values = {"matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12, "spectrum": [[2.0, 1.0]] * 12, "share": TRIALS.seed > 0}
-    rows = {"trial_id": TRIALS["trial_id"], "height": 0.0, "value": values.get(asked["kind"], 1.0 + TRIALS["seed"])}
+    rows = {
+        "trial_id": TRIALS["trial_id"],
+        "height": 0.0,
+        "weight": 1,
+        "value": values.get(asked["kind"], 1.0 + TRIALS["seed"]),
+    }
     rows |= {"layer": 1, "step": 5, "places": [[2.0, 0, 1]] * 12, "line_0": 2.0, "column_0": 0.5}
-    rows |= {"x": 1.0 + TRIALS["width"], "y": 1.0, "label": 0} if asked["kind"] in ("path", "scatter") else {}
+    rows |= {"x": 1.0 + TRIALS["width"], "y": 1.0, "label": 0}
     frame = pd.DataFrame(rows)
     if asked["kind"] == "collapse":
         depth = frame["trial_id"].str[1].astype(int) + 1
