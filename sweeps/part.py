@@ -23,20 +23,6 @@ class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ALLOWED: ClassVar[Mapping[str, str]] = {}
     """Descriptions of the allowed values of keys whose types do not describe them well."""
 
-    @classmethod
-    def read(cls, content: Any, place: str, prefix: str = "") -> Self:
-        """Parse a mapping.
-
-        Args:
-            content: The mapping.
-            place: Name of the mapping in messages.
-            prefix: Prefix of its keys in messages.
-
-        Raises:
-            SweepError: A key is unknown or missing, or a value is invalid. The message lists allowed values.
-        """
-        return read_section(cls, content, place, prefix)
-
     def replace(self, **changes: Any) -> Self:
         """Return a copy with changed keys."""
         return structs.replace(self, **changes)
@@ -47,10 +33,15 @@ class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_section(section: type[T], content: Any, place: str, prefix: str = "") -> T:
-    """Parse a mapping as a `SpecSection`, or as a dataclass of tasks, with the arguments of `SpecSection.read`.
+    """Parse a mapping as a `SpecSection`, or as a dataclass of tasks.
+
+    Args:
+        content: The mapping.
+        place: Name of the mapping in messages.
+        prefix: Prefix of its keys in messages.
 
     Raises:
-        SweepError: As in `SpecSection.read`.
+        SweepError: A key is unknown or missing, or a value is invalid. The message lists allowed values.
     """
     try:
         return msgspec.convert(content, section)

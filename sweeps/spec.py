@@ -380,7 +380,7 @@ def fit_request(content: Mapping[str, Any]) -> FitRequest:
         SweepError: A key is unknown or has the wrong form.
     """
     keys = {key: value for key, value in content.items() if value is not None or key == "metric"}
-    return FitRequest.read(keys, "fit", f"fit entry {format_value(dict(content))}: ")
+    return read_section(FitRequest, keys, "fit", f"fit entry {format_value(dict(content))}: ")
 
 
 def figure_request(content: Mapping[str, Any]) -> FigureRequest:

@@ -91,7 +91,7 @@ class FigureRequest:
     @property
     def parameter_axes(self) -> dict[str, str]:
         """Axes of a trial: axis -> parameter."""
-        if self.kind in ("spectrum", "scatter"):  # their axes have names of their own
+        if self.kind in ("spectrum", "scatter"):  # x and y are titles
             return {}
         axes = {"x": self.x, "y": self.y, "along": self.along}
         return {axis: name for axis, name in axes.items() if name and axis not in self.row_axes}

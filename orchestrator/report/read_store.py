@@ -205,7 +205,7 @@ def read_figures(
 
     Args:
         trials: Planned trials with their parameters, in columns.
-        settings: Parameters for which `by: ["*"]` stands.
+        settings: Parameters that `by: ["*"]` means.
     """
     import pandas as pd
 

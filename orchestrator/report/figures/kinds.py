@@ -184,11 +184,9 @@ def _share_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -
             for x, at_x in part.groupby("x")
         ]
         notes.append(f"Condition: {request.condition}. {'; '.join(counts[:24])}.")
-    axes = (
-        value_axis(request.x, rows["x"], is_log=is_log(request.x_axis, rows["x"])),
-        Axis(title=label, ends=(-0.03, 1.03)),
-    )
-    return [Figure(request.title or title, facets_of(groups, *axes, marks), notes)]
+    x_axis = value_axis(request.x, rows["x"], is_log=is_log(request.x_axis, rows["x"]))
+    facets = facets_of(groups, x_axis, Axis(title=label, ends=(-0.03, 1.03)), marks)
+    return [Figure(request.title or title, facets, notes)]
 
 
 def _distribution_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
