@@ -29,9 +29,9 @@ from depthrate.storage.query.sql_checks import VIEWS
 from depthrate.storage.tables import schema, states
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.json_schema import sweep_schema
-from depthrate.sweeps.spec import FIGURE_KEYS
 from depthrate.tasks.citations import PAPERS
 from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.figure_request import FIGURE_KEYS
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.parameters import REQUIRED
@@ -98,7 +98,7 @@ GROUPS = {
     "Sweeps": ("sweeps.", "orchestrator.notebook.sweep"),
     "Results": ("storage.", "orchestrator.notebook.results", "orchestrator.notebook.comparison"),
     "Fits": ("tasks.fits.", "orchestrator.notebook.table_fit"),
-    "Tasks": ("tasks.function_task", "tasks.interface"),
+    "Tasks": ("tasks.function_task", "tasks.interface", "tasks.figure_request"),
     "Metrics": ("tasks.",),
 }
 """Group of public names -> beginnings of the modules that define them; the first group that matches counts."""

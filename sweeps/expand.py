@@ -12,6 +12,7 @@ from typing import Any
 
 from depthrate.sweeps.errors import ExpressionError, SweepError, check_count, counted, kind_of
 from depthrate.sweeps.expression import Expression
+from depthrate.sweeps.part import read_section
 from depthrate.sweeps.spec import Grid, SweepSpec
 from depthrate.sweeps.trial import Trial, TrialMaker, Trials
 from depthrate.tasks.interface import Task
@@ -198,7 +199,9 @@ class Combinations:
             self._parts.append((outer, {}, None))
         for number, part in enumerate(sweep.grids):
             where = f"grids[{number}]"
-            grid = Grid.read({key: value for key, value in part.items() if value is not None}, where, f"{where}.")
+            grid = read_section(
+                Grid, {key: value for key, value in part.items() if value is not None}, where, f"{where}."
+            )
             check_names(grid.params, f"{where}.params", task)
             inner = _Grid(grid, f"{where}.", task, sweep.max_trials)
             names = inner.names | grid.params.keys()

@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec.json import schema_components
 
-from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.search_space import SearchedParameter
-from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FinalRuns, FitRequest, Grid, Prune, Search, SweepSpec
+from depthrate.sweeps.spec import FinalRuns, FitRequest, Grid, Prune, Search, SweepSpec
 from depthrate.tasks.code.parse import parse_source
+from depthrate.tasks.figure_request import FIGURE_KEYS, FigureRequest
 from depthrate.tasks.interface import CUSTOM, Task
 from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import Parameter
@@ -21,9 +21,7 @@ from depthrate.tasks.supervised.references import CUSTOM_PATTERNS, HOSTS, REFERE
 from depthrate.tasks.supervised.task import TARGETS
 
 Schema = dict[str, Any]
-_PARTS: tuple[type[SpecSection], ...] = (
-    *(SweepSpec, Grid, Search, SearchedParameter, Prune, FinalRuns, FitRequest, FigureRequest),
-)
+_PARTS: tuple[type, ...] = (*(SweepSpec, Grid, Search, SearchedParameter, Prune, FinalRuns, FitRequest, FigureRequest),)
 _TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 
 
@@ -78,7 +76,7 @@ def _custom_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[
     return definitions, [_rule(host, f"{host} network", REFERENCES[:1]), _rule(host, host, REFERENCES[1:])]
 
 
-def _describe(schema: Schema, part: type[SpecSection]) -> None:
+def _describe(schema: Schema, part: type) -> None:
     """Add each field's docstring as its description. The description of an optional section is the section's docstring."""
     for value in schema["properties"].values():
         inner = [kind for kind in value.get("anyOf", ()) if "$ref" in kind]

@@ -11,6 +11,7 @@ from typing import Any
 
 from depthrate.sweeps.atlas import PREFIX, sweep_of_figure
 from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, require_keys
+from depthrate.sweeps.part import read_section
 from depthrate.sweeps.spec import KEYS, NAME, Search, StoredSweep, SweepSpec, figure_request, fit_request, with_code
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.code.load import load_user_module
@@ -273,9 +274,9 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> SweepSpec:
         if isinstance(spec.get(key), list | tuple):
             spec[key] = [read(entry) if isinstance(entry, Mapping) else entry for entry in spec[key]]
     if "search" in spec:
-        spec["search"] = Search.read(spec["search"], "search", "search.")
+        spec["search"] = read_section(Search, spec["search"], "search", "search.")
     folder = folder or Path.cwd()
-    sweep = SweepSpec.read(spec, "the sweep")
+    sweep = read_section(SweepSpec, spec, "the sweep")
     changes = _absolute_references(sweep, folder) if sweep.task in HOSTS else {}
     return sweep.replace(task=absolute_task_name(sweep.task, folder), **changes)
 

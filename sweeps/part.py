@@ -1,8 +1,9 @@
 """Read and write typed sections of a sweep file, with error messages for invalid sections."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import structs
@@ -10,6 +11,8 @@ from msgspec.structs import FieldInfo, fields
 
 from depthrate.sweeps.errors import SweepError, kind_of, require_keys
 from depthrate.tasks.parameters import format_value, nearest
+
+T = TypeVar("T")
 
 
 class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,36 +23,58 @@ class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ALLOWED: ClassVar[Mapping[str, str]] = {}
     """Descriptions of the allowed values of keys whose types do not describe them well."""
 
-    @classmethod
-    def read(cls, content: Any, place: str, prefix: str = "") -> Self:
-        """Parse a mapping.
-
-        Args:
-            content: The mapping.
-            place: Name of the mapping in messages.
-            prefix: Prefix of its keys in messages.
-
-        Raises:
-            SweepError: A key is unknown or missing, or a value is invalid. The message lists allowed values.
-        """
-        try:
-            return msgspec.convert(content, cls)
-        except msgspec.ValidationError as error:
-            if not isinstance(error.__cause__, SweepError):
-                _refuse(cls, content, place, prefix)
-            raise SweepError(str(error.__cause__ or error)) from None
-
     def replace(self, **changes: Any) -> Self:
         """Return a copy with changed keys."""
         return structs.replace(self, **changes)
 
     def spec(self) -> dict[str, Any]:
         """Return the mapping as in a sweep file: the keys that differ from their defaults, and those in `ALWAYS`."""
-        return {
-            field.name: _plain(value)
-            for field in fields(type(self))
-            if not _is_default(value := getattr(self, field.name), field) or field.name in self.ALWAYS
-        }
+        return section_spec(self, self.ALWAYS)
+
+
+def read_section(section: type[T], content: Any, place: str, prefix: str = "") -> T:
+    """Parse a mapping as a `SpecSection`, or as a dataclass of tasks.
+
+    Args:
+        content: The mapping.
+        place: Name of the mapping in messages.
+        prefix: Prefix of its keys in messages.
+
+    Raises:
+        SweepError: A key is unknown or missing, or a value is invalid. The message lists allowed values.
+    """
+    try:
+        return msgspec.convert(content, section)
+    except msgspec.ValidationError as error:
+        if not isinstance(error.__cause__, SweepError):
+            _refuse(section, content, place, prefix)
+        raise SweepError(str(error.__cause__ or error)) from None
+
+
+def section_spec(section: Any, always: Collection[str] = ()) -> dict[str, Any]:
+    """Return a section as in a sweep file: the keys that differ from their defaults, and those in `always`."""
+    return {
+        field.name: _plain(value)
+        for field in _fields(type(section))
+        if not _is_default(value := getattr(section, field.name), field) or field.name in always
+    }
+
+
+def _fields(section: Any) -> Sequence[FieldInfo]:
+    """Return the fields of a section. Tasks declare theirs as dataclasses, since msgspec has its home in sweeps."""
+    if issubclass(section, msgspec.Struct):
+        return fields(section)
+    unset: dict[Any, Any] = {dataclasses.MISSING: msgspec.NODEFAULT}
+    return [
+        FieldInfo(
+            name=field.name,
+            encode_name=field.name,
+            type=field.type,
+            default=unset.get(field.default, field.default),
+            default_factory=unset.get(field.default_factory, field.default_factory),
+        )
+        for field in dataclasses.fields(section)
+    ]
 
 
 def _is_default(value: Any, field: FieldInfo) -> bool:
@@ -61,6 +86,8 @@ def _is_default(value: Any, field: FieldInfo) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, SpecSection):
         return value.spec()
+    if dataclasses.is_dataclass(value):
+        return section_spec(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Enum):
@@ -68,16 +95,16 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _refuse(part: type[SpecSection], content: Any, place: str, prefix: str) -> None:
+def _refuse(part: Any, content: Any, place: str, prefix: str) -> None:
     """Raise an error for the first invalid key or value, or return if all are valid.
 
     msgspec reports only the expected type. The error raised here names the value and the allowed values.
     """
-    names, describe = part.__struct_fields__, format_value if place.startswith("search") else kind_of
+    names, describe = [field.name for field in _fields(part)], format_value if place.startswith("search") else kind_of
     if not isinstance(content, Mapping):
         raise SweepError(f"{place} is {describe(content)}, expected a mapping with some of the keys {', '.join(names)}")
     require_keys(content, names, place)
-    for field in fields(part):
+    for field in _fields(part):
         value, name = content.get(field.name), prefix + field.name
         if _fits(value, field.type) or (field.name not in content and not field.required):
             continue

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted
-from depthrate.sweeps.part import SpecSection
+from depthrate.sweeps.part import SpecSection, read_section
 from depthrate.sweeps.spec import Search
 from depthrate.tasks.parameters import Parameter, ParameterSchema, format_value
 
@@ -114,7 +114,7 @@ def _dimension(name: str, space: Any, schema: ParameterSchema) -> Dimension:
     where = f"search.params.{name}"
     if isinstance(space, list | tuple):
         return Dimension(name, values=_values(space, parameter, where))
-    searched = SearchedParameter.read(space, where, f"{where}.")
+    searched = read_section(SearchedParameter, space, where, f"{where}.")
     when = {}
     for other, wanted in (searched.when or {}).items():
         check = schema.require_known(other, f"{where}.when").check

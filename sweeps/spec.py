@@ -12,9 +12,10 @@ from msgspec.structs import asdict, force_setattr
 
 from depthrate.sweeps.errors import MAX_TRIALS, ExpressionError, SweepError, counted, kind_of, require_keys
 from depthrate.sweeps.expression import Expression
-from depthrate.sweeps.part import SpecSection
+from depthrate.sweeps.part import SpecSection, read_section, section_spec
 from depthrate.sweeps.threshold import Threshold, parse_threshold
 from depthrate.sweeps.trial import canonical_json
+from depthrate.tasks.figure_request import FIGURE_KEYS, LAYER, SEED, STEP, VARYING, FigureRequest
 from depthrate.tasks.fits import ALL_FORMS, FORMS, MAX_VARIABLES, current_names
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
@@ -151,8 +152,8 @@ def _check_most(name: str, count: int, most: int) -> None:
 class FitRequest(SpecSection, frozen=True):
     """A rate to fit: `metric` against `x`, one curve per combination of `by`."""
 
-    SEED: ClassVar[str] = "seed"
-    LAYER: ClassVar[str] = "layer"
+    SEED: ClassVar[str] = SEED
+    LAYER: ClassVar[str] = LAYER
     ALWAYS = ("metric", "x", "by")
     ALLOWED = {
         "metric": "expected a name, as in {metric: nc1, x: depth - 1}",
@@ -260,63 +261,6 @@ class FitRequest(SpecSection, frozen=True):
             "converged only": self.unconverged == "drop",
         }
         return [text for text, is_set in active.items() if is_set]
-
-
-class FigureRequest(SpecSection, frozen=True):
-    """A figure that a sweep adds to its report."""
-
-    ALWAYS = ("kind",)
-    ALLOWED = {
-        "by": "expected a list of parameter names",
-        "layer": _ANY_LAYER,
-        "lines": "expected a mapping from name to SQL expression",
-        "x_axis": "expected log or linear",
-        "y_axis": "expected log or linear",
-    }
-    kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix", "collapse"]
-    """curve: metric over an axis. share: share of trials with a condition over an axis. map: metric over two axes.
-    distribution: values of a metric. spectrum: vector by layer. matrix: matrix of one trial. collapse: L^a metric
-    over (L - layer) / L^b, with the exponents for which the depths L coincide."""
-    metric: str = ""
-    """Metric, or SQL expression over a trial's row in `results` (with a layer: in `metrics`)."""
-    condition: str = ""
-    """SQL condition over a trial's row in `results`, as in "solution = 'dnc'"."""
-    x: str = ""
-    """Parameter on the horizontal axis."""
-    y: str = ""
-    """Parameter on the vertical axis of a map."""
-    by: tuple[str, ...] = ()
-    """Parameters that split the trials into curves."""
-    layer: int | None = None
-    """Layer index. Default: the last. -2 is the one before it."""
-    where: str = ""
-    """SQL condition over a trial's row in `results` that selects the trials."""
-    lines: Mapping[str, str] = {}
-    """Reference lines: name to SQL expression over `results`, averaged over the trials at each x."""
-    order: str = ""
-    """Vector metric that orders rows and columns of a matrix in a second map."""
-    lowest: str = ""
-    """SQL expression over `results`. A matrix shows the trial where it is lowest. Default: the first trial."""
-    over: str = FitRequest.SEED
-    """Parameter whose values are the replicates of a collapse."""
-    title: str = ""
-    """Title above the figure."""
-    x_axis: Literal["log", "linear", ""] = ""
-    """log or linear. Default: log if all values are positive and span a factor of 8 or more."""
-    y_axis: Literal["log", "linear", ""] = ""
-    """log or linear, with the default of `x_axis`."""
-
-
-FIGURE_KEYS = {
-    "curve": (("metric", "x"), ("by", "layer", "where", "lines", "title", "x_axis", "y_axis")),
-    "share": (("condition", "x"), ("by", "where", "title", "x_axis")),
-    "map": (("metric", "x", "y"), ("layer", "where", "title", "x_axis", "y_axis")),
-    "distribution": (("metric",), ("by", "layer", "where", "lines", "title", "y_axis")),
-    "spectrum": (("metric",), ("where", "title", "y_axis")),
-    "matrix": (("metric",), ("layer", "where", "title", "order", "lowest")),
-    "collapse": (("metric",), ("by", "over", "where", "title")),
-}
-"""Required and optional keys per kind of figure."""
 
 
 class Grid(SpecSection, frozen=True):
@@ -436,7 +380,7 @@ def fit_request(content: Mapping[str, Any]) -> FitRequest:
         SweepError: A key is unknown or has the wrong form.
     """
     keys = {key: value for key, value in content.items() if value is not None or key == "metric"}
-    return FitRequest.read(keys, "fit", f"fit entry {format_value(dict(content))}: ")
+    return read_section(FitRequest, keys, "fit", f"fit entry {format_value(dict(content))}: ")
 
 
 def figure_request(content: Mapping[str, Any]) -> FigureRequest:
@@ -454,7 +398,8 @@ def figure_request(content: Mapping[str, Any]) -> FigureRequest:
     for name in needed:
         if content.get(name) in (None, ""):
             raise SweepError(f"{prefix}{name} is missing. A {kind} needs {', '.join(needed)}")
-    return FigureRequest.read({key: value for key, value in content.items() if value is not None}, "figures", prefix)
+    keys = {key: value for key, value in content.items() if value is not None}
+    return read_section(FigureRequest, keys, "figures", prefix)
 
 
 def check_fits(sweep: SweepSpec, task: Task) -> None:
@@ -513,24 +458,32 @@ def _check_variables(request: FitRequest) -> None:
 
 
 def check_figures(sweep: SweepSpec, task: Task) -> None:
-    """Check the parameters and metrics of `figures:` against the task. SQL is checked when the figure is drawn.
+    """Check the parameters and metrics of the figures of a sweep and its task. SQL is checked when the figure is drawn.
 
     Raises:
         SweepError: A parameter or metric is unknown. The message names the nearest one.
     """
+    for request in task.figures:
+        _check_figure(figure_request(section_spec(request)), task, f"figures of the task {task.name}")
     for request in sweep.figures:
-        over = "" if request.over == FitRequest.SEED else request.over  # a task may have no seed
-        for name in filter(None, (request.x, request.y, over, *request.by)):
-            try:
-                task.schema.require_known(name, "figures")
-            except ParameterError as error:
-                raise SweepError(str(error)) from None
-        kind = {"spectrum": "vector", "matrix": "matrix"}.get(request.kind)
+        _check_figure(request, task, "figures")
+        if task.measurable and request.metric.isidentifier():
+            _check_asked(sweep, task, request.metric, "figures")
+
+
+def _check_figure(request: FigureRequest, task: Task, place: str) -> None:
+    over = {request.over} - {SEED}  # a task may have no seed
+    try:
+        for name in (*request.parameter_axes.values(), *over, *(name for name in request.by if name != VARYING)):
+            task.schema.require_known(name, place)
+    except ParameterError as error:
+        raise SweepError(str(error)) from None
+    kind = {"spectrum": "vector", "matrix": "matrix"}.get(request.kind)
+    for name in (request.metric, *request.row_axes.values(), *request.columns):
         columns = [measured.name for measured in task.measurable if kind is None or measured.kind == kind]
         # tasks without declared metrics may return any metric, and other strings are SQL expressions
-        if task.measurable and request.metric.isidentifier():
-            _check_measured(request.metric, columns, kind or "metric", "figures")
-            _check_asked(sweep, task, request.metric, "figures")
+        if task.measurable and name.isidentifier() and name not in (STEP, LAYER):
+            _check_measured(name, columns, kind or "metric", place)
 
 
 def _check_measured(name: str, columns: list[str], kind: str, place: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from depthrate.tasks.code.explain import unforeseen_import
 from depthrate.tasks.code.load import IS_LOADING
+from depthrate.tasks.figure_request import FigureRequest
 from depthrate.tasks.interface import (
     Diverged,
     Interrupted,
@@ -22,7 +23,6 @@ from depthrate.tasks.interface import (
     TrialResult,
 )
 from depthrate.tasks.metric import Metric, by_name
-from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
 from depthrate.tasks.supervised.metrics import core_measurements
 
@@ -37,7 +37,7 @@ class FunctionTask(Task):
     schema: ParameterSchema
     fused: bool
     measurements: tuple[Metric, ...] = ()
-    panels: tuple[Panel, ...] = ()
+    figures: tuple[FigureRequest, ...] = ()
     doc: str = ""
     defined_at: str = ""
     code: TaskCode | None = None
@@ -125,7 +125,7 @@ def task(
     version: int = 1,
     fusible: Sequence[str] | None = None,
     measurements: Sequence[Metric] = (),
-    panels: Sequence[Panel] = (),
+    figures: Sequence[FigureRequest] = (),
     added: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Mark a function as a task. Its keyword arguments become the parameters.
@@ -135,7 +135,7 @@ def task(
         fusible: Arguments that arrive as lists with one value per trial. The function is then called once per pack and
             returns a list of tables (None: pruned). Without it, the function is called once per trial and returns its tables.
         measurements: Metrics known to fits, searches and the report before any trial runs.
-        panels: Panels of the report that combine metrics.
+        figures: Figures that the report adds to the standard ones, with the keys of `figures:` of a sweep file.
         added: Arguments that the task gained later, with defaults that reproduce the earlier behaviour. Trials with the
             defaults keep their ids and are not run again.
     Raises:
@@ -166,7 +166,7 @@ def task(
             schema=schema,
             fused=bool(fusible),
             measurements=tuple(measurements),
-            panels=tuple(panels),
+            figures=tuple(figures),
             doc=inspect.getdoc(function) or "",
             defined_at=f"{path.name}, line {function.__code__.co_firstlineno}",
         )

@@ -17,8 +17,8 @@ from depthrate.errors import InputError
 
 if TYPE_CHECKING:
     from depthrate.tasks.data.sources import DataSource
+    from depthrate.tasks.figure_request import FigureRequest
     from depthrate.tasks.metric import Metric
-    from depthrate.tasks.panel import Panel
     from depthrate.tasks.parameters import ParameterSchema
 
 Params = Mapping[str, Any]
@@ -201,8 +201,8 @@ class Task(ABC):
     doc: str = ""
     measurements: tuple[Metric, ...] = ()
     """Declared metrics, in display order. Undeclared columns are stored and shown by name."""
-    panels: tuple[Panel, ...] = ()
-    """Additional panels of the report, in order."""
+    figures: tuple[FigureRequest, ...] = ()
+    """Figures that the report adds to the standard ones, in order. One whose x does not vary is left out."""
     code: TaskCode | None = None
     """Source of a custom task, or None for a built-in one, which its version identifies."""
     distinguished_by: str = ""

@@ -222,6 +222,7 @@ def _trials(data: ReportData) -> str:
 def _definitions(data: ReportData) -> str:
     """Return the label, name and definition of each metric in the report."""
     measured = {*data.metrics, *data.curves, *data.lists}
+    measured |= {name for content in data.figures if not content.rows.empty for name in content.request.measured}
     metrics = [metric for metric in data.measurements.values() if metric.name in measured and metric.doc]
     items = "".join(
         f"<dt>{escape(metric.label)}</dt><dd>{escape(f'{metric.name}: {metric.doc}')}</dd>" for metric in metrics

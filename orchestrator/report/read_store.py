@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +18,6 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.report.curve_groups import group_trials, spread, varying_names
-from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
 from depthrate.orchestrator.report.report_data import FigureContent, ReportData
 from depthrate.orchestrator.search.search_view import SearchView
 from depthrate.storage.attempts.live_curves import live_rows
@@ -28,15 +27,16 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.query.views import read_live
 from depthrate.storage.tables.custom_columns import quoted
-from depthrate.sweeps.spec import FigureRequest
 from depthrate.sweeps.trial import Trials
+from depthrate.tasks.figure_request import LAYER, SEED, STEP, VARYING, FigureRequest
 from depthrate.tasks.interface import Task
-from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, ScatterPanel
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+MAX_SCATTERS = 6
+"""Maximum number of groups with a figure of points."""
 _LAST_STEP = "(select trial_id, step, split from results)"
 _DONE = "select trial_id, wall_s, steps, device, host, committed_at, versions, git_sha, git_dirty from trials"
 
@@ -62,7 +62,7 @@ def read_report(
     shown = [quoted(name) for name in results.sql("select * from results limit 0").columns if name not in skipped]
     fitted = read_rows(f"select {', '.join(shown)} from results")
     logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
-    fitted = fitted.assign(**logged)  # panels of tasks without that parameter use the curve's name
+    fitted = fitted.assign(**logged)  # figures of tasks without that parameter use the curve's name
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
     metrics = read_rows(
@@ -81,7 +81,7 @@ def read_report(
             git = f"{newest['git_sha']}{' (with uncommitted changes)' if is_dirty else ''}"
     records = read_records(results.store, results.snapshot, sweep=sweep.name)
     commits = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_batches()
-    figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
+    figures = _read_all_figures(checked, results, trials, None if search is None else fitted["trial_id"])
 
     def declared(curve: FittedCurve) -> FittedCurve:
         return replace(curve, measurement=metrics_by_name.get(curve.metric))
@@ -102,11 +102,8 @@ def read_report(
         problems=[*map(str, results.problems), *(figure.message for figure in figures if figure.problem)],
         measurements=metrics_by_name,
         lists=_read_lists(checked.task, read_rows),
-        panels=checked.task.panels,
         surfaces=[replace(surface, values=declared(surface.values)) for surface in fits.surfaces],
         layer_laws=[replace(law, values=declared(law.values)) for law in fits.layer_laws],
-        points=_points(results, trials, list(planned[0].params), checked.task.panels),
-        layered=_layered(trials, read_rows, metrics, checked.task.panels),
         cost=compute_cost(records, (row for batch in commits for row in batch.to_pylist()), time.time()),
         search=search,
         figures=figures,
@@ -114,14 +111,11 @@ def read_report(
 
 
 def _metric_columns(checked: CheckedSweep, results: Results) -> str:
-    """Return the columns of `metrics` that figures may show by layer: declared, fitted and panel columns."""
+    """Return the columns of `metrics` that figures may show by layer: declared and fitted columns."""
     task, requested = checked.task, [request.metric for request in checked.sweep.fit]
     skipped = columns_to_skip(task, requested)
     names = [metric.name for metric in known_measurements(task).values() if metric.panel == "always"]
     names = [*(name for name in names if name not in skipped), *requested]
-    for panel in task.panels:
-        if isinstance(panel, PathPanel | LayerMapPanel):
-            names += [value for value in vars(panel).values() if isinstance(value, str)]
     shown = {"trial_id", "step", "split", "layer", "is_last", *names}
     return ", ".join(quoted(name) for name in results.sql("select * from metrics limit 0").columns if name in shown)
 
@@ -160,42 +154,6 @@ def _with_running(results: Results, trials: pd.DataFrame, curves: pd.DataFrame) 
     return live if curves.empty else pd.concat([curves, live], ignore_index=True)
 
 
-def _points(results: Results, trials: pd.DataFrame, parameters: list[str], panels: Sequence[Panel]) -> pd.DataFrame:
-    """Return two components of the stored features for the panels, for the first trial of some of the settings."""
-    import pandas as pd
-
-    kinds = [panel.kind for panel in panels if isinstance(panel, ScatterPanel)]
-    done = trials[trials["state"] == "ok"]
-    if not kinds or done.empty:
-        return pd.DataFrame()
-    settings = [name for name in varying_names(trials, parameters) if name != "seed"]
-    firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(group_trials(trials, done, settings), MAX_SCATTERS)]
-    id_list = ", ".join(f"'{first}'" for first in firsts)
-    kind_list = ", ".join("'" + kind.replace("'", "''") + "'" for kind in kinds)
-    return results.sql(
-        "select trial_id, step, kind, label, feature[1] as x, feature[2] as y from features "
-        f"where trial_id in ({id_list}) and kind in ({kind_list}) and len(feature) > 1 order by trial_id, step, sample_index"
-    ).df()
-
-
-def _layered(
-    trials: pd.DataFrame, read_rows: Callable[..., pd.DataFrame], metrics: pd.DataFrame, panels: Sequence[Panel]
-) -> pd.DataFrame:
-    """Return the metrics that panels map over steps and layers, if their columns are measured."""
-    names = [
-        panel.measurement
-        for panel in panels
-        if isinstance(panel, LayerMapPanel) and {panel.measurement, panel.needs} - {""} <= set(metrics)
-        if not panel.needs or metrics[panel.needs].notna().any()
-    ]
-    if not names:
-        return metrics.iloc[:0]
-    columns = ", ".join(map(quoted, ["trial_id", "step", "split", "layer", *names]))
-    rows = read_rows(f"select {columns} from metrics", "step", "layer")
-    finished = trials.loc[trials["state"] == "ok", "trial_id"]
-    return rows[rows["trial_id"].isin(finished) & (rows["split"] == "train")]
-
-
 def _trial_rows(planned: Trials, status: SweepStatus, done: pd.DataFrame) -> pd.DataFrame:
     """Return one row per planned trial. It is built by column, since one dict per trial would take far more memory.
 
@@ -223,46 +181,134 @@ def _trial_rows(planned: Trials, status: SweepStatus, done: pd.DataFrame) -> pd.
     return pd.DataFrame({**columns, **states})
 
 
-def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids: Sequence[str]) -> list[FigureContent]:
-    """Return each figure with one value per given trial that is committed and did not diverge, computed with the user's SQL."""
+def _read_all_figures(
+    checked: CheckedSweep, results: Results, trials: pd.DataFrame, chosen: pd.Series | None
+) -> list[FigureContent]:
+    """Read the figures of the sweep, and those of its task whose axes vary.
+
+    Args:
+        chosen: Trials of a search that the figures of the task show. None: all.
+    """
+    settings = [name for name in varying_names(trials, list(checked.trials[0].params)) if name != SEED]
+    of_task = [request for request in checked.task.figures if {*request.parameter_axes.values()} <= {*settings}]
+    shown = trials if chosen is None else trials[trials["trial_id"].isin(chosen)]
+    figures = read_figures(results, of_task, shown, settings)
+    return read_figures(results, checked.sweep.figures, trials, settings) + [
+        replace(figure, of_task=True) for figure in figures
+    ]
+
+
+def read_figures(
+    results: Results, requests: Sequence[FigureRequest], trials: pd.DataFrame, settings: Sequence[str]
+) -> list[FigureContent]:
+    """Read the rows of each figure, for the trials that are committed and did not diverge, with the user's SQL.
+
+    Args:
+        trials: Planned trials with their parameters, in columns.
+        settings: Parameters that `by: ["*"]` means.
+    """
     import pandas as pd
 
     contents = []
     columns = [name for view in ("results", "metrics") for name in results.sql(f"select * from {view} limit 0").columns]
+    trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
+    parameters = trials.drop_duplicates("trial_id").set_index("trial_id")
     for request in requests:
+        if VARYING in request.by:
+            named = {request.x, request.y, request.along, request.over, *request.by}
+            by = [name for name in request.by if name != VARYING] + [name for name in settings if name not in named]
+            request = replace(request, by=tuple(by))
         try:
-            is_column = request.metric in columns  # such as `val/loss`, otherwise an SQL expression
-            query = _figure_query(request.replace(metric=quoted(request.metric)) if is_column else request)
-            rows = results.sql(query).df()
+            if request.kind == "scatter":
+                query, order = _scatter_query(results, request, trials), ("step", "sample_index")
+            else:
+                query, order = _figure_query(request, columns), ("step", "layer")
+            rows = _read_rows(results, trial_dtype, query, *order)
+            rows = rows if request.kind == "scatter" else rows.dropna(subset=["value"])
         except QueryError as error:
             contents.append(FigureContent(request, pd.DataFrame(), str(error)))
             continue
-        rows = rows[rows["trial_id"].isin(list(trial_ids))]
-        contents.append(FigureContent(request, rows.reset_index(drop=True)))
+        # taken from the trials, since a parameter may have the name of a metric (loss: ce)
+        trial_ids = rows["trial_id"].astype(object)
+        positions = {axis: trial_ids.map(parameters[name]) for axis, name in request.parameter_axes.items()}
+        contents.append(FigureContent(request, rows.assign(**positions)))
     return contents
 
 
-def _figure_query(request: FigureRequest) -> str:
-    selected = f"select trial_id from results where status = 'ok' and ({request.where or 'true'})"
-    height = f"({request.lowest})" if request.lowest else "0"
-    lines = "".join(f", ({text}) as line_{number}" for number, text in enumerate(request.lines.values()))
+def _selected(request: FigureRequest) -> str:
+    return f"select trial_id from results where status = 'ok' and ({request.where or 'true'})"
+
+
+def _scatter_query(results: Results, request: FigureRequest, trials: pd.DataFrame) -> str:
+    """Return the query for two components of the stored features, for the first trial of some of the groups."""
+    selected = {trial_id for (trial_id,) in results.sql(_selected(request)).fetchall()}
+    groups = group_trials(trials, trials[trials["trial_id"].isin(selected)], list(request.by))
+    firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(groups, MAX_SCATTERS) if len(part)]
+    rows = (
+        "select *, max(layer) over (partition by trial_id, step) as deepest from features "
+        f"where trial_id in ({', '.join(map(_text, firsts)) or 'null'}) and kind = {_text(request.features)}"
+    )
+    columns = "trial_id, step, sample_index, label, feature[1] as x, feature[2] as y"
+    return f"select {columns} from ({rows}) where layer = {_layer_sql(request.layer)} and len(feature) > 1"
+
+
+def _layer_sql(layer: int | None) -> str:
+    """Return a layer as SQL over the row's `deepest`, the number of the last layer."""
+    if layer is None:
+        return "deepest"
+    return str(layer) if layer >= 0 else f"deepest + 1 {layer}"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _figure_query(request: FigureRequest, columns: Collection[str]) -> str:
+    """Return the query for the values of a figure and their references.
+
+    Args:
+        columns: Columns of the views. Other names are SQL expressions.
+    """
+
+    def sql(text: str) -> str:
+        if text in columns:  # such as `val/loss`
+            return quoted(text)
+        # tasks without a parameter of that name use the curve's name
+        return quoted(f"last_{text}") if text in ALWAYS_LAST else f"({text})"
+
+    values = {"value": sql(request.metric or request.condition)}
+    values |= {axis: sql(text) for axis, text in request.row_axes.items()}
+    references = {f"line_{number}": sql(text) for number, text in enumerate(request.lines.values())}
+    if request.kind in ("path", "spectrum"):
+        values, references = values | references, {}
+    references |= {f"column_{number}": sql(text) for number, text in enumerate(request.columns)}
+    if request.order:
+        values["places"] = sql(request.order)
+    references |= {"height": sql(request.lowest or "0"), "weight": sql(request.observations or "1")}
+    of_trial, of_row = (
+        ", ".join(["trial_id", *(f"{text} as {name}" for name, text in texts.items())])
+        for texts in (references, values)
+    )
     return (
-        f"select v.*, l.* exclude (trial_id) from ({_figure_values(request)}) v semi join ({selected}) using (trial_id) "
-        f"join (select trial_id{lines}, {height} as height from results) l using (trial_id) order by v.trial_id"
+        f"select v.*, l.* exclude (trial_id) from (select step, layer, {of_row} from {_value_rows(request)}) v "
+        f"semi join ({_selected(request)}) using (trial_id) join (select {of_trial} from results) l using (trial_id)"
     )
 
 
-def _figure_values(request: FigureRequest) -> str:
-    if request.kind == "share":
-        return f"select trial_id, ({request.condition}) as value from results"
-    if request.kind in ("spectrum", "collapse"):
-        last = f"metrics semi join {_LAST_STEP} using (trial_id, step, split)"
-        return f"select trial_id, layer, ({request.metric}) as value from {last}"
-    columns = f"trial_id, ({request.metric}) as value" + (f", ({request.order}) as places" if request.order else "")
-    if request.layer is None:
-        return f"select {columns} from results"
+def _value_rows(request: FigureRequest) -> str:
+    """Return the rows that hold a figure's values, as SQL: of each trial, of its layers, or of its steps and layers."""
+    axes = (request.x, request.y) if request.kind == "map" else ()
+    has_all_layers = LAYER in axes or request.kind in ("collapse", "path")
+    has_all_layers |= request.kind == "spectrum" and request.layer is None
+    if not has_all_layers and STEP not in axes and request.layer in (None, -1):
+        return "results"
+    if STEP in axes:
+        last = "semi join (select trial_id, split from results) using (trial_id, split)"
+    else:
+        last = f"semi join {_LAST_STEP} using (trial_id, step, split)"
+    if has_all_layers:
+        return f"metrics {last}"
+    if request.layer in (None, -1):
+        return f"metrics {last} where is_last"
     deepest = "select *, max(layer) over (partition by trial_id, step, split) as deepest from metrics"
-    layer = str(request.layer) if request.layer >= 0 else f"deepest + 1 {request.layer}"
-    return (
-        f"select {columns} from ({deepest}) semi join {_LAST_STEP} using (trial_id, step, split) where layer = {layer}"
-    )
+    return f"({deepest}) {last} where layer = {_layer_sql(request.layer)}"

@@ -16,9 +16,8 @@ from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.search.search_view import SearchView
-from depthrate.sweeps.spec import FigureRequest
+from depthrate.tasks.figure_request import FigureRequest
 from depthrate.tasks.metric import Metric, Per
-from depthrate.tasks.panel import Panel
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")
 """Columns of `ReportData.trials` that are not parameters (`steps` is a parameter of the task collapse)."""
@@ -32,16 +31,20 @@ class FigureContent:
 
     request: FigureRequest
     rows: pd.DataFrame
-    """trial_id, value, and a column `line_<number>` per reference line. Spectra and collapses add layer. Matrices add places
-    (the order of rows and columns) and height."""
+    """trial_id, step, layer, value, the positions x, y and along, a column `line_<number>` per reference line and
+    `column_<number>` per column of a verdict, and height, weight (observations) and places (the order of rows and columns of a
+    matrix). Of a scatter: trial_id, step, label, x, y."""
     problem: str = ""
     """Error in the figure's SQL."""
+    of_task: bool = False
+    """Whether the task requests it, not the sweep."""
 
     @property
     def message(self) -> str:
         """Problem, with the name of the figure."""
-        name = self.request.title or self.request.metric or self.request.condition
-        return f"cannot draw the figure {name!r} ({self.request.kind}): {self.problem}"
+        request = self.request
+        name = request.title or request.metric or request.condition or request.features
+        return f"cannot draw the figure {name!r} ({request.kind}): {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -73,22 +76,15 @@ class ReportData:
     """Metrics by name, in the order of the figures. An undeclared column is shown by its name."""
     lists: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns trial_id, vectors and matrices of the last layer at the last step."""
-    panels: tuple[Panel, ...] = ()
-    """Additional figures that the task declares."""
     surfaces: Sequence[FittedSurface] = ()
     """Fits in several variables."""
     layer_laws: Sequence[LayerLaw] = ()
     """Fits over layers."""
-    points: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Columns trial_id, step, kind, label, x, y: features for the panels, of one trial per setting."""
-    layered: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Columns trial_id, step, layer and the metrics that panels map over both, for finished trials and the training split.
-    """
     cost: SweepCost = field(default_factory=SweepCost)
     """Cost of the sweep's attempts, including failed attempts."""
     search: SearchView | None = None
     figures: list[FigureContent] = field(default_factory=list)
-    """Figures that the sweep requests under `figures:`."""
+    """Figures that the task and the sweep request."""
     plot_cache: dict[Callable[..., list[Figure]], list[Figure]] = field(init=False, default_factory=dict, compare=False)
     """Figures by section function. They are made only once."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from depthrate.storage.query.sql_checks import QueryError
     from depthrate.sweeps.errors import SweepError
     from depthrate.sweeps.spec import FinalRuns, FitRequest, Prune, Search
+    from depthrate.tasks.figure_request import FigureRequest
     from depthrate.tasks.fits.collapse import fit_collapse
     from depthrate.tasks.fits.common_exponent import common_exponent
     from depthrate.tasks.fits.layer_law import fit_layers
@@ -43,6 +44,7 @@ os.environ.setdefault("DUCKDB_JE_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:
 __all__ = [
     "Comparison",
     "FeaturesError",
+    "FigureRequest",
     "FinalRuns",
     "FitRequest",
     "Interrupted",
@@ -90,6 +92,7 @@ _HOMES = {
     "storage.files.store": ("StoreError",),
     "sweeps.errors": ("SweepError",),
     "sweeps.spec": ("FinalRuns", "FitRequest", "Prune", "Search"),
+    "tasks.figure_request": ("FigureRequest",),
     "tasks.fits.collapse": ("fit_collapse",),
     "tasks.fits.common_exponent": ("common_exponent",),
     "tasks.fits.layer_law": ("fit_layers",),

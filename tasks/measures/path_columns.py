@@ -3,8 +3,8 @@
 P3 is Progressive Feedforward Collapse of ResNet Training.
 """
 
+from depthrate.tasks.figure_request import LAYER, STEP, VARYING, FigureRequest
 from depthrate.tasks.metric import Axis, fitted, linear
-from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, VerdictPanel
 
 MONOTONE = (
     linear(
@@ -26,20 +26,22 @@ MONOTONE = (
         "1 if nc1 ever rises along the layers + 2 if pfc2 does + 4 if ncc_accuracy ever falls, 0 if all are monotone (P3)",
     ),
 )
-MONOTONE_PANEL = VerdictPanel(
-    measurement="monotone",
-    words={
-        0: "all monotone",
-        1: "PFC1 rises",
-        2: "PFC2 rises",
-        3: "PFC1 and PFC2 rise",
-        4: "PFC3 falls",
-        5: "PFC1 rises, PFC3 falls",
-        6: "PFC2 rises, PFC3 falls",
-        7: "none monotone",
-    },
+MONOTONE_VERDICT = FigureRequest(
+    kind="verdict",
+    metric="monotone",
+    words=(
+        "all monotone",
+        "PFC1 rises",
+        "PFC2 rises",
+        "PFC1 and PFC2 rise",
+        "PFC3 falls",
+        "PFC1 rises, PFC3 falls",
+        "PFC2 rises, PFC3 falls",
+        "none monotone",
+    ),
     columns=("nc1_rise", "pfc2_rise", "ncc_fall"),
-    doc="Whether PFC1 (nc1) and PFC2 fall and PFC3 (nearest-mean accuracy) rises from layer to layer, and the largest step in "
+    by=(VARYING,),
+    note="Whether PFC1 (nc1) and PFC2 fall and PFC3 (nearest-mean accuracy) rises from layer to layer, and the largest step in "
     "the opposite direction.",
 )
 _PREDICTED: tuple[tuple[str, str, Axis], ...] = (
@@ -97,10 +99,33 @@ GEODESIC = (
         "first layer of the path from which the nearest-mean accuracy stays at or above 1 - epsilon, null if there is none",
     ),
 )
-_SHOWN = ("nc1", "pfc2", "ncc_accuracy")
-PATH_PANELS: tuple[Panel, ...] = (
-    MONOTONE_PANEL,
-    *(PathPanel(measurement=name, predicted=f"{name}_geodesic", x="relative_position") for name in _SHOWN),
-    *(LayerMapPanel(measurement=name, needs="nc1_geodesic") for name in _SHOWN),
+_SHOWN = (("nc1", "NC1"), ("pfc2", "PFC2"), ("ncc_accuracy", "NCC accuracy"))
+PATH_FIGURES = (
+    MONOTONE_VERDICT,
+    *(
+        FigureRequest(
+            kind="path",
+            metric=name,
+            x="relative_position",
+            lines={"predicted": f"{name}_geodesic"},
+            by=(VARYING,),
+            title=f"{label} along the path of features",
+            y_axis="log",
+        )
+        for name, label in _SHOWN
+    ),
+    *(
+        FigureRequest(
+            kind="map",
+            metric=name,
+            x=STEP,
+            y=LAYER,
+            by=(VARYING,),
+            where="nc1_geodesic is not null",
+            title=f"{label} over steps and layers",
+            colours="log",
+        )
+        for name, label in _SHOWN
+    ),
 )
-"""Panels for a task that measures all of GEODESIC."""
+"""Figures for a task that measures all of GEODESIC."""

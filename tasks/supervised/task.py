@@ -66,7 +66,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         """
         self.target, self.custom_network, self.data, self.code = target, network, data, code
         self.name, self.version, self.doc = target.name, target.version, target.doc
-        self.measurements, self.panels = target.metrics, target.panels
+        self.measurements, self.figures = target.metrics, target.figures
         network_arguments = () if network is None else network.arguments
         data_arguments = () if data is None else data.arguments
         names = (None if network is None else network.name, None if data is None else data.name)

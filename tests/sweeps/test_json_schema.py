@@ -144,4 +144,4 @@ def test_every_shipped_sweep_is_accepted() -> None:
     validator = jsonschema.Draft202012Validator(schema)
     for path in SHIPPED.rglob("*.yaml"):
         assert not list(validator.iter_errors(yaml.safe_load(path.read_text()))), path
-    assert len(printed("schema")) < 180_000, "each parameter stands there once"
+    assert len(printed("schema")) < 190_000, "each parameter stands there once"

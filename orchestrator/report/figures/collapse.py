@@ -16,21 +16,22 @@ from depthrate.orchestrator.report.figure import (
     mean_line,
     omission_notes,
 )
-from depthrate.orchestrator.report.report_data import FigureContent, ReportData
+from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import ends_text, number_text, shorten, signed_text
-from depthrate.sweeps.spec import FigureRequest, FitRequest
+from depthrate.sweeps.spec import FitRequest
+from depthrate.tasks.figure_request import FigureRequest
 from depthrate.tasks.fits.collapse import B_RANGE, Collapse, fit_collapse
 from depthrate.tasks.fits.points import FitError
 
 
-def collapse_plot(data: ReportData, content: FigureContent) -> Figure | None:
+def collapse_plots(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[Figure]:
     """Plot L^a times a metric over (L - layer) / L^b, one line per depth and one facet per group."""
-    request, rows = content.request, content.rows[content.rows["layer"] >= 1]
+    rows = rows[rows["layer"] >= 1]
     rows = rows.assign(value=pd.to_numeric(rows["value"], errors="coerce").astype(float))
     bad = rows.loc[~((rows["value"] > 0) & (rows["value"] < np.inf)), "trial_id"].unique()
     rows = rows[~rows["trial_id"].isin(bad)]
     if rows.empty:
-        return None
+        return []
     rows = rows.assign(depth=rows.groupby("trial_id", observed=True)["layer"].transform("max"))
     depths = [str(depth) for depth in sorted(rows["depth"].unique())]
     colours = dict(zip(depths, colours_of(depths), strict=True))
@@ -49,11 +50,8 @@ def collapse_plot(data: ReportData, content: FigureContent) -> Figure | None:
         notes.append(f"{setting + ': ' if setting else ''}{_caption(found)}")
         facets.append(Facet(title=setting, x=x, y=y, marks=_marks(found, part, colours)))
     notes += omission_notes(min(len(groups), MAX_FACETS), len(groups))
-    return (
-        Figure(request.title or f"Collapse of {label} over layers and depths", facets, notes, has_common_axes=False)
-        if facets
-        else None
-    )
+    title = request.title or f"Collapse of {label} over layers and depths"
+    return [Figure(title, facets, notes, has_common_axes=False)] if facets else []
 
 
 def _units(data: ReportData, request: FigureRequest, rows: pd.DataFrame) -> list[str] | None:

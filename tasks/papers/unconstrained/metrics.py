@@ -5,10 +5,10 @@ P2 is Neural Collapse versus Low-Rank Bias, P3 is Progressive Feedforward Collap
 
 import dataclasses
 
+from depthrate.tasks.figure_request import VARYING, FigureRequest
 from depthrate.tasks.measures.named_columns import WEIGHT_MEASURES
-from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL
+from depthrate.tasks.measures.path_columns import MONOTONE
 from depthrate.tasks.metric import Metric, by_name, fitted, fitted_step, linear, step_metric
-from depthrate.tasks.panel import Panel, TradeOffPanel
 from depthrate.tasks.supervised.metrics import CLASSES
 
 _COLLAPSE = by_name(CLASSES)
@@ -39,11 +39,21 @@ UFM_METRICS = (
     ),
     *_SHARED_PER_STEP,
 )
-UFM_PANELS: tuple[Panel, ...] = (
-    MONOTONE_PANEL,
-    TradeOffPanel(x="alignment", y="nc1", along="proximity"),
-    TradeOffPanel(x="alignment", y="pfc2", along="proximity"),
+PROXIMITY_FIGURES = tuple(
+    FigureRequest(
+        kind="curve",
+        metric=name,
+        x="alignment",
+        along="proximity",
+        by=(VARYING,),
+        over="data_seed",
+        title=f"{label} against Distance from the input",
+        x_axis="linear",
+        y_axis="log",
+    )
+    for name, label in (("nc1", "NC1"), ("pfc2", "PFC2"))
 )
+"""Figures for a task with the parameter `proximity`."""
 DUFM_METRICS = (
     *(_COLLAPSE[name] for name in ("nc1", "rank", "stable_rank", "singular_values", "class_gram")),
     Metric(

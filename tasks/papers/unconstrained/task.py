@@ -12,7 +12,8 @@ from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.interface import Engine, Params, TaskContext, TrialResult
 from depthrate.tasks.measures.named_columns import WEIGHT_NAMES, parse_measure
-from depthrate.tasks.papers.unconstrained.metrics import DUFM_METRICS, UFM_METRICS, UFM_PANELS
+from depthrate.tasks.measures.path_columns import MONOTONE_VERDICT
+from depthrate.tasks.papers.unconstrained.metrics import DUFM_METRICS, PROXIMITY_FIGURES, UFM_METRICS
 from depthrate.tasks.papers.unconstrained.network import UnconstrainedFeatures, UnconstrainedLayers
 from depthrate.tasks.papers.unconstrained.parameters import (
     EXACT,
@@ -56,10 +57,10 @@ class Unconstrained(_FreeFeatures[UnconstrainedParameters]):
     """Unconstrained features, regularised towards their input or towards zero."""
 
     measurements = UFM_METRICS
-    panels = UFM_PANELS
 
     def __init__(self, name: str, parameters: type[UnconstrainedParameters], doc: str):
         self.name, self.parameters, self.schema, self.doc = name, parameters, parameters.schema, doc
+        self.figures = (MONOTONE_VERDICT, *(PROXIMITY_FIGURES if "proximity" in self.schema else ()))
 
     def published_sets(self, trial: UnconstrainedParameters) -> Sequence[str]:
         return () if trial.data == GAUSSIAN else (trial.data,)

@@ -1,7 +1,7 @@
 """Metrics of the task `words`. P4 is Feature Collapse (Laurent, von Brecht and Bresson 2023). Importable without torch."""
 
+from depthrate.tasks.figure_request import VARYING, FigureRequest
 from depthrate.tasks.metric import Metric, fitted, fitted_step, linear, step_metric
-from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 _PER_LAYER = (
     Metric("norm_mean", "Mean word norm", "mean norm of the words", axis="linear"),
@@ -127,40 +127,68 @@ _PER_STEP = (
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)
 
 _COMPONENTS = ("First principal component", "Second principal component")
-PANELS: tuple[Panel, ...] = (
-    VerdictPanel(
-        measurement="collapse_type",
-        words={0: "no collapse", 1: "type I", 2: "type II, behind LayerNorm", 3: "type III, norms by frequency"},
+FIGURES = (
+    FigureRequest(
+        kind="verdict",
+        metric="collapse_type",
+        words=("no collapse", "type I", "type II, behind LayerNorm", "type III, norms by frequency"),
         columns=(
             "collapse_1",
             "collapse_2",
             "collapse_3",
             "test_accuracy",
             "best_test_accuracy",
-            ("loss", "predicted_loss"),
-            ("norm_rms", "predicted_norm_rms"),
-            ("linear_norm_rms", "predicted_linear_norm"),
+            "loss",
+            "norm_rms",
+            "linear_norm_rms",
         ),
-        doc="a trial is of the strictest type whose distance, the largest in any of its conditions, is at most 0.2. Type I: "
+        lines={
+            "loss": "predicted_loss",
+            "norm_rms": "predicted_norm_rms",
+            "linear_norm_rms": "predicted_linear_norm",
+        },
+        by=(VARYING,),
+        note="a trial is of the strictest type whose distance, the largest in any of its conditions, is at most 0.2. Type I: "
         "words c f and blocks c' f with equiangular f. II: the same behind LayerNorm. III: the words' norms may depend on "
         "their frequency rank.",
     ),
-    SharePanel(
-        measurement="test_accuracy", x="samples_per_sequence", observations=("sequences", "test_samples_per_sequence")
+    FigureRequest(
+        kind="share",
+        condition="test_accuracy",
+        observations="sequences * test_samples_per_sequence",
+        x="samples_per_sequence",
+        by=(VARYING,),
+        title="Test accuracy against samples_per_sequence",
     ),
-    ScatterPanel(
-        kind="word",
+    FigureRequest(
+        kind="scatter",
+        features="word",
+        x=_COMPONENTS[0],
+        y=_COMPONENTS[1],
+        label="concept",
+        by=(VARYING,),
         title="Words in their principal components",
-        axes=_COMPONENTS,
-        group="concept",
-        doc="One point per word, as the linear layer reads it. A collapsed concept is one spot, or a ray if norms differ.",
+        note="One point per word, as the linear layer reads it. A collapsed concept is one spot, or a ray if norms differ.",
     ),
-    ScatterPanel(
-        kind="block",
+    FigureRequest(
+        kind="scatter",
+        features="block",
+        x=_COMPONENTS[0],
+        y=_COMPONENTS[1],
+        label="concept",
+        by=(VARYING,),
         title="Blocks of the linear layer in their principal components",
-        axes=_COMPONENTS,
-        group="concept",
-        doc="One point per block, coloured by the concept of its place in its sequence.",
+        note="One point per block, coloured by the concept of its place in its sequence.",
     ),
-    ProfilePanel(measurement="rank_norms", predicted="predicted_rank_norms"),
+    FigureRequest(
+        kind="spectrum",
+        metric="rank_norms",
+        lines={"predicted": "predicted_rank_norms"},
+        note="Mean over concepts of the norm of the word of each frequency rank. Last layer, last step.",
+        x="Frequency rank within a concept",
+        by=(VARYING,),
+        layer=-1,
+        x_axis="log",
+        y_axis="log",
+    ),
 )

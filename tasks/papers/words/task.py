@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.interface import Engine, Params
-from depthrate.tasks.papers.words.metrics import MEASUREMENTS, PANELS
+from depthrate.tasks.papers.words.metrics import FIGURES, MEASUREMENTS
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.engines.choice import select_engine_on
@@ -35,7 +35,7 @@ class Words(FusedTask[WordsParameters]):
     doc = "Train an embedding and a linear layer on sentences made of concepts, and measure how words collapse to them."
     parameters = WordsParameters
     measurements = MEASUREMENTS
-    panels = PANELS
+    figures = FIGURES
 
     def training(self, trials: Sequence[WordsParameters], source: DataSource) -> WordsTraining:
         from depthrate.tasks.papers.words.training import training

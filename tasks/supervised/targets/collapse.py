@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.measures.named_columns import parse_measure
-from depthrate.tasks.measures.path_columns import PATH_PANELS
+from depthrate.tasks.measures.path_columns import PATH_FIGURES
 from depthrate.tasks.networks.batch_normed import stages_of
 from depthrate.tasks.networks.builtin import ARCHITECTURES, block_scale, has_last_bias
 from depthrate.tasks.networks.network import Network
@@ -37,7 +37,7 @@ class Collapse(Classes):
     # Version 2 weighted class means by sample counts, and gave nc2 and nc3 of raw inputs as wide as the layers.
     version = 3
     doc = "Train deep residual networks or transformers and measure neural collapse layer by layer."
-    panels = PATH_PANELS
+    figures = PATH_FIGURES
     declares: ClassVar[Mapping[str, Fields]] = {}
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.sources import DatasetError, DataSource
+from depthrate.tasks.figure_request import FigureRequest
 from depthrate.tasks.measures.named_columns import PARAMETER
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.networks.network import Layer, Network
-from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema
 from depthrate.tasks.supervised.arrays import Splits
 from depthrate.tasks.supervised.parameters import (
@@ -51,7 +51,7 @@ class Target(ABC):
     version = 1
     doc: str
     metrics: tuple[Metric, ...]
-    panels: tuple[Panel, ...] = ()
+    figures: tuple[FigureRequest, ...] = ()
     declares: ClassVar[Mapping[str, Fields]] = {}
     """Parameters -> fields of their declaration that differ from `SupervisedParameters`."""
     fixed: ClassVar[Mapping[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Panels of layers: along a path with a prediction, over steps and layers, and one metric against another."""
+"""Figures of layers: along a path with a prediction, over steps and layers, and one metric against another."""
 
 from dataclasses import replace
 
@@ -6,21 +6,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from depthrate.orchestrator.report.figures.declared import declared_plots
+from depthrate.orchestrator.report.figures.declared import SECTION
 from depthrate.orchestrator.report.page import render_report
+from depthrate.orchestrator.report.report_data import FigureContent
+from depthrate.tasks.figure_request import FigureRequest
 from depthrate.tasks.metric import Metric, by_name
-from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
 from tests.support.report_data import bare_data
 
-PATH = PathPanel(measurement="size", predicted="told", x="place")
-MAP = LayerMapPanel(measurement="size", needs="told")
-TRADE = TradeOffPanel(x="place", y="size", along="rate")
-MEASUREMENTS = by_name(
-    [Metric("size", "Size"), Metric("told", panel="fitted"), Metric("place", "Place", axis="linear", panel="fitted")]
-)
+PATH = FigureRequest(kind="path", metric="size", lines={"predicted": "told"}, x="place", by=("rate",), y_axis="linear")
+MAP = FigureRequest(kind="map", metric="size", x="step", y="layer", by=("rate",), colours="log")
+TRADE = FigureRequest(kind="curve", metric="size", x="place", along="rate", y_axis="log")
+MEASUREMENTS = by_name([Metric("size", "Size"), Metric("told"), Metric("place", "Place", axis="linear")])
 
 
-def make_data(panels=(PATH, MAP, TRADE)):
+def make_data(*requests):
     """Two rates and seeds, layers 2 to 4 at steps 0 and 8: size 1 / layer, twice that for the second seed, three times each."""
     trials, metrics = [], []
     for rate in (0.1, 0.2):
@@ -31,32 +30,37 @@ def make_data(panels=(PATH, MAP, TRADE)):
             for step in (0, 8):
                 for layer in (2, 3, 4):
                     size = (1 + seed) * (1 + step) * rate / layer
-                    at = {"trial_id": trial_id, "step": step, "split": "train", "layer": layer, "is_last": layer == 4}
-                    metrics.append(at | {"size": size, "told": 3 * size, "place": (layer - 2) / 2})
-    trials, metrics = pd.DataFrame(trials), pd.DataFrame(metrics)
+                    at = {"trial_id": trial_id, "step": step, "layer": layer}
+                    metrics.append(at | {"value": size, "line_0": 3 * size, "x": (layer - 2) / 2})
+    metrics = pd.DataFrame(metrics)
     last = metrics[metrics["step"] == 8]
-    shown = metrics[(metrics["step"] == 8) | metrics["is_last"]]
-    frames = {"trials": trials, "results": last[last["is_last"]], "metrics": shown, "layered": metrics}
-    return bare_data(**frames, measurements=MEASUREMENTS, panels=panels)
+    rows = {"path": last, "map": metrics.assign(x=metrics["step"], y=metrics["layer"])}
+    along = last["trial_id"].str[:3].astype(float)
+    rows["curve"] = last.assign(along=along)[last["layer"] == 4].drop(columns="line_0")
+    figures = [FigureContent(request, rows[request.kind], of_task=True) for request in requests]
+    return bare_data(trials=pd.DataFrame(trials), figures=figures, measurements=MEASUREMENTS)
 
 
 def test_path_has_mean_range_and_prediction():
-    (figure,) = declared_plots(make_data((PATH,)))
+    (figure,) = SECTION.draw(make_data(PATH))
     (facet,) = figure.facets
     band, mean, told = facet.marks[:3]
-    assert mean.x == told.x == [0, 0.5, 1] and mean.name == "rate 0.1" and facet.y.is_log
+    assert mean.x == told.x == [0, 0.5, 1] and mean.name == "rate 0.1" and not facet.y.is_log
     single = np.array([9 * 0.1 / layer for layer in (2, 3, 4)])
-    np.testing.assert_allclose(mean.y, single * 2**0.5)  # geometric on a log axis
-    np.testing.assert_allclose(told.y, 3 * single * 2**0.5)
+    np.testing.assert_allclose([mean.y, told.y], [1.5 * single, 4.5 * single])
     np.testing.assert_allclose([band.low, band.high], [single, 2 * single])
     assert told.dash == "dash" and len({mark.colour for mark in facet.marks}) == 2
-    assert any("off by a factor of 3 on average" in note for note in figure.notes)
+
+    (figure,) = SECTION.draw(make_data(replace(PATH, y_axis="log")))
+    _, mean, told = figure.facets[0].marks[:3]
+    np.testing.assert_allclose([mean.y, told.y], [single * 2**0.5, 3 * single * 2**0.5])  # geometric on a log axis
+    assert "Between the ends, predicted Size is off by a factor of 3 on average." in figure.notes
 
 
 def test_map_has_one_facet_per_group():
-    (figure,) = declared_plots(make_data((MAP,)))
+    (figure,) = SECTION.draw(make_data(MAP))
     first, second = figure.facets
-    assert (first.title, second.title) == ("rate 0.1", "rate 0.2")
+    assert (first.title, second.title) == ("rate 0.1", "rate 0.2") and figure.title == "Size over Step and Layer"
     (heat,), (other,) = first.marks, second.marks
     expected = [[np.log10(1.5 * (1 + step) * 0.1 / layer) for step in (0, 8)] for layer in (4, 3, 2)]
     np.testing.assert_allclose(heat.values, expected)
@@ -64,25 +68,28 @@ def test_map_has_one_facet_per_group():
     assert (heat.low, heat.high) == (other.low, other.high), "one colour means one value"
 
 
-def test_a_trade_off_goes_along_its_parameter():
-    (figure,) = declared_plots(make_data((TRADE,)))
+def test_a_curve_goes_along_its_parameter():
+    (figure,) = SECTION.draw(make_data(TRADE))
     dots, line = figure.facets[0].marks
-    assert len(dots.x) == 4 and not dots.width and line.width
+    assert len(dots.x) == 4 and not dots.width and line.width and figure.title == "Size over Place"
     np.testing.assert_allclose(line.y, [1.5 * 9 * rate / 4 for rate in (0.1, 0.2)])
 
 
-@pytest.mark.parametrize("gone", ["told", "place", "size"])
+@pytest.mark.parametrize("gone", ["line_0", "x", "value"])
 def test_nothing_is_drawn_of_what_is_not_measured(gone):
-    data = make_data()
-    layered = data.layered.drop(columns=gone) if gone == "size" else data.layered.iloc[:0]
-    missing = replace(
-        data, metrics=data.metrics.drop(columns=gone), results=data.results.drop(columns=gone), layered=layered
-    )
-    assert [plot.title for plot in declared_plots(missing)] == (["Size against Place"] if gone == "told" else [])
-    single = replace(data, trials=data.trials.assign(rate=0.1), panels=(TRADE,))
-    assert declared_plots(single) == []
+    data = make_data(PATH, MAP, TRADE)
+    figures = [
+        replace(content, rows=content.rows.assign(**{gone: None}) if gone in content.rows else content.rows)
+        for content in data.figures
+    ]
+    expected = {
+        "line_0": ["Size over Step and Layer", "Size over Place"],
+        "x": [],
+        "value": [],
+    }
+    assert [plot.title for plot in SECTION.draw(replace(data, figures=figures))] == expected[gone]
 
 
 def test_they_stand_on_the_page():
-    page = render_report(make_data())
-    assert "Size along the path of features" in page and "Size over steps and layers" in page
+    page = render_report(make_data(PATH, MAP))
+    assert "Size over Place" in page and "Size over Step and Layer" in page

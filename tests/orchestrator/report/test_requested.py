@@ -14,7 +14,7 @@ from depthrate.orchestrator.report.drawing.render import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, PaperWidth, paper_style
 from depthrate.orchestrator.report.figure import HeatMap, Range, Series
 from depthrate.orchestrator.report.figure_files import figure_csv
-from depthrate.orchestrator.report.figures.requested import SECTION, requested_plots
+from depthrate.orchestrator.report.figures.requested import SECTION
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.read_store import read_figures
 from depthrate.orchestrator.report.report_data import STATE_COLUMNS, FigureContent
@@ -39,8 +39,9 @@ EMPTY = bare_data(trials=TRIALS)
 
 
 def plots_of(request, **columns):
-    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "height": 0} | columns)
-    return requested_plots(replace(EMPTY, figures=[FigureContent(figure_request(request), rows)]))
+    axes = {axis: TRIALS[request[axis]] for axis in ("x", "y") if axis in request}
+    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "height": 0, "weight": 1} | axes | columns)
+    return SECTION.draw(replace(EMPTY, figures=[FigureContent(figure_request(request), rows)]))
 
 
 def marks_of(figure, kind=Series):
@@ -106,7 +107,7 @@ def test_a_spectrum_has_a_line_a_layer():
     made = [(t, layer) for t in ("t110", "t111") for layer in (1, 2)]
     rows = pd.DataFrame([{"trial_id": t, "layer": n, "value": [4.0 / n, 1e-3], "height": 0} for t, n in made])
     request = figure_request({"kind": "spectrum", "metric": "singular_values"})
-    (figure,) = requested_plots(replace(EMPTY, figures=[FigureContent(request, rows)]))
+    (figure,) = SECTION.draw(replace(EMPTY, figures=[FigureContent(request, rows)]))
     lines = [(mark.name, mark.y) for mark in marks_of(figure)]
     assert lines == [("layer 1", [4, 1e-3]), ("layer 2", [2, 1e-3])] and figure.facets[0].y.is_log
 
@@ -139,19 +140,51 @@ def test_sql_values_and_errors(tmp_path):
             {**curve, "metric": "nc1 +", "title": "Half"},
         )
     ]
-    last, before, share, spectrum, broken = read_figures(results, requests, ["x", "y", "elsewhere"])
+    trials = pd.DataFrame({"trial_id": ["x", "y", "elsewhere"], "depth": [2, 3, 4]})
+    last, before, share, spectrum, broken = read_figures(results, requests, trials, ["width"])
     assert last.rows[["trial_id", "value", "line_0"]].values.tolist() == [["x", 12.4, 3], ["y", 12.4, 4]]
     assert before.rows["value"].tolist() == pytest.approx([6.1, 6.1])
     assert share.rows["value"].tolist() == [True, False]
     layers = sorted(zip(spectrum.rows["trial_id"], spectrum.rows["layer"], strict=True))
     assert layers[:3] == [("x", 0), ("x", 1), ("x", 2)]
     assert broken.rows.empty and "cannot draw the figure 'Half' (curve)" in broken.message
-    assert not requested_plots(replace(EMPTY, figures=[broken]))
+    assert not SECTION.draw(replace(EMPTY, figures=[broken]))
+
+
+def test_sql_values_of_layers_points_and_verdicts(tmp_path):
+    store = Store(str(tmp_path))
+    commit(store, "a1", ["x", "y", "z"])
+    results = Results(Store(str(tmp_path)), builtin_columns())
+    trials = pd.DataFrame({"trial_id": ["x", "y"], "depth": [2, 3], "lr": [0.1, 0.1]})
+    requests = {
+        "path": {"metric": "nc1", "x": "layer / 2", "lines": {"twice": "2 * nc1"}},
+        "map": {"metric": "nc1", "x": "step", "y": "layer", "by": ["*"]},
+        "scatter": {"features": "sample", "by": ["*"], "where": "depth < 3"},
+        "verdict": {"metric": "depth", "words": ["a"], "columns": ["nc1"], "lines": {"nc1": "depth / 2"}},
+        "share": {"condition": "0.5", "observations": "depth * 10", "x": "depth"},
+        "curve": {"metric": "nc1", "x": "depth + 1", "along": "depth", "by": ["*"], "over": "lr"},
+        "spectrum": {"metric": "singular_values", "layer": -1, "lines": {"twice": "[4.0, 2.0]"}},
+    }
+    requests = [figure_request({"kind": kind, **keys}) for kind, keys in requests.items()]
+    contents = read_figures(results, requests, trials, ["depth", "lr"])
+    assert not [content.problem for content in contents if content.problem]
+    path, heat, points, verdict, share, curve, vector = (content.rows for content in contents)
+    assert path[["step", "layer"]].values.tolist() == [[5, 0], [5, 1], [5, 2]] * 2
+    np.testing.assert_allclose(path["line_0"], 2 * path["value"])
+    assert path["x"].tolist() == [0, 0.5, 1] * 2
+    assert heat[["step", "layer"]].values.tolist() == [[step, layer] for step in (0, 5) for layer in range(3)] * 2
+    assert points[["label", "x", "y"]].values.tolist() == [[0, 7, 8], [1, 10, 11]]
+    assert set(points["trial_id"]) == {"x"}, "the first trial of each group with the condition"
+    assert verdict[["value", "column_0", "line_0"]].values.tolist() == [[2, 6.2, 1], [3, 6.2, 1.5]]
+    assert share[["value", "weight"]].astype(float).values.tolist() == [[0.5, 20], [0.5, 30]]
+    assert curve[["value", "x", "along"]].values.tolist() == [[6.2, 3, 2], [6.2, 4, 3]]
+    assert [value.tolist() for value in vector["line_0"]] == [[4, 2]] * 2 and vector["layer"].tolist() == [2, 2]
+    assert [content.request.by for content in contents] == [(), ("depth", "lr"), ("depth", "lr"), (), (), (), ()]
 
 
 def test_section_only_on_request():
     assert SECTION.section not in render_report(EMPTY)
-    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "height": 0})
+    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "x": TRIALS["width"]})
     asked = FigureContent(figure_request({"kind": "curve", "metric": "<b>", "x": "width"}), rows)
     page = render_report(replace(EMPTY, figures=[asked]))
     assert SECTION.section in page and "<b> over" not in page
@@ -164,17 +197,26 @@ DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOT
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", DOCUMENTED, ids=[asked["kind"] for asked in DOCUMENTED])
 def test_documented_figures_are_drawn(asked):
-    parameters = {"weight_decay": TRIALS["lr"] / 100, "depth": TRIALS["width"] // 8}
+    parameters = {"depth": TRIALS["width"] // 8}
     values = {"matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12, "spectrum": [[2.0, 1.0]] * 12, "share": TRIALS.seed > 0}
-    rows = {"trial_id": TRIALS["trial_id"], "height": 0.0, "value": values.get(asked["kind"], 1.0 + TRIALS["seed"])}
-    rows |= {"layer": 1, "places": [[2.0, 0, 1]] * 12, "line_0": 2.0}
+    rows = {
+        "trial_id": TRIALS["trial_id"],
+        "height": 0.0,
+        "weight": 1,
+        "value": values.get(asked["kind"], 1.0 + TRIALS["seed"]),
+    }
+    rows |= {"layer": 1, "step": 5, "places": [[2.0, 0, 1]] * 12, "line_0": 2.0, "column_0": 0.5}
+    rows |= {"x": 1.0 + TRIALS["width"], "y": 1.0, "label": 0}
     frame = pd.DataFrame(rows)
     if asked["kind"] == "collapse":
         depth = frame["trial_id"].str[1].astype(int) + 1
         frame = pd.concat([frame.assign(layer=layer, value=layer + 1.0)[depth >= layer] for layer in range(6)])
     content = FigureContent(figure_request(asked), frame)
-    plots = requested_plots(replace(EMPTY, trials=TRIALS.assign(**parameters), figures=[content]))
-    (figure,) = plots
+    data = replace(EMPTY, trials=TRIALS.assign(**parameters), figures=[content])
+    if asked["kind"] == "verdict":
+        assert "PFC1 rises (2 of 4); 2 (2 of 4)" in SECTION.tables(data)
+        return
+    (figure,) = SECTION.draw(data)
     for style in (SCREEN, DARK, paper_style(PaperWidth.column)):
         files = draw(figure, style)
         assert b"<svg" in files["svg"] and files["pdf"].startswith(b"%PDF")
