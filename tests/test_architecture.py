@@ -50,6 +50,7 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "storage/query",
     "storage/maintenance",
     "orchestrator/analysis",
+    "orchestrator/sheet",
     "orchestrator/console",
     "orchestrator/attempts",
     "orchestrator/executors/errors",

@@ -1,9 +1,9 @@
-"""Fit rates in one to three variables to any table: the words and rows that the command line and Python share."""
+"""Fit rates in one to three variables to any table: the rows that the command line and Python share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,22 +50,6 @@ class TableFit:
         """Adequate forms that the values do not separate, the best first."""
         return self.surfaces.preferred
 
-    def words(self) -> list[str]:
-        """Say what the values do not decide, one sentence each."""
-        shifts = [
-            f"with {name} - 1 instead of {name}, its exponent changes by {shift:+.2f}"
-            for name, shift in self.shifts.items()
-            if abs(shift) > CLEAR_SHIFT
-        ]
-        omitted = [f"{self.omitted} rows left out: a value is missing or not positive"] if self.omitted else []
-        found = [*self.surfaces.words(), *shifts, *omitted]
-        if self.repeated:
-            found.append(
-                f"{self.repeated} of {len(self.y_N)} rows repeat an earlier row: copies look like replicates without noise, "
-                "which can make every form inadequate. Keep one of each"
-            )
-        return found
-
     def p_values(self) -> list[float]:
         """Return the p-values of all tests, uncorrected."""
         return [p for fit in self.surfaces.fits for ps in (fit.p_half, fit.p_one) for p in ps if p is not None]
@@ -92,17 +76,6 @@ class TableFit:
                 tested = {"p_half": adjusted[0][k], "p_one": adjusted[1][k]}
                 rows.append(row | {"coefficient": coefficient} | tested | shared)
         return rows
-
-    def fields(self) -> dict[str, Any]:
-        """Return all facts, for JSON."""
-        return {
-            "y": self.y,
-            "preferred": [fit.form for fit in self.preferred],
-            "words": self.words(),
-            "inflation": self.surfaces.inflation,
-            "fits": [asdict(fit) for fit in self.surfaces.fits],
-            "rows": self.rows(),
-        }
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -166,23 +139,6 @@ def fit_table(
     rows = zip(*(column.tolist() for column in (*x_KN, y_N)), units or [None] * len(y_N), strict=True)
     repeated = len(y_N) - len(set(rows))
     return TableFit(y, surfaces, int((~is_used).sum()), repeated, shifts, np.array(x_KN), y_N, unit_N)
-
-
-def law_text(fit: SurfaceFit) -> str:
-    """Write a fit as a formula, as in `0.05 + 1.2 depth^-0.90 + 4.1 width^-0.70`."""
-    powers = [f"{_base(name)}^{-a:.2f}" for name, a in zip(fit.names, fit.exponents, strict=True)]
-    if fit.form == "proportional":
-        powers = [f"{_base(name)}^-1" for name in fit.names]
-    elif fit.form in LOG_FORMS:
-        powers = [f"log({fit.names[0]})^{fit.log_power:.3g}", *powers]
-    if fit.form != "sum":
-        return f"{fit.coefficients[0]:.3g} {' '.join(powers)}"
-    terms = [f"{c:.3g} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
-    return " + ".join([*([f"{fit.floor:.3g}"] if fit.floor else []), *terms])
-
-
-def _base(name: str) -> str:
-    return name if name.isidentifier() else f"({name})"
 
 
 def _column(frame: pd.DataFrame, name: str) -> np.ndarray:

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.text import is_finite, shorten
+from depthrate.orchestrator.sheet.fit_sheet import is_finite
+from depthrate.orchestrator.sheet.names import shorten
 
 MUTED = "muted"
 """Colour of reference lines."""

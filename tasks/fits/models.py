@@ -36,7 +36,6 @@ class Power(LinearModel):
     """Power law y = c x^-a, the reference for all other models."""
 
     name = "power"
-    words = "power law"
     formula = "c x^{-a}"
     has_theory = True
 
@@ -61,7 +60,6 @@ class PowerFloor(BoundedModel):
     """y = c x^-a + floor."""
 
     name = "power_floor"
-    words = "power law with floor"
     formula = "c x^{-a} + floor"
     parameters = (FitParameter("floor", "floor"),)
     has_theory = True
@@ -133,7 +131,6 @@ class PowerLog(LinearModel):
     """y = c x^-a (log x)^b."""
 
     name = "power_log"
-    words = "power law with log factor"
     formula = "c x^{-a} (log x)^b"
     parameters = (FitParameter("log_power", "b"),)
     has_theory = True
@@ -163,7 +160,6 @@ class PowerCorrection(BoundedModel):
     """y = c x^-a (1 + b/x), a power law with its first correction to scaling."""
 
     name = "power_correction"
-    words = "power law with correction"
     formula = "c x^{-a} (1 + b/x)"
     parameters = (FitParameter("correction", "b"),)
     has_theory = True
@@ -205,7 +201,6 @@ class Exponential(LinearModel):
     """y = c exp(-a x)."""
 
     name = "exponential"
-    words = "exponential"
     formula = "c e^{-a x}"
 
     def basis(self, x_G: Array) -> Array:
@@ -225,7 +220,6 @@ class LogLinear(BoundedModel):
     """y = c (1 - a log x)."""
 
     name = "log_linear"
-    words = "log-linear"
     formula = "c (1 - a log x)"
 
     def curves(self, x_G: Array, log_x_G: Array, slope_C: Array) -> tuple[Shape, Array, Array, Array]:

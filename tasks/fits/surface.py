@@ -121,6 +121,12 @@ class SurfaceFit:
         """Whether the form describes the values."""
         return not self.inadequacy
 
+    @property
+    def is_floor_identified(self) -> bool:
+        """Whether the values decide that E is above 0, or the form has no E."""
+        is_above = self.floor > 0 and (self.floor_interval is None or self.floor_interval[0] > 0)
+        return self.form != "sum" or (self.on_bound <= MAX_ON_BOUND and is_above)
+
     def predict(self, x_KN: npt.ArrayLike) -> Array:
         """Return y at values of the variables, [K, ...]."""
         x = np.asarray(x_KN, dtype=np.float64)
@@ -133,7 +139,7 @@ class SurfaceFit:
 
 @dataclass(frozen=True)
 class SurfaceFits:
-    """The forms fitted to one table, and what they leave undecided."""
+    """The forms fitted to one table."""
 
     fits: tuple[SurfaceFit, ...]
     inflation: float
@@ -149,33 +155,6 @@ class SurfaceFits:
             return ()
         best, predicts = adequate[0], min(adequate, key=lambda fit: fit.left_out)
         return tuple(fit for fit in adequate if fit.aicc - best.aicc < CLEAR_AICC or fit is predicts)
-
-    def words(self) -> list[str]:
-        """Say what the values do not decide, one sentence each."""
-        found = []
-        if self.inflation > MAX_INFLATION:
-            names = " and ".join(self.confounded)
-            found.append(f"{names} are confounded (variance inflation {self.inflation:.1f}): their exponents trade off")
-        else:
-            found += [
-                f"{fit.form}: the estimates of {one} and {other} correlate at {size:.2f}: only a combination is determined"
-                for fit in self.preferred or self.fits
-                for one, other, size in fit.trade_offs
-            ]
-        for fit in self.preferred or self.fits:
-            if fit.form == "sum" and not _is_identified(fit):
-                why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
-                found.append(f"E not identified: {why}")
-        if len(self.preferred) > 1:
-            changes = np.abs(np.diff([fit.exponents for fit in self.preferred], axis=0)).max(0)
-            k = int(np.argmax(changes))
-            found.append(
-                f"{self.preferred[0].n_units} units cannot decide between {' and '.join(fit.form for fit in self.preferred)}; "
-                f"the exponent of {self.preferred[0].names[k]} changes by {changes[k]:.2f} between them"
-            )
-        if not self.preferred:
-            found.append("no form is adequate: " + ", ".join(f"{fit.form} has {fit.inadequacy}" for fit in self.fits))
-        return found
 
 
 def fit_surfaces(
@@ -617,10 +596,6 @@ def _p_value(distance: float, error: float, freedom: float) -> float | None:
     if not (math.isfinite(error) and error > 0):
         return None
     return float(2 * special.stdtr(freedom, -abs(distance) / error))
-
-
-def _is_identified(fit: SurfaceFit) -> bool:
-    return fit.on_bound <= MAX_ON_BOUND and fit.floor > 0 and (fit.floor_interval is None or fit.floor_interval[0] > 0)
 
 
 def inflation_of(rows: Sequence[Sequence[float]]) -> float:

@@ -33,8 +33,9 @@ from depthrate.orchestrator.report.figure import (
 from depthrate.orchestrator.report.figures.kinds import map_figure, share_figure, vector_marks
 from depthrate.orchestrator.report.html_table import Cell, table
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
-from depthrate.orchestrator.report.text import escape, is_finite, number_text
+from depthrate.orchestrator.report.text import escape, number_text
 from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS
+from depthrate.orchestrator.sheet.fit_sheet import is_finite
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import (
     LayerMapPanel,

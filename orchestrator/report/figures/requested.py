@@ -36,7 +36,7 @@ from depthrate.orchestrator.report.figures.collapse import collapse_plot
 from depthrate.orchestrator.report.figures.kinds import map_figure, share_figure, vector_marks
 from depthrate.orchestrator.report.figures.last_layer import matrix_facet
 from depthrate.orchestrator.report.report_data import FigureContent, ReportData, ReportSection
-from depthrate.orchestrator.report.text import shorten
+from depthrate.orchestrator.sheet.names import shorten
 
 JITTER = 0.15
 """Horizontal offset of a distribution's points, to either side."""

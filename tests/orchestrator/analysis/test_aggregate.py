@@ -15,7 +15,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report.fit_text import fit_sentence, unconverged_sentence
-from depthrate.orchestrator.report.text import curve_label
+from depthrate.orchestrator.sheet.names import curve_label
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.spec import FitRequest
