@@ -738,7 +738,7 @@ function parameterFilters() {                           // column -> values, or 
 
 const isLaw = (fit) => fit.row?.is_law === true;
 const isUnjudged = (fit) => fit.a != null && !fit.row;  // computed in this page: shown with its exponent, but hollow
-const groupState = (row) => row?.state ?? "no fit";
+const groupState = (row) => row?.state_text ?? "no fit";
 const groupText = (row, why = row.why) => `${groupState(row)}${why ? `: ${clean(why, 100)}` : ""}`;
 const cellName = ({ colour, facet }, cell) => [facet.name && `${facet.label} ${facet.labels[cell.f]}`,
   colour.name && colour.name !== facet.name && `${colour.label} ${colour.labels[cell.c]}`].filter(Boolean).join(", ") || "all trials";

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from depthrate.grouping import grouped
@@ -110,17 +111,19 @@ def _cells(column: Column, value: Value) -> list[str]:
 
 def _markup(text: str) -> str:
     """Return a sheet's text for LaTeX."""
-    return "".join(map(_span, spans(text)))
+    parts = []
+    for (is_math, is_strong), run in groupby(spans(text), lambda span: (span.is_math, span.is_strong)):
+        content = "".join(_mathematics(span) if is_math else latex(span.text) for span in run)
+        part = f"${content}$" if is_math else content
+        parts.append(rf"\textbf{{{part}}}" if is_strong else part)
+    return "".join(parts)
 
 
-def _span(span: Span) -> str:
-    if not span.is_math:
-        text = latex(span.text)
-    else:
-        names = re.sub(r"[A-Za-z_][A-Za-z_0-9]{2,}", lambda name: rf"\mathrm{{{latex(name[0])}}}", span.text)
-        signs = "".join(MATHEMATICS.get(sign, sign) for sign in names)
-        text = f"${'^' * span.is_raised}{{{signs}}}$"
-    return rf"\textbf{{{text}}}" if span.is_strong else text
+def _mathematics(span: Span) -> str:
+    """Return a part of a formula. Names of several letters are upright."""
+    names = re.sub(r"[A-Za-z]\w{2,}", lambda name: rf"\mathrm{{{latex(name[0])}}}", span.text)
+    text = "".join(MATHEMATICS.get(sign, rf"\{sign}" if sign in "%&#" else sign) for sign in names)
+    return f"^{{{text}}}" if span.is_raised else text
 
 
 def latex(text: object) -> str:

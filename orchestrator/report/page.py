@@ -63,7 +63,8 @@ def render_report(data: ReportData) -> str:
     numbers = itertools.count(1)
     rates, *others = figures.SECTIONS
     sheet = rates_sheet(data.fits)
-    evidence = paragraphs(sheet.sentences[MAX_SENTENCES:]) + sheet_table(sheet.pick((*data.group_names, *EVIDENCE)))
+    table = sheet_table(sheet.pick((*data.group_names, *EVIDENCE)))
+    evidence = paragraphs(sheet.sentences[MAX_SENTENCES:]) + table + paragraphs(sheet.details, "note")
     sections = [_rates(data, rates, numbers), _surfaces(data, numbers), _search(data, numbers)]
     folded = [
         _folded("Evidence", "for and against each fit", evidence),

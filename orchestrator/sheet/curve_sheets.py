@@ -92,7 +92,7 @@ def rates_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
         Column("unconverged", "unconverged", Kind.COUNT, is_detail=True),
         Column("bound", "theorem's bound", is_optional=True),
         Column("preferred", "preferred model", is_spare=True),
-        Column("target", "target at", is_optional=True),
+        Column("target", "target", is_optional=True),
         Column("moved", "a moved", is_optional=True),
         Column("left_out", "left out", is_optional=True),
         Column("bound_ratio", "a of the ratio to the bound", Kind.ESTIMATE, is_optional=True, is_detail=True),
@@ -115,6 +115,7 @@ def rates_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
         ],
         _remarks(curves),
         [*([f"Intervals over {literal(' or '.join(over))}."] if over else []), *model_notes(names)],
+        _details(curves),
     )
 
 
@@ -192,10 +193,11 @@ def _target(curve: FittedCurve, power: RateFit) -> str:
     """Return the x at which the power law reaches the target."""
     if curve.asked.target is None:
         return ""
+    target, x = f"${number_text(curve.asked.target)}$ at", x_text(curve.x)
     if power.x_at_target is None:
-        return "never"
+        return f"{target} no {x}"
     interval = "" if power.x_at_low is None else f" {interval_text(power.x_at_low, power.x_at_high, '.3g')}"
-    return f"{x_text(curve.x)} ${number_text(power.x_at_target)}${interval}"
+    return f"{target} {x} ${number_text(power.x_at_target)}${interval}"
 
 
 def _verdict(curve: FittedCurve, power: RateFit, preference: Preference) -> str:
@@ -313,7 +315,7 @@ def _sentence(curve: FittedCurve, preference: Preference) -> str:
         near = "" if nearest is None else f"; the nearest is the {MODEL_WORDS[nearest.model]}"
         what = f": **no form fits** ({reason_text(preference.reason)}){near}{local}"
     else:
-        what = f" {_models_text(curve, power, preference)}{_interval(curve, power)}"
+        what = f" {_models_text(curve, power, preference)}{_interval(curve, power, preference.judges)}"
     return f"{subject}{what}.{exclusions}"
 
 
@@ -332,22 +334,24 @@ def _models_text(curve: FittedCurve, power: RateFit, preference: Preference) -> 
 
 
 def _verb(powers: Sequence[RateFit]) -> str:
-    """Return `falls` or `grows` if the intervals of all exponents exclude 0 on the same side."""
-    if all(is_finite(power.ci_low) and power.ci_low > 0 for power in powers):
+    """Return `falls` or `grows` if the intervals of all exponents exclude 0 on the same side, otherwise words for neither."""
+    ends = [(power.ci_low, power.ci_high) for power in powers]
+    if all(is_finite(low) and low > 0 for low, _ in ends):
         return "falls"
-    if all(is_finite(power.ci_high) and power.ci_high < 0 for power in powers):
+    if all(is_finite(high) and high < 0 for _, high in ends):
         return "grows"
-    return "neither falls nor grows significantly," if len(powers) == 1 else "goes"
+    is_zero_inside = all(is_finite(low) and is_finite(high) for low, high in ends) and len(ends) == 1
+    return "neither falls nor grows significantly," if is_zero_inside else "goes"
 
 
-def _interval(curve: FittedCurve, power: RateFit) -> str:
+def _interval(curve: FittedCurve, power: RateFit, judges: str) -> str:
     """Return the interval of an adequate power law's exponent a, or the reason for its absence."""
     if adequate_power(curve) is None:
         return ""
     interval = interval_text(power.ci_low, power.ci_high)
     if not interval:
-        judges = "too few points" if power.n_seeds is None else f"seeds: {power.n_seeds}, at least {MIN_SEEDS} needed"
-        return f", no interval ({judges})"
+        why = "too few points" if power.n_seeds is None else f"{judges}, at least {MIN_SEEDS} needed"
+        return f", no interval ({why})"
     over = f" over {literal(curve.draws)}" if curve.draws else ""
     of_a = "" if is_finite(power.ci_low) and power.ci_low > 0 else " of a"
     return f", 95 % interval{of_a} {interval}{over}"
@@ -365,7 +369,7 @@ def _remarks(curves: Sequence[FittedCurve]) -> list[str]:
         )
     fitted = [curve for curve in curves if curve.fits]
     used = {row["trial_id"] for curve in fitted for row in curve.rows}
-    if any(curve.judged for curve in fitted):
+    if any(curve.judged or curve.unconverged for curve in fitted):
         falling = used & frozenset().union(*(curve.unconverged for curve in fitted))
         remarks.append(_convergence(fitted, len(used), len(falling)))
     above = {trial_id: share for curve in fitted for trial_id, share in curve.above.items()}
@@ -378,11 +382,21 @@ def _remarks(curves: Sequence[FittedCurve]) -> list[str]:
         remarks.append(
             "a moved: change of the exponent in the last quarter of training, and how far another quarter could move it."
         )
-    if any(curve.bound is not None and not curve.is_stationary for curve in fitted):
-        remarks.append(
+    return [*remarks, *map(_common, curves_with_common_exponent(curves))]
+
+
+def _details(curves: Sequence[FittedCurve]) -> list[str]:
+    """Explain the evidence on optima."""
+    details = []
+    if any(curve.fits and curve.bound is not None and not curve.is_stationary for curve in curves):
+        details.append(
             "The theorem's bound holds for optima and is not compared: these rates are of training at this budget."
         )
-    return [*remarks, *map(_common, curves_with_common_exponent(curves))]
+    if any(curve.above for curve in curves):
+        details.append(
+            "An optimum's objective is never above a shallower network's. The excess is a share of its height above the limit."
+        )
+    return details
 
 
 def _convergence(fitted: Sequence[FittedCurve], num_used: int, num_falling: int) -> str:

@@ -91,6 +91,8 @@ class FitSheet:
     """What the values do not decide, and what limits the results."""
     notes: Sequence[str] = ()
     """Definitions of columns and names."""
+    details: Sequence[str] = ()
+    """Explanations of columns with details."""
     grouped_by: str = ""
     """Column whose values are the titles of groups of rows."""
 

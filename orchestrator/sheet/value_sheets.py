@@ -15,7 +15,7 @@ from depthrate.orchestrator.sheet.markup import literal
 from depthrate.orchestrator.sheet.names import curve_label, x_base
 from depthrate.tasks.fits import LOG_FORMS
 from depthrate.tasks.fits.layer_law import decay_over_depth
-from depthrate.tasks.fits.surface import MAX_INFLATION, SurfaceFit
+from depthrate.tasks.fits.surface import MAX_INFLATION, SurfaceFit, SurfaceFits
 
 _SURFACE_COLUMNS = (
     Column("form", "form"),
@@ -125,11 +125,12 @@ def remarks(found: TableFit) -> list[str]:
         f"{found.repeated} of {len(found.y_N)} rows repeat an earlier row: copies look like replicates without noise, "
         "which can make every form inadequate. Keep one of each"
     ]
-    return [*_undecided(found), *shifts, *omitted, *(repeated if found.repeated else [])]
+    return [*undecided(found.surfaces), *shifts, *omitted, *(repeated if found.repeated else [])]
 
 
-def _undecided(found: TableFit) -> Iterator[str]:
-    surfaces, preferred = found.surfaces, found.preferred
+def undecided(surfaces: SurfaceFits) -> Iterator[str]:
+    """Yield what the values of several variables do not decide, one plain sentence each."""
+    preferred = surfaces.preferred
     described = preferred or surfaces.fits
     if surfaces.inflation > MAX_INFLATION:
         names = " and ".join(surfaces.confounded)
