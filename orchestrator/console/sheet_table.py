@@ -29,5 +29,5 @@ def print_sheet(console: Console, sheet: FitSheet, *, wide: bool = False, more: 
         rows = [list(map(plain, row)) for row in part.cells(columns)]
         numbers = [name for name, column in zip(names, columns, strict=True) if column.is_number]
         print_rows(console, names, rows, numbers=numbers, wide=wide, more=more)
-    for line in [*sheet.headlines, *sheet.remarks]:
+    for line in [*sheet.headlines, *sheet.remarks, *sheet.column_notes]:
         console.print(plain(line), markup=False, highlight=False, soft_wrap=True)

@@ -13,6 +13,8 @@ from depthrate.orchestrator.sheet.names import shorten
 
 MUTED = "muted"
 """Colour of reference lines."""
+HALF = 0.5
+"""Exponent of the reference line."""
 ALARM = "alarm"
 """Colour of excluded trials."""
 RAMP_STEPS = 9

@@ -64,7 +64,9 @@ def render_report(data: ReportData) -> str:
     rates, *others = figures.SECTIONS
     sheet = rates_sheet(data.fits)
     table = sheet_table(sheet.pick((*data.group_names, *EVIDENCE)))
-    evidence = paragraphs(sheet.sentences[MAX_SENTENCES:]) + table + paragraphs(sheet.details, "note")
+    evidence = (
+        paragraphs(sheet.sentences[MAX_SENTENCES:]) + table + paragraphs([*sheet.column_notes, *sheet.details], "note")
+    )
     sections = [_rates(data, rates, numbers), _surfaces(data, numbers), _search(data, numbers)]
     folded = [
         _folded("Evidence", "for and against each fit", evidence),

@@ -9,8 +9,7 @@ from depthrate.orchestrator.report.drawing.render import explorer_panel
 from depthrate.orchestrator.report.drawing.scale import Scale, padded, ticks
 from depthrate.orchestrator.report.drawing.style import PAGE
 from depthrate.orchestrator.report.drawing.svg import SvgPen
-from depthrate.orchestrator.report.figure import Axis, Figure
-from depthrate.orchestrator.report.figures.metric_against_x import HALF
+from depthrate.orchestrator.report.figure import HALF, Axis, Figure
 from depthrate.orchestrator.report.html_table import Cell, Group, grouped_table, table
 from depthrate.orchestrator.report.text import markup
 from depthrate.orchestrator.sheet.fit_sheet import Column, Estimate, FitSheet, Kind, Value, is_finite
@@ -78,9 +77,10 @@ def drawn_table(sheet: FitSheet, colours: Mapping[str, str]) -> str:
             else:
                 cells.append(_drawn_cell(column, row.get(column.key), text, scales, colour))
         rows.append(f"<tr style='--c:var(--{colour})'{' class=first' * is_first}>{''.join(cells)}</tr>")
-    caption = f"<caption>{markup(' '.join([f'{sheet.title}.', *sheet.notes]))}</caption>"
+    caption = f"<caption>{markup(sheet.title)}.</caption>"
+    notes = paragraphs([" ".join(sheet.notes)] if sheet.notes else [], "note")
     body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="scroll" tabindex="0"><table class=groups>{caption}{body}</table></div>'
+    return f'<div class="scroll" tabindex="0"><table class=groups>{caption}{body}</table>{notes}</div>'
 
 
 def _is_drawn(column: Column) -> bool:

@@ -58,6 +58,7 @@ from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 
 MAX_GROUPS_NAMED = 4
 """Maximum number of groups named in a sentence."""
+_MOVED = "a moved: change of the exponent in the last quarter of training, and how far another quarter could move it."
 _MODELS_NOTE = (
     "95 % interval of a: over whole seeds (Student's t, all values of a seed together), ∞ for an open end. SD over seeds: "
     "standard deviation of a between seeds, including noise. If each trial is its own replicate: bootstrap over the trials at "
@@ -93,7 +94,7 @@ def rates_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
         Column("bound", "theorem's bound", is_optional=True),
         Column("preferred", "preferred model", is_spare=True),
         Column("target", "target", is_optional=True),
-        Column("moved", "a moved", is_optional=True),
+        Column("moved", "a moved", note=_MOVED, is_optional=True),
         Column("left_out", "left out", is_optional=True),
         Column("bound_ratio", "a of the ratio to the bound", Kind.ESTIMATE, is_optional=True, is_detail=True),
         Column("verdict", "adequate", is_detail=True),
@@ -206,7 +207,7 @@ def _verdict(curve: FittedCurve, power: RateFit, preference: Preference) -> str:
         return f"no: {reason_text(why)}"
     if followed_power(curve):
         return "yes"
-    return "other model preferred" if preference.models else state_text(preference)
+    return "other model preferred" if preference.models else "yes" if preference.state is GroupState.FLAT else "no"
 
 
 def _others(curve: FittedCurve, power: RateFit, preference: Preference) -> str:
@@ -362,7 +363,7 @@ def _interval(curve: FittedCurve, power: RateFit, judges: str) -> str:
 
 def _remarks(curves: Sequence[FittedCurve]) -> list[str]:
     """Return what the values do not decide, and what limits the results."""
-    remarks = undecided_texts(curves)
+    remarks = [" ".join(texts)] if (texts := undecided_texts(curves)) else []
     if untrained := frozenset().union(*(curve.untrained for curve in curves)):
         remarks.append(
             f"**Untrained: {len(untrained)}** (trials at the loss of constant predictions, excluded). {UNTRAINED_ADVICE}"
@@ -377,10 +378,6 @@ def _remarks(curves: Sequence[FittedCurve]) -> list[str]:
         remarks.append(
             f"{len(above)} of {len(used)} trials have a higher objective than a shallower network, by up to "
             f"{max(above.values()):.1%} of their gap to the limit, or of the objective if no limit is known."
-        )
-    if any(curve.drift is not None and adequate_power(curve) for curve in fitted):
-        remarks.append(
-            "a moved: change of the exponent in the last quarter of training, and how far another quarter could move it."
         )
     return [*remarks, *map(_common, curves_with_common_exponent(curves))]
 

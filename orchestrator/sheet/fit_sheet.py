@@ -47,6 +47,8 @@ class Column:
     kind: Kind = Kind.TEXT
     form: str = ".3f"
     """Format of numbers."""
+    note: str = ""
+    """Definition, with markup, shown with the column."""
     is_optional: bool = False
     """Whether the column is left out without values."""
     is_spare: bool = False
@@ -112,6 +114,11 @@ class FitSheet:
         columns = [column for column in self.columns if column.key != self.grouped_by]
         groups = grouped(self.rows, lambda row: str(row[self.grouped_by]))
         return [(title, replace(self, columns=columns, rows=rows, grouped_by="")) for title, rows in groups.items()]
+
+    @property
+    def column_notes(self) -> list[str]:
+        """Definitions of the columns with values."""
+        return [column.note for column in self.used if column.note]
 
     def pick(self, keys: Collection[str]) -> "FitSheet":
         """Return the sheet with some of its columns, in their order."""

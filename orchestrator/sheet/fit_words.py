@@ -123,5 +123,6 @@ def law_words(fit: RateFit) -> str:
 
 
 def model_notes(names: Sequence[str]) -> list[str]:
-    """Define the names of models other than the power law, as in `power_log: power law with log factor.`."""
-    return [f"{literal(name)}: {MODEL_WORDS[name]}." for name in dict.fromkeys(names) if name != "power"]
+    """Define the names of models that differ from their words, as in `power_log: power law with log factor.`."""
+    words = {name: MODEL_WORDS[name] for name in names if name != "power"}
+    return [f"{literal(name)}: {text}." for name, text in words.items() if name != text.replace("-", "_")]

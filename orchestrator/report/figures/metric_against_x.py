@@ -21,6 +21,7 @@ from depthrate.orchestrator.report.curve_groups import (
 )
 from depthrate.orchestrator.report.figure import (
     ALARM,
+    HALF,
     MAX_LINES,
     MAX_POINTS,
     MUTED,
@@ -45,8 +46,6 @@ from depthrate.orchestrator.sheet.names import curve_label, shorten, value_text
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
 
-HALF = 0.5
-"""Exponent of the reference line."""
 NEAR_HALF = 0.15
 """Distance of the exponents from a half up to which the reference line is shown."""
 DODGE = 0.02
