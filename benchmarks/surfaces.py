@@ -18,11 +18,11 @@ import time
 
 import numpy as np
 
-from depthrate.tasks.fits.surface import MAX_INFLATION, fit_surfaces
+from depthrate.tasks.fits.several_variables import MAX_INFLATION, fit_surfaces
 
 DEPTHS, WIDTHS, SEEDS = (2, 3, 5, 8, 13, 21), (16, 32, 64, 128, 256), 5
 NOISE, SHIFT = 0.1, 0.05
-TRUE = {"product": (0.5, 0.3), "sum": (0.9, 0.7)}
+TRUE = {"power": (0.5, 0.3), "power_floor": (0.9, 0.7)}
 FLOORS = 0.05, 0.2
 """Floors of the grids with three seeds."""
 
@@ -33,7 +33,7 @@ def values(
     """Return simulated values of a form."""
     a, b = TRUE[form]
     plane_N, sum_N = 2 * depth_N**-a * width_N**-b, 0.05 + depth_N**-a + 4 * width_N**-b
-    clean_N = plane_N if form == "product" else sum_N
+    clean_N = plane_N if form == "power" else sum_N
     shift_S = rng.normal(0, SHIFT, int(seed_N.max()) + 1)
     return np.asarray(clean_N * np.exp(rng.normal(0, NOISE, len(depth_N)) + shift_S[seed_N]))
 
@@ -52,11 +52,11 @@ def few_units(cases: int, floor: float) -> str:
     """Return the coverage of a sum's exponents on small grids with three seeds, by the profile likelihood."""
     rows = np.array(list(itertools.product(DEPTHS[:5], WIDTHS[:4], range(3))))
     depth_N, width_N, seed_N = rows[:, 0].astype(float), rows[:, 1].astype(float), rows[:, 2]
-    rng, (a, b) = np.random.default_rng(0), TRUE["sum"]
+    rng, (a, b) = np.random.default_rng(0), TRUE["power_floor"]
     covered, num_at_estimate, num_open = np.zeros(2), 0, 0
     for _ in range(cases):
         y_N = (floor + depth_N**-a + 4 * width_N**-b) * np.exp(rng.normal(0, NOISE, len(rows)))
-        found = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], units=seed_N.tolist(), forms=["sum"])
+        found = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], units=seed_N.tolist(), forms=["power_floor"])
         fit = found.fits[0]
         ends_KE = np.array([interval or (np.inf, -np.inf) for interval in fit.intervals])
         covered += (ends_KE[:, 0] <= (a, b)) & ((a, b) <= ends_KE[:, 1])
@@ -96,7 +96,7 @@ def main() -> None:
     depth_N, width_N, seed_N = grid(confounded=True)
     rng, flagged = np.random.default_rng(0), 0
     for _ in range(given.cases):
-        y_N = values("product", rng, depth_N, width_N, seed_N)
+        y_N = values("power", rng, depth_N, width_N, seed_N)
         found = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], units=seed_N.tolist())
         flagged += found.inflation > MAX_INFLATION
     print(f"confounded grids flagged {flagged / given.cases:.3f}")
@@ -104,7 +104,7 @@ def main() -> None:
         depth_N, width_N, seed_N = grid(seeds=20)
         began = time.process_time()
         for _ in range(given.fits):
-            y_N = values("product", rng, depth_N, width_N, seed_N)
+            y_N = values("power", rng, depth_N, width_N, seed_N)
             fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], units=seed_N.tolist(), num_resamples=1000)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         print(f"{given.fits} fits: {time.process_time() - began:.1f} processor seconds, peak {peak:.0f} MB")

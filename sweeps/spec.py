@@ -15,7 +15,7 @@ from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.threshold import Threshold, parse_threshold
 from depthrate.sweeps.trial import canonical_json
-from depthrate.tasks.fits import ALL_FORMS, FORMS, MAX_VARIABLES
+from depthrate.tasks.fits import ALL_FORMS, FORMS, MAX_VARIABLES, current_names
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.metric import scalars
@@ -186,7 +186,7 @@ class FitRequest(SpecSection, frozen=True):
     over: str = SEED
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
     model: str | tuple[str, ...] | None = None
-    """Forms of a fit in several variables. Default of several variables: product and sum."""
+    """Forms of a fit in several variables. Default of several variables: power and power_floor."""
 
     def __post_init__(self) -> None:
         """Check that a layer that is not an int is a fraction.
@@ -202,7 +202,7 @@ class FitRequest(SpecSection, frozen=True):
         """Forms of a fit in several variables. Empty: the models of one variable."""
         if self.model is None:
             return FORMS if len(self.variables) > 1 else ()
-        return (self.model,) if isinstance(self.model, str) else self.model
+        return current_names((self.model,) if isinstance(self.model, str) else self.model)
 
     @property
     def threshold(self) -> Threshold | None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.convergence import Drift
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import BoundCheck
 from depthrate.tasks.metric import Metric
 
@@ -29,7 +29,7 @@ class FittedCurve:
     by: dict[str, Any]
     rows: list[dict[str, Any]]
     """Values used: trial_id, seed, x, y."""
-    fits: list[RateFit]
+    fits: list[Fit]
     excluded: dict[str, int]
     """Number of excluded trials per reason."""
     note: str | None = None
@@ -78,7 +78,7 @@ class FittedCurve:
         return pd.DataFrame(self.rows, columns=["x", "y", "seed", "trial_id"])
 
     @property
-    def power(self) -> RateFit | None:
+    def power(self) -> Fit | None:
         """Power law c x^-a, if its exponent is finite."""
         return next((fit for fit in self.fits if fit.model == POWER.name and math.isfinite(fit.exponent)), None)
 

@@ -20,10 +20,10 @@ from enum import StrEnum
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.sweeps.spec import FitRequest
+from depthrate.tasks.fits.bootstrap_and_profile import holm
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import MODELS, POWER
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import predict
-from depthrate.tasks.fits.surface import holm
 
 MIN_R2 = 0.9
 MAX_RESIDUAL_SHARE = 1 / 3
@@ -57,13 +57,13 @@ class Preference:
 
     state: GroupState
 
-    models: tuple[RateFit, ...]
+    models: tuple[Fit, ...]
     """Adequate models that the values do not rule out, lowest AICc first. Empty if no model is adequate."""
     judges: str
     """Values that decide, as in `3 seeds` or `15 values`."""
     reason: str
     """Reason why the power law is inadequate, if no model is adequate, or why the values cannot decide yet."""
-    nearest: RateFit | None = None
+    nearest: Fit | None = None
     """Model with the lowest AICc, if no model is adequate."""
     is_another_possible: bool = False
     """Whether the values do not rule out a curve that is none of the models."""
@@ -95,10 +95,10 @@ def preferred_models(curve: FittedCurve) -> Preference:
     if _is_flat(power) and power.ci_low is not None and power.ci_high is not None:
         return Preference(GroupState.FLAT, (), judges, f"slope 0 within ±{max(-power.ci_low, power.ci_high):.2g}")
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
-        state = GroupState.POWER_LAW if power in adequate else GroupState.NONE
-        models = (power,) if power in adequate else ()
+        if power in adequate:
+            return Preference(GroupState.POWER_LAW, (power,), judges, "", is_another_possible=True)
         reason = inadequacy(curve, power) or _lack_of_fit(curve, power)
-        return Preference(state, models, judges, "" if models else reason, min(curve.fits, key=_aicc))
+        return Preference(GroupState.NONE, (), judges, reason, min(curve.fits, key=_aicc))
     best, p = ranked[0], power.p_lack_of_fit
     # without a test, AICc decides on independent values
     is_kept = power.n_seeds is not None if p is None else p >= LEVEL
@@ -113,20 +113,20 @@ def preferred_models(curve: FittedCurve) -> Preference:
     return Preference(state, tuple(models), judges, "", is_another_possible=has_break or not can_tell)
 
 
-def _can_tell(curve: FittedCurve, power: RateFit) -> bool:
+def _can_tell(curve: FittedCurve, power: Fit) -> bool:
     """Return whether one form named alone is seldom another one, by the number of x and of replicates at each."""
     num_x = len(_log_means(curve))
     num_replicates = power.n_points // num_x if power.n_seeds is None else power.n_seeds
     return any(num_replicates >= replicates and num_x >= x for replicates, x in MIN_X_TO_TELL.items())
 
 
-def _is_flat(power: RateFit) -> bool:
+def _is_flat(power: Fit) -> bool:
     """Return whether the values lie on a power law by its test, and its interval includes the exponent 0."""
     low, high, p = power.ci_low, power.ci_high, power.p_lack_of_fit
     return low is not None and high is not None and low <= 0 <= high and p is not None and p >= LEVEL
 
 
-def followed_power(curve: FittedCurve) -> RateFit | None:
+def followed_power(curve: FittedCurve) -> Fit | None:
     """Return the power law if it is among the preferred models, and None otherwise."""
     return curve.power if preferred_models(curve).state is GroupState.POWER_LAW else None
 
@@ -141,12 +141,12 @@ def count_states(curves: Sequence[FittedCurve]) -> dict[str, int]:
     return dict(Counter(str(preferred_models(curve).state) for curve in curves))
 
 
-def adequate_models(curve: FittedCurve) -> list[RateFit]:
+def adequate_models(curve: FittedCurve) -> list[Fit]:
     """Return the models that are near the means, and that the test against one mean per x does not reject."""
     return [fit for fit in curve.fits if not inadequacy(curve, fit) and not _lack_of_fit(curve, fit)]
 
 
-def adequate_power(curve: FittedCurve) -> RateFit | None:
+def adequate_power(curve: FittedCurve) -> Fit | None:
     """Return the power law if all x have run and it is near the means, so that its exponent describes them, or None.
 
     Its test may reject it, and other models may be preferred.
@@ -155,7 +155,7 @@ def adequate_power(curve: FittedCurve) -> RateFit | None:
     return None if power is None or curve.num_waiting or inadequacy(curve, power) else power
 
 
-def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
+def inadequacy(curve: FittedCurve, fit: Fit) -> str:
     """Return the reason why a model is far from the means, as in `R^2 0.37`, or an empty string."""
     means = _log_means(curve)
     if len(means) < MIN_DISTINCT_X:
@@ -172,7 +172,7 @@ def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
     return f"the mean at {curve.x} = {x:g} is off by a factor {math.exp(abs(farthest)):.1f}"
 
 
-def _lack_of_fit(curve: FittedCurve, fit: RateFit) -> str:
+def _lack_of_fit(curve: FittedCurve, fit: Fit) -> str:
     """Return the p-value with which the test rejects a model, as in `lack of fit, p = 0.003`, or an empty string.
 
     It is corrected by Holm's procedure for the models of the curve.
@@ -182,7 +182,7 @@ def _lack_of_fit(curve: FittedCurve, fit: RateFit) -> str:
     return "" if p >= LEVEL else "lack of fit, p " + ("< 0.001" if p < 0.001 else f"= {p:.3f}")
 
 
-def _clear_aicc(best: RateFit, fit: RateFit) -> float:
+def _clear_aicc(best: Fit, fit: Fit) -> float:
     """Return the difference of AICc from which the best model rules the other out."""
     contains_best = best.model == POWER.name and MODELS[fit.model].num_parameters > POWER.num_parameters
     return CLEAR_AICC if contains_best else NO_SUPPORT
@@ -206,5 +206,5 @@ def _log_means(curve: FittedCurve) -> dict[float, float]:
     return {x: math.fsum(math.log(row["y"]) for row in at_x) / len(at_x) for x, at_x in rows.items()}
 
 
-def _aicc(fit: RateFit) -> float:
+def _aicc(fit: Fit) -> float:
     return math.inf if fit.aicc is None else fit.aicc

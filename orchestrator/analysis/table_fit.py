@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depthrate.sweeps.expression import Expression
-from depthrate.tasks.fits import FORMS, LOG_FORMS
+from depthrate.tasks.fits import FORMS, LOG_FORMS, current_names
+from depthrate.tasks.fits.bootstrap_and_profile import holm
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.points import FitError
-from depthrate.tasks.fits.surface import SurfaceFit, SurfaceFits, fit_surfaces, holm, unit_numbers
+from depthrate.tasks.fits.several_variables import SurfaceFits, fit_surfaces
 from depthrate.tasks.parameters import nearest
 
 if TYPE_CHECKING:
@@ -21,6 +23,32 @@ if TYPE_CHECKING:
 
 MAX_FIRST_COUNT = 20
 """Largest smallest value of a whole number that may count layers with or without the first one."""
+FACTS = (
+    *(
+        "form",
+        "variables",
+        "exponents",
+        "intervals",
+        "coefficients",
+        "coefficient_intervals",
+        "log_power",
+        "log_power_interval",
+    ),
+    *(
+        "floor",
+        "floor_interval",
+        "objective",
+        "r2",
+        "aicc",
+        "left_out",
+        "p_lack_of_fit",
+        "on_bound",
+        "trade_offs",
+        "n_points",
+    ),
+    *("n_units", "method"),
+)
+"""Facts of a form in JSON."""
 CLEAR_SHIFT = 0.05
 """Change of an exponent above which the fit says that it depends on the count."""
 
@@ -46,13 +74,14 @@ class TableFit:
     """p-values of a sweep's other fits, for which Holm's procedure corrects too."""
 
     @property
-    def preferred(self) -> tuple[SurfaceFit, ...]:
+    def preferred(self) -> tuple[Fit, ...]:
         """Adequate forms that the values do not separate, the best first."""
         return self.surfaces.preferred
 
     def p_values(self) -> list[float]:
         """Return the p-values of all tests, uncorrected."""
-        return [p for fit in self.surfaces.fits for ps in (fit.p_half, fit.p_one) for p in ps if p is not None]
+        estimates = [estimate for fit in self.surfaces.fits for estimate in fit.exponent_estimates]
+        return [p for estimate in estimates for p in (estimate.p_half, estimate.p_one) if p is not None]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per form and variable: exponent with interval, p-values and facts of the form."""
@@ -60,7 +89,6 @@ class TableFit:
         corrected = iter(holm([*tests, *self.other_p_values]))
         rows = []
         for fit in self.surfaces.fits:
-            adjusted = [[None if p is None else next(corrected) for p in ps] for ps in (fit.p_half, fit.p_one)]
             shared = {
                 "preferred": fit in self.preferred,
                 "adequate": fit.is_adequate,
@@ -69,12 +97,12 @@ class TableFit:
                 **dict(zip(("floor_low", "floor_high"), fit.floor_interval or (None, None), strict=True)),
                 "num_tests": len(tests) + len(self.other_p_values),
             }
-            for k, name in enumerate(fit.names):
-                coefficient = fit.coefficients[k if fit.form == "sum" else 0]
-                row = {"form": fit.form, "x": name, "exponent": fit.exponents[k]}
-                row |= dict(zip(("ci_low", "ci_high"), fit.intervals[k] or (None, None), strict=True))
-                tested = {"p_half": adjusted[0][k], "p_one": adjusted[1][k]}
-                rows.append(row | {"coefficient": coefficient} | tested | shared)
+            for k, (name, estimate) in enumerate(zip(fit.variables, fit.exponent_estimates, strict=True)):
+                tested = [None if p is None else next(corrected) for p in (estimate.p_half, estimate.p_one)]
+                row = {"form": fit.form, "x": name, "exponent": estimate.value}
+                row |= dict(zip(("ci_low", "ci_high"), estimate.interval or (None, None), strict=True))
+                row |= {"coefficient": fit.coefficients[k if len(fit.coefficients) > 1 else 0]}
+                rows.append(row | dict(zip(("p_half", "p_one"), tested, strict=True)) | shared)
         return rows
 
 
@@ -126,7 +154,7 @@ def fit_table(
     def fit(x_KN: Sequence[np.ndarray], **options: Any) -> SurfaceFits:
         return fit_surfaces(np.array(x_KN), y_N, list(x), units=units, delta=huber, seed=seed, **options)
 
-    surfaces = fit(x_KN, forms=forms, num_resamples=num_resamples)
+    surfaces = fit(x_KN, forms=current_names(forms), num_resamples=num_resamples)
     best = (surfaces.preferred or surfaces.fits)[0]
     shifts = {}
     for k, name in enumerate(x):
@@ -135,7 +163,8 @@ def fit_table(
             moved = [*x_KN[:k], x_KN[k] - 1, *x_KN[k + 1 :]]
             again = fit(moved, forms=[best.form], num_resamples=0).fits[0]
             shifts[name] = again.exponents[k] - best.exponents[k]
-    unit_N = np.arange(len(y_N)) if units is None else unit_numbers(units)
+    numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units or range(len(y_N))))}
+    unit_N = np.array([numbers[unit] for unit in units or range(len(y_N))])
     rows = zip(*(column.tolist() for column in (*x_KN, y_N)), units or [None] * len(y_N), strict=True)
     repeated = len(y_N) - len(set(rows))
     return TableFit(y, surfaces, int((~is_used).sum()), repeated, shifts, np.array(x_KN), y_N, unit_N)

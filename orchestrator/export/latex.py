@@ -11,7 +11,15 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
-from depthrate.orchestrator.sheet.fit_sheet import Column, Estimate, FitSheet, Kind, Value, interval_text, number_text
+from depthrate.orchestrator.sheet.fit_sheet import (
+    Column,
+    FitSheet,
+    IntervalValue,
+    Kind,
+    Value,
+    interval_text,
+    number_text,
+)
 from depthrate.orchestrator.sheet.fit_words import RULE
 from depthrate.orchestrator.sheet.markup import Span, spans
 from depthrate.orchestrator.sheet.names import curve_label
@@ -85,7 +93,7 @@ def tabular(sheet: FitSheet) -> str:
     columns = sheet.used
     heads = [head for column in columns for head in _heads(column)]
     rows = [[cell for column in columns for cell in _cells(column, row.get(column.key))] for row in sheet.rows]
-    kinds = "".join("rr" if column.kind is Kind.ESTIMATE else "r" if column.is_number else "l" for column in columns)
+    kinds = "".join("rr" if column.kind is Kind.INTERVAL else "r" if column.is_number else "l" for column in columns)
     body = [" & ".join(cells) + r" \\" for cells in rows]
     return "\n".join([
         rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", " & ".join(heads) + r" \\", r"\midrule", *body, r"\bottomrule",
@@ -94,16 +102,16 @@ def tabular(sheet: FitSheet) -> str:
 
 
 def _heads(column: Column) -> list[str]:
-    if column.kind is not Kind.ESTIMATE:
+    if column.kind is not Kind.INTERVAL:
         return [_markup(column.heading)]
     return [_markup(column.heading.removesuffix(" [95 %]")), r"95\,\% interval"]
 
 
 def _cells(column: Column, value: Value) -> list[str]:
     """Return a value's cell, or an estimate's two. A reason in place of an estimate is in the column of states."""
-    if column.kind is not Kind.ESTIMATE:
+    if column.kind is not Kind.INTERVAL:
         return [_markup(column.text(value)) or NOTHING]
-    if not isinstance(value, Estimate):
+    if not isinstance(value, IntervalValue):
         return [NOTHING, NOTHING]
     interval = interval_text(value.low, value.high, column.form)
     return [f"${number_text(value.value, column.form)}$", _markup(interval) or NOTHING]

@@ -133,7 +133,7 @@ def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
 
 def _confounding_remarks(request: FitRequest, trials: Iterable[Trial]) -> Iterator[str]:
     """Yield a remark if the grid cannot separate the variables of a fit."""
-    from depthrate.tasks.fits.surface import MAX_INFLATION, inflation_of
+    from depthrate.tasks.fits.several_variables import MAX_INFLATION, inflation_of
 
     rows, expressions = [], [Expression(text) for text in request.variables]
     for trial in trials:

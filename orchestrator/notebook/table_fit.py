@@ -28,7 +28,7 @@ class Fit(TableFit):
         from depthrate.orchestrator.report.figure_files import Picture
         from depthrate.orchestrator.report.figures.surfaces import surface_plot
 
-        names = ", ".join(self.surfaces.fits[0].names)
+        names = ", ".join(self.surfaces.fits[0].variables)
         figure = surface_plot(self, f"{self.y} over {names}")
         if figure is None:
             raise FitError(f"nothing to draw: no two values of {names} differ in one variable only")
@@ -67,7 +67,7 @@ def fit(
         y: Column to fit.
         x: Columns, or arithmetic over columns such as `depth - 2`.
         over: Column of the independent units, such as a seed or a run. Default: each row.
-        forms: Forms to fit: `product`, `sum`, `log_product`, `log2_product`, `proportional`.
+        forms: Forms to fit: `power`, `power_floor`, `power_log`, `power_log2`, `proportional`.
         **options: huber (Huber's delta for the residuals of log y; default: squares), num_resamples (default: 1,000), seed.
 
     Returns:

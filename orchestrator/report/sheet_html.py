@@ -12,7 +12,7 @@ from depthrate.orchestrator.report.drawing.svg import SvgPen
 from depthrate.orchestrator.report.figure import HALF, Axis, Figure
 from depthrate.orchestrator.report.html_table import Cell, Group, grouped_table, table
 from depthrate.orchestrator.report.text import markup
-from depthrate.orchestrator.sheet.fit_sheet import Column, Estimate, FitSheet, Kind, Value, is_finite
+from depthrate.orchestrator.sheet.fit_sheet import Column, FitSheet, IntervalValue, Kind, Value, is_finite
 from depthrate.orchestrator.sheet.markup import plain, typeset
 
 STRIP_WIDTH, STRIP_HEIGHT = 150, 24
@@ -84,7 +84,7 @@ def drawn_table(sheet: FitSheet, colours: Mapping[str, str]) -> str:
 
 
 def _is_drawn(column: Column) -> bool:
-    return column.kind is Kind.ESTIMATE
+    return column.kind is Kind.INTERVAL
 
 
 def _head(column: Column, scales: Mapping[str, Scale]) -> str:
@@ -103,13 +103,13 @@ def _drawn_cell(column: Column, value: Value, text: str, scales: Mapping[str, Sc
     kinds = f"{'number ' * column.is_number}{'spare' * column.is_spare}"
     if column.key not in scales:
         return f"<td class='{kinds}'>{markup(text) or '—' * column.is_number}</td>"
-    content = markup(text) if isinstance(value, Estimate) else f"<i>{markup(text)}</i>"
+    content = markup(text) if isinstance(value, IntervalValue) else f"<i>{markup(text)}</i>"
     return f"<td class=spare>{_strip(scales[column.key], value, colour)}</td><td>{content}</td>"
 
 
 def _scale(values: Iterable[Value]) -> Scale:
     """Return an axis with 0, all estimates and their intervals. Intervals much wider than the rest end at its edge."""
-    estimates = [value for value in values if isinstance(value, Estimate)]
+    estimates = [value for value in values if isinstance(value, IntervalValue)]
     middles = [0.0, *(estimate.value for estimate in estimates)]
     ends = [end for estimate in estimates for end in _ends(estimate)]
     margin = max(max(middles) - min(middles), 0.5)
@@ -118,7 +118,7 @@ def _scale(values: Iterable[Value]) -> Scale:
     return Scale(low, high, 0, STRIP_WIDTH)
 
 
-def _ends(estimate: Estimate) -> Sequence[float]:
+def _ends(estimate: IntervalValue) -> Sequence[float]:
     return (estimate.low, estimate.high) if is_finite(estimate.low) and is_finite(estimate.high) else ()
 
 
@@ -128,7 +128,7 @@ def _strip(scale: Scale, value: Value, colour: str) -> str:
     if scale.low < HALF < scale.high:
         x = float(scale([HALF])[0])
         pen.lines([np.array([(x, 0), (x, STRIP_HEIGHT)])], "muted", 0.8, "dot")
-    if isinstance(value, Estimate):
+    if isinstance(value, IntervalValue):
         ends = scale(_ends(value))
         pen.lines([np.array([(x, middle) for x in ends])] if len(ends) else [], colour, 1.8)
         pen.spots(np.array([(scale([value.value])[0], middle)]), colour, 7, "ring" if value.is_hollow else "dot")

@@ -7,14 +7,14 @@ from depthrate.orchestrator.explorer.page import as_html
 from depthrate.orchestrator.sheet.fit_sheet import is_finite
 from depthrate.orchestrator.sheet.markup import Span, minus_signs, spans
 from depthrate.storage.files.controls import DIRECTIONS
-from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.fit import Fit
 
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MAX_NAME = 300
 """Maximum number of characters of a user's string in running text."""
 
 
-def interval_of(fit: RateFit) -> tuple[float, float] | None:
+def interval_of(fit: Fit) -> tuple[float, float] | None:
     """Return the 95 % interval of the exponent, if the fit has one."""
     return (fit.ci_low, fit.ci_high) if is_finite(fit.ci_low) and is_finite(fit.ci_high) else None
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.compare import FitPair
@@ -20,8 +21,8 @@ from depthrate.orchestrator.analysis.preferred_model import (
 )
 from depthrate.orchestrator.sheet.fit_sheet import (
     Column,
-    Estimate,
     FitSheet,
+    IntervalValue,
     Kind,
     Value,
     interval_text,
@@ -52,8 +53,8 @@ from depthrate.orchestrator.sheet.names import (
     x_base,
     x_text,
 )
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 
 MAX_GROUPS_NAMED = 4
@@ -87,7 +88,7 @@ def rates_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
         Column("over", "over", is_optional=True, is_name=True, is_detail=is_in_law),
         *(Column(name, literal(shorten(name)), is_optional=True, is_name=True) for name in by),
         Column("law", "power law", is_spare=True),
-        Column("exponent", "exponent a [95 %]", Kind.ESTIMATE),
+        Column("exponent", "exponent a [95 %]", Kind.INTERVAL),
         Column("r2", "$R^{2}$", Kind.NUMBER, is_spare=True),
         Column("trials", "trials", Kind.COUNT, is_spare=True),
         Column("unconverged", "unconverged", Kind.COUNT, is_detail=True),
@@ -96,7 +97,7 @@ def rates_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
         Column("target", "target", is_optional=True),
         Column("moved", "a moved", note=_MOVED, is_optional=True),
         Column("left_out", "left out", is_optional=True),
-        Column("bound_ratio", "a of the ratio to the bound", Kind.ESTIMATE, is_optional=True, is_detail=True),
+        Column("bound_ratio", "a of the ratio to the bound", Kind.INTERVAL, is_optional=True, is_detail=True),
         Column("verdict", "adequate", is_detail=True),
         Column("others", "other models", is_optional=True, is_detail=True),
         Column("above", "objective above a shallower network's", is_optional=True, is_detail=True),
@@ -159,10 +160,10 @@ def exponent_value(curve: FittedCurve, preference: Preference) -> Value:
         local = _local(curve)
         return f"{NO_POWER_LAW}{f': local exponents {local}' if local else ''}"
     is_hollow = preference.state is not GroupState.POWER_LAW
-    return Estimate(power.exponent, power.ci_low, power.ci_high, is_hollow)
+    return IntervalValue(power.exponent, power.ci_low, power.ci_high, is_hollow)
 
 
-def law_text(x: str, power: RateFit) -> str:
+def law_text(x: str, power: Fit) -> str:
     """Return a power law as a formula."""
     return f"${number_text(power.prefactor, '#.3g')} {literal(x_base(x))}^{{{-power.exponent:z.3f}}}$"
 
@@ -182,15 +183,15 @@ def _bound(curve: FittedCurve) -> str:
     return f"{verdict} (${literal(x_base(curve.x))}^{{{-check.exponent:z.2f}}}$)"
 
 
-def _bound_ratio(curve: FittedCurve) -> Estimate | None:
+def _bound_ratio(curve: FittedCurve) -> IntervalValue | None:
     """Return the exponent of the ratio of the values to a theorem's upper bound."""
     check = curve.bound
     if check is None or not curve.is_stationary:
         return None
-    return Estimate(check.ratio, check.ci_low, check.ci_high)
+    return IntervalValue(check.ratio, check.ci_low, check.ci_high)
 
 
-def _target(curve: FittedCurve, power: RateFit) -> str:
+def _target(curve: FittedCurve, power: Fit) -> str:
     """Return the x at which the power law reaches the target."""
     if curve.asked.target is None:
         return ""
@@ -201,7 +202,7 @@ def _target(curve: FittedCurve, power: RateFit) -> str:
     return f"{target} {x} ${number_text(power.x_at_target)}${interval}"
 
 
-def _verdict(curve: FittedCurve, power: RateFit, preference: Preference) -> str:
+def _verdict(curve: FittedCurve, power: Fit, preference: Preference) -> str:
     """Return whether the power law is adequate and preferred."""
     if why := inadequacy(curve, power):
         return f"no: {reason_text(why)}"
@@ -210,7 +211,7 @@ def _verdict(curve: FittedCurve, power: RateFit, preference: Preference) -> str:
     return "other model preferred" if preference.models else "yes" if preference.state is GroupState.FLAT else "no"
 
 
-def _others(curve: FittedCurve, power: RateFit, preference: Preference) -> str:
+def _others(curve: FittedCurve, power: Fit, preference: Preference) -> str:
     """Return the preferred models, the best other model by AICc and the test of the power law."""
     others = [fit for fit in curve.fits if fit is not power and is_finite(fit.aicc)]
     if not others or not is_finite(power.aicc):
@@ -320,7 +321,7 @@ def _sentence(curve: FittedCurve, preference: Preference) -> str:
     return f"{subject}{what}.{exclusions}"
 
 
-def _models_text(curve: FittedCurve, power: RateFit, preference: Preference) -> str:
+def _models_text(curve: FittedCurve, power: Fit, preference: Preference) -> str:
     """Describe the preferred models, with the power law first if it is one of them and last otherwise."""
     others = " or ".join(law_words(fit) for fit in preference.models if fit is not power)
     rate = f"{_verb([power])} as ${literal(x_base(curve.x))}^{{{-power.exponent:z.2f}}}$"
@@ -334,7 +335,7 @@ def _models_text(curve: FittedCurve, power: RateFit, preference: Preference) -> 
     return f"**follows {others}**{doubt(preference)}; {rate}"
 
 
-def _verb(powers: Sequence[RateFit]) -> str:
+def _verb(powers: Sequence[Fit]) -> str:
     """Return `falls` or `grows` if the intervals of all exponents exclude 0 on the same side, otherwise words for neither."""
     ends = [(power.ci_low, power.ci_high) for power in powers]
     if all(is_finite(low) and low > 0 for low, _ in ends):
@@ -345,7 +346,7 @@ def _verb(powers: Sequence[RateFit]) -> str:
     return "neither falls nor grows significantly," if is_zero_inside else "goes"
 
 
-def _interval(curve: FittedCurve, power: RateFit, judges: str) -> str:
+def _interval(curve: FittedCurve, power: Fit, judges: str) -> str:
     """Return the interval of an adequate power law's exponent a, or the reason for its absence."""
     if adequate_power(curve) is None:
         return ""
@@ -427,7 +428,7 @@ def models_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
     columns = [
         Column("fit", "fit"),
         Column("model", "model"),
-        Column("exponent", "a [95 %]", Kind.ESTIMATE),
+        Column("exponent", "a [95 %]", Kind.INTERVAL),
         Column("stderr", "std. error", Kind.NUMBER, "#.2g", is_optional=True),
         Column("seed_spread", "SD over seeds", Kind.NUMBER, "#.2g", is_optional=True),
         Column("profile", "profile interval", is_optional=True),
@@ -453,7 +454,7 @@ def models_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
         "p_lack_of_fit",
         "n_points",
     )
-    rows: list[dict[str, Value]] = []
+    rows = list[dict[str, Any]]()
     for curve in curves:
         facts = [f"intervals over {literal(curve.draws)}"] if curve.draws else []
         facts += [f"excluded: {literal(curve.excluded_text)}"] if curve.excluded_text else []
@@ -461,7 +462,7 @@ def models_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
         for fit in curve.fits:
             ends = (fit.ci_low, fit.ci_high) if fit.ci_method else (None, None)
             rows.append(
-                {"fit": title, "model": MODEL_WORDS[fit.model], "exponent": Estimate(fit.exponent, *ends)}
+                {"fit": title, "model": MODEL_WORDS[fit.model], "exponent": IntervalValue(fit.exponent, *ends)}
                 | {"profile": interval_text(fit.profile_low, fit.profile_high, ".3f")}
                 | {name: getattr(fit, name) for name in names}
                 | {parameter.name: fit.parameter(parameter.name) for parameter in parameters}
@@ -477,9 +478,9 @@ def pairs_sheet(pairs: Sequence[FitPair]) -> FitSheet:
         Column("metric", "metric"),
         Column("group", "group", is_optional=True),
         Column("p", "p(equal)", Kind.P_VALUE),
-        Column("first", "exponent of first", Kind.ESTIMATE),
-        Column("second", "of second", Kind.ESTIMATE),
-        Column("both", "of both", Kind.ESTIMATE),
+        Column("first", "exponent of first", Kind.INTERVAL),
+        Column("second", "of second", Kind.INTERVAL),
+        Column("both", "of both", Kind.INTERVAL),
     ]
     rows: list[dict[str, Value]] = []
     for pair in pairs:
@@ -491,7 +492,7 @@ def pairs_sheet(pairs: Sequence[FitPair]) -> FitSheet:
             {"metric": literal(metric), "group": literal(group), "p": None if common is None else common.p_common}
             | {"first": exponent_value(first, preferred_models(first))}
             | {"second": exponent_value(second, preferred_models(second))}
-            | {"both": None if common is None else Estimate(common.exponent, common.ci_low, common.ci_high)}
+            | {"both": None if common is None else IntervalValue(common.exponent, common.ci_low, common.ci_high)}
         )
     remark = "p(equal): F test that both share the exponent, over the seeds in both"
     return FitSheet("Exponents of both sweeps", columns, rows, remarks=[remark])

@@ -17,12 +17,12 @@ class Kind(StrEnum):
     COUNT = "count"
     NUMBER = "number"
     P_VALUE = "p-value"
-    ESTIMATE = "estimate"
+    INTERVAL = "interval"
     """A number with its interval."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class IntervalValue:
     """A number with its interval."""
 
     value: float
@@ -33,7 +33,7 @@ class Estimate:
     """Whether the values do not prefer the form of this number. Its symbol in a drawn interval is then hollow."""
 
 
-Value: TypeAlias = str | int | float | Estimate | None
+Value: TypeAlias = str | int | float | IntervalValue | None
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether the values are aligned to the right."""
-        return self.kind not in (Kind.TEXT, Kind.ESTIMATE)
+        return self.kind not in (Kind.TEXT, Kind.INTERVAL)
 
     def text(self, value: Value) -> str:
         """Return a value as a text with markup, empty if it is missing."""
-        if isinstance(value, Estimate):
+        if isinstance(value, IntervalValue):
             return f"**${number_text(value.value, self.form)}$** {interval_text(value.low, value.high, self.form)}".rstrip()
         if value is None or isinstance(value, str):
             return value or ""
@@ -135,7 +135,7 @@ class FitSheet:
             record: dict[str, Any] = {}
             for column in self.columns:
                 value = row.get(column.key)
-                if isinstance(value, Estimate):
+                if isinstance(value, IntervalValue):
                     record |= {
                         column.key: value.value,
                         f"{column.key}_low": value.low,

@@ -12,14 +12,16 @@ from depthrate.orchestrator.analysis.preferred_model import (
 )
 from depthrate.orchestrator.sheet.fit_sheet import number_text
 from depthrate.orchestrator.sheet.markup import literal
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.rate_fit import RateFit
 
 MODEL_WORDS = {
     "power": "power law",
     "power_floor": "power law with floor",
     "power_correction": "power law with correction",
     "power_log": "power law with log factor",
+    "power_log2": "power law with squared logarithm",
+    "proportional": "proportionality",
     "exponential": "exponential",
     "log_linear": "log-linear",
 }
@@ -110,7 +112,7 @@ def model_words(names: Sequence[str]) -> str:
     return " or ".join(MODEL_WORDS[name] for name in names)
 
 
-def law_words(fit: RateFit) -> str:
+def law_words(fit: Fit) -> str:
     """Name a model other than the power law, as in `a power law with floor (exponent 0.81, floor 0.03)`."""
     model, words = MODELS[fit.model], MODEL_WORDS[fit.model]
     values = [f"exponent ${number_text(fit.exponent, '.2f')}$"]

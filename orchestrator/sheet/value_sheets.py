@@ -1,7 +1,6 @@
 """Sheets of fits in several variables, of a sweep or of any table, and of fits over layers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,18 +8,27 @@ import numpy as np
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
 from depthrate.orchestrator.analysis.layer_law import LayerLaw
-from depthrate.orchestrator.analysis.table_fit import CLEAR_SHIFT, TableFit
-from depthrate.orchestrator.sheet.fit_sheet import Column, Estimate, FitSheet, Kind, Value, interval_text, number_text
+from depthrate.orchestrator.analysis.table_fit import CLEAR_SHIFT, FACTS, TableFit
+from depthrate.orchestrator.sheet.fit_sheet import (
+    Column,
+    FitSheet,
+    IntervalValue,
+    Kind,
+    Value,
+    interval_text,
+    number_text,
+)
 from depthrate.orchestrator.sheet.markup import literal
 from depthrate.orchestrator.sheet.names import curve_label, x_base
 from depthrate.tasks.fits import LOG_FORMS
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.layer_law import decay_over_depth
-from depthrate.tasks.fits.surface import MAX_INFLATION, SurfaceFit, SurfaceFits
+from depthrate.tasks.fits.several_variables import MAX_INFLATION, SurfaceFits, is_floor_identified
 
 _SURFACE_COLUMNS = (
     Column("form", "form"),
     Column("x", "variable"),
-    Column("exponent", "exponent a [95 %]", Kind.ESTIMATE),
+    Column("exponent", "exponent a [95 %]", Kind.INTERVAL),
     Column("p_half", "p(a = ½)", Kind.P_VALUE),
     Column("p_one", "p(a = 1)", Kind.P_VALUE),
     Column("verdict", "adequate"),
@@ -28,7 +36,7 @@ _SURFACE_COLUMNS = (
 _LAYER_COLUMNS = (
     Column("name", "fit"),
     Column("depth", "L", Kind.COUNT),
-    Column("rho", "rho [95 %]", Kind.ESTIMATE, ".4f"),
+    Column("rho", "rho [95 %]", Kind.INTERVAL, ".4f"),
     Column("r", "r", Kind.NUMBER, ".4f"),
     Column("p", "p(straight)", Kind.P_VALUE),
     Column("total", "$-$L log rho", Kind.NUMBER, ".2f"),
@@ -59,7 +67,7 @@ def table_sheet(found: TableFit, title: str = "") -> FitSheet:
         {
             "form": literal(row["form"]),
             "x": f"${literal(row['x'])}$",
-            "exponent": Estimate(row["exponent"], row["ci_low"], row["ci_high"]),
+            "exponent": IntervalValue(row["exponent"], row["ci_low"], row["ci_high"]),
             "p_half": row["p_half"],
             "p_one": row["p_one"],
             "verdict": "preferred" if row["preferred"] else "yes" if row["adequate"] else "no",
@@ -72,7 +80,7 @@ def table_sheet(found: TableFit, title: str = "") -> FitSheet:
     tests = f"p-values corrected for {table_rows[0]['num_tests']} tests (Holm)"
     counts = f"{fits[0].n_points} values of {fits[0].n_units} units, {by}, {tests}"
     laws = [_law_sentence(found.y, fit, is_preferred=fit in found.preferred) for fit in fits]
-    title = title or f"{literal(found.y)} over {', '.join(f'${literal(name)}$' for name in fits[0].names)}"
+    title = title or f"{literal(found.y)} over {', '.join(f'${literal(name)}$' for name in fits[0].variables)}"
     return FitSheet(title, _SURFACE_COLUMNS, rows, remarks=[*laws, counts, *map(literal, remarks(found))])
 
 
@@ -83,31 +91,33 @@ def table_fields(found: TableFit) -> dict[str, Any]:
         "preferred": [fit.form for fit in found.preferred],
         "words": remarks(found),
         "inflation": found.surfaces.inflation,
-        "fits": [asdict(fit) for fit in found.surfaces.fits],
+        "fits": [
+            {"names": fit.variables} | {name: getattr(fit, name) for name in FACTS} for fit in found.surfaces.fits
+        ],
         "rows": found.rows(),
     }
 
 
-def _law_sentence(y: str, fit: SurfaceFit, *, is_preferred: bool) -> str:
+def _law_sentence(y: str, fit: Fit, *, is_preferred: bool) -> str:
     """Return a form's formula with its facts."""
     mark = "preferred" if is_preferred else "" if fit.is_adequate else "inadequate"
-    constant = None if fit.form == "sum" else fit.coefficient_intervals[0]
+    constant = None if len(fit.coefficients) > 1 else fit.coefficient_intervals[0]
     named = (("E", fit.floor_interval), ("c", constant), ("b", fit.log_power_interval))
     intervals = [f"{letter} in {interval_text(*ends, '.4g')}" for letter, ends in named if ends is not None]
-    left_out = f"left out {number_text(fit.left_out)}" if fit.left_out == fit.left_out else ""
-    facts = [mark, *intervals, f"$R^{{2}}$ {fit.r2:.3f}", f"AICc ${fit.aicc:.1f}$", left_out]
+    numbers = (("$R^{2}$", fit.r2, ".3f"), ("AICc", fit.aicc, ".1f"), ("left out", fit.left_out, ".3g"))
+    facts = [mark, *intervals, *(f"{name} ${number_text(n, form)}$" for name, n, form in numbers if n is not None)]
     return f"{literal(fit.form)}: {literal(y)} = {law_text(fit)} ({', '.join(filter(None, facts))})"
 
 
-def law_text(fit: SurfaceFit) -> str:
+def law_text(fit: Fit) -> str:
     """Return a fit as a formula with markup, as in `0.05 + 1.2 depth^-0.90 + 4.1 width^-0.70`."""
-    names = [literal(x_base(name)) for name in fit.names]
+    names = [literal(x_base(name)) for name in fit.variables]
     powers = [f"{name}^{{{-a:z.2f}}}" for name, a in zip(names, fit.exponents, strict=True)]
     if fit.form == "proportional":
         powers = [f"{name}^{{-1}}" for name in names]
     elif fit.form in LOG_FORMS:
-        powers = [f"log({names[0]})^{{{number_text(fit.log_power)}}}", *powers]
-    if fit.form != "sum":
+        powers = [f"log({names[0]})^{{{number_text(fit.log_power or 0.0)}}}", *powers]
+    if fit.form != "power_floor":
         return f"${number_text(fit.coefficients[0])} {' '.join(powers)}$"
     terms = [f"{number_text(c)} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
     return f"${' + '.join([*([number_text(fit.floor)] if fit.floor else []), *terms])}$"
@@ -141,14 +151,14 @@ def undecided(surfaces: SurfaceFits) -> Iterator[str]:
                 correlate = f"the estimates of {one} and {other} correlate at {size:.2f}"
                 yield f"{fit.form}: {correlate}: only a combination is determined"
     for fit in described:
-        if not fit.is_floor_identified:
+        if fit.form == "power_floor" and not is_floor_identified(fit):
             why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
             yield f"E not identified: {why}"
     if len(preferred) > 1:
         changes = np.abs(np.diff([fit.exponents for fit in preferred], axis=0)).max(0)
         k = int(np.argmax(changes))
         forms = " and ".join(fit.form for fit in preferred)
-        change = f"the exponent of {preferred[0].names[k]} changes by {changes[k]:.2f} between them"
+        change = f"the exponent of {preferred[0].variables[k]} changes by {changes[k]:.2f} between them"
         yield f"{preferred[0].n_units} units cannot decide between {forms}; {change}"
     if not preferred:
         yield "no form is adequate: " + ", ".join(f"{fit.form} has {fit.inadequacy}" for fit in surfaces.fits)
@@ -177,5 +187,5 @@ def _layer_row(law: LayerLaw) -> dict[str, Value]:
     if law.fit is None or law.depth is None:
         return row | {"rho": f"no fit: {literal(law.note)}"}
     numbers = {"r": law.fit.r, "p": law.fit.fit.p_lack_of_fit, "total": law.depth * law.fit.fit.exponent}
-    rho = Estimate(law.fit.rho, *(law.fit.rho_interval or (None, None)))
+    rho = IntervalValue(law.fit.rho, *(law.fit.rho_interval or (None, None)))
     return row | numbers | {"rho": rho, "left_out": literal(law.values.excluded_text)}

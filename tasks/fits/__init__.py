@@ -1,10 +1,29 @@
 """Rates: curves fitted to metrics over depth, with their uncertainty."""
 
+import warnings
+from collections.abc import Sequence
+
 MAX_VARIABLES = 3
 """Maximum number of variables of a fit."""
-FORMS = ("product", "sum")
+FORMS = ("power", "power_floor")
 """Default forms in several variables."""
-LOG_FORMS = {"log_product": None, "log2_product": 2.0}
+LOG_FORMS = {"power_log": None, "power_log2": 2.0}
 """Form with a logarithm of the first variable -> its power. None: free."""
 ALL_FORMS = (*FORMS, *LOG_FORMS, "proportional")
 """All forms in several variables."""
+RENAMED_FORMS = {
+    "product": "power",
+    "sum": "power_floor",
+    "log_product": "power_log",
+    "log2_product": "power_log2",
+}
+"""Form as it was called before -> its name. Sweep files and `depthrate.fit` accept both for one version."""
+
+
+def current_names(forms: Sequence[str]) -> tuple[str, ...]:
+    """Return forms under their current names. A former name causes a FutureWarning."""
+    for form in forms:
+        if form in RENAMED_FORMS:
+            text = f"the form {form!r} is now called {RENAMED_FORMS[form]!r}. The next version will refuse the former name."
+            warnings.warn(text, FutureWarning, stacklevel=3)
+    return tuple(RENAMED_FORMS.get(form, form) for form in forms)

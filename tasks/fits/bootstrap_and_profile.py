@@ -1,27 +1,30 @@
-"""Uncertainty of an exponent: bootstrap over the seeds (BCa), profile likelihood, and the corresponding tests.
+"""Uncertainty of parameters: bootstrap over values (BCa) and over whole units, profile likelihood, and the corresponding tests.
 
 Shapes: C curves, N points, G groups (distinct x), B resamples, P shape parameters, R rows. Curves and rows come last,
 except in arrays sorted by resample.
 Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 12 to 14 (BCa: 14.3; several samples:
 8.3); Hesterberg (2015), What Teachers Should Know About the Bootstrap, 5.3 (intervals too narrow, Student's quantile);
-Bates and Watts, Nonlinear Regression Analysis (1988), 6.1 (profiles).
+Bates and Watts, Nonlinear Regression Analysis (1988), 6.1 (profiles); Besiroglu et al. (2024), Chinchilla Scaling: A
+replication attempt (bootstrap over whole units); Holm (1979), A simple sequentially rejective multiple test procedure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
-from depthrate.tasks.fits.least_squares import Array, linear_solution, residuals, squares_left
-from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, minimise
+from depthrate.tasks.fits.least_squares import Array, linear_solution, residuals
+from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, losses_left, minimise
 from depthrate.tasks.fits.model import CurveFamily, exp, log_x_at
 from depthrate.tasks.fits.points import Points, group_sums
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 
 COVERAGE = 0.95
+ENDS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
+"""Quantiles of resamples of whole units at which intervals end."""
 NORMAL_QUANTILE = float(special.ndtri((1 + COVERAGE) / 2))
 EQUAL_ESTIMATE_SHARE = 1e-6
 """Maximum distance, relative to the interquartile range, at which a resampled estimate counts as equal to the estimate."""
@@ -29,6 +32,12 @@ CLOSE = 1e-5
 """Tolerance of a profile's curve, relative to the residuals. The squares are then accurate to its square."""
 TOLERANCE_RESAMPLED = 5e-4
 """Tolerance for resamples, relative to their spread: twenty times finer than the resolution of 1000 resamples."""
+TOLERANCE_OF_UNITS = 1e-6
+"""Tolerance for resamples of whole units, relative to the residuals."""
+BLOCK_VALUES = 1 << 22
+"""Maximum number of values times rows in one block of resamples, for memory."""
+STEPS_FROM_FIT = 100
+"""Maximum number of steps from a fit to that of a resample, or with a fixed parameter."""
 NUM_FOR_SPREAD = 100
 """Number of resamples from which the spread is estimated."""
 MAX_BRACKETS = 30
@@ -80,9 +89,18 @@ def t_quantiles(degrees_of_freedom: Array) -> Array:
     return np.asarray(special.stdtrit(degrees_of_freedom, (1 + COVERAGE) / 2))
 
 
-def f_tail(f: Array | float, q: float, degrees_of_freedom: Array | float) -> Array:
+def f_tail(f: Array | float, q: Array | float, degrees_of_freedom: Array | float) -> Array:
     """Return P(F > f) for Fisher's F with q and `degrees_of_freedom` degrees of freedom."""
     return np.asarray(special.fdtrc(q, degrees_of_freedom, np.maximum(f, 0.0)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for the number of tests, by Holm's procedure."""
+    order, corrected, largest = np.argsort(p_values), [0.0] * len(p_values), 0.0
+    for rank, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
+        corrected[number] = largest
+    return corrected
 
 
 def acceleration(influence_GC: Array, points: Points) -> Array:
@@ -155,86 +173,145 @@ def resampled(
     resampling: Resampling,
     theta_PC: Array,
     level_C: Array,
-    influence_GC: Array,
+    influences: Mapping[int, Array],
     target: float | None,
-) -> dict[str, Array]:
-    """Compute the bootstrap intervals by column name."""
-    num_curves, num_resamples = len(level_C), resampling.shares[0].shape[1]
-    acceleration_C, freedom_C = acceleration(influence_GC, points), effective_freedom(influence_GC, points)
-    names = ["ci_low", "ci_high"] + (["x_at_low", "x_at_high"] if target is not None else [])
-    columns = {name: np.empty(num_curves) for name in names}
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Compute the bootstrap intervals [P, C], [P, C] of some parameters, and those of the x at a target by column name.
+
+    `influences`: number of a parameter -> influence of each group mean on it.
+    """
+    num_resamples = resampling.shares[0].shape[1]
+    corrections = {
+        p: (acceleration(own_GC, points), effective_freedom(own_GC, points)) for p, own_GC in influences.items()
+    }
+    low_PC, high_PC = np.full((2, *theta_PC.shape), np.nan)
+    columns = {name: np.empty(len(level_C)) for name in (["x_at_low", "x_at_high"] if target is not None else [])}
 
     def work(part: slice) -> None:
         family_here, points_here, estimate_PC = family.select(part), points.select(part), theta_PC[:, part]
         mean_GCB = resampling.means(points_here)
         theta_PCB = refit(family_here, points_here, estimate_PC, mean_GCB)
-        ends = bca_interval(estimate_PC[0], theta_PCB[0], acceleration_C[part], freedom_C[part])
-        for name, end_C in zip(("ci_low", "ci_high"), ends, strict=True):  # the model has no curve outside the box
-            columns[name][part] = np.clip(end_C, family_here.lower_PC[0], family_here.upper_PC[0])
+        for p, (acceleration_C, freedom_C) in corrections.items():
+            ends = bca_interval(estimate_PC[p], theta_PCB[p], acceleration_C[part], freedom_C[part])
+            for end_PC, end_C in zip((low_PC, high_PC), ends, strict=True):  # the model has no curve outside the box
+                end_PC[p, part] = np.clip(end_C, family_here.lower_PC[p], family_here.upper_PC[p])
         if target is not None:
-            log_x_C = log_x_at(family_here, estimate_PC, level_C[part], family_here.ref_C, target)
+            log_c_C = family.model.log_prefactor(estimate_PC, level_C[part], family_here.ref_C)
+            log_x_C = log_x_at(family_here, estimate_PC, log_c_C, family_here.ref_C, target)
             log_x_CB = _resampled_x_at(family_here, points_here, theta_PCB, mean_GCB, target)
-            low_C, high_C = bca_interval(log_x_C, log_x_CB, np.zeros_like(log_x_C), freedom_C[part])
+            low_C, high_C = bca_interval(log_x_C, log_x_CB, np.zeros_like(log_x_C), corrections[0][1][part])
             columns["x_at_low"][part], columns["x_at_high"][part] = exp(low_C), exp(high_C)
 
-    in_threads(work, parts_of(num_curves, at_most=BLOCK_ROWS // num_resamples))
-    return columns
+    in_threads(work, parts_of(len(level_C), at_most=BLOCK_ROWS // num_resamples))
+    return low_PC, high_PC, columns
 
 
 def refit(family: CurveFamily, points: Points, theta_PC: Array, mean_GCB: Array) -> Array:
     """Fit the shape parameters [P, C, B] to resampled means."""
     if family.basis_GP is not None:
-        return linear_solution(family.basis_GP, mean_GCB, points.mass_GC)
+        return linear_solution(family.basis_GP, mean_GCB - family.offset_G11, points.mass_GC)
     spread_C = (mean_GCB[..., :NUM_FOR_SPREAD] - points.mean_GC[..., None]).std((0, 2))
     tolerance_C = np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C)
-    return minimise(family, theta_PC, mean_GCB, points.mass_GC, tolerance_C)
+    return minimise(family, theta_PC, mean_GCB, points.mass_GC, tolerance_C, max_steps=STEPS_FROM_FIT)
+
+
+def resample_units(points: Points, num_resamples: int, seed: int) -> Array:
+    """Return the weight of each value [N, B] in resamples of whole units. Independent values are units of their own."""
+    unit_N = np.arange(points.num_points) if points.seed_N is None else points.seed_N
+    num_units = int(unit_N.max()) + 1
+    drawn_BU = np.random.default_rng(seed).multinomial(num_units, np.full(num_units, 1 / num_units), num_resamples)
+    return drawn_BU[:, unit_N].T.astype(np.float64)
+
+
+def refit_weighted(
+    family: CurveFamily, points: Points, theta_PC: Array, weight_NB: Array, threshold: float | None
+) -> tuple[Array, Array]:
+    """Fit the shape parameters [P, C, B] and the level [C, B] to weighted values, each row from the estimate."""
+    first_G = np.flatnonzero(np.diff(points.group_N, prepend=-1))
+    num_curves, num_rows = theta_PC.shape[1], weight_NB.shape[1]
+    theta_PCB, level_CB = np.empty((*theta_PC.shape, num_rows)), np.empty((num_curves, num_rows))
+    size = max(1, BLOCK_VALUES // (points.num_points * num_curves))
+    for start in range(0, num_rows, size):
+        weight_NR = weight_NB[:, start : start + size]
+        mass_GR = np.add.reduceat(weight_NR, first_G, axis=0)
+        moved_GCR = np.stack(
+            [np.add.reduceat(weight_NR * own_N[:, None], first_G, axis=0) for own_N in points.deviation_NC.T], axis=1
+        )
+        mean_GCR = points.mean_GC[..., None] + moved_GCR / np.where(mass_GR > 0, mass_GR, 1.0)[:, None]
+        curve_R = np.repeat(np.arange(num_curves), weight_NR.shape[1])
+        mean_GR, mass_GR = mean_GCR.reshape(len(first_G), -1), np.tile(mass_GR, num_curves)
+        rows = family.select(curve_R)
+        if family.basis_GP is not None and threshold is None:
+            theta_PR = linear_solution(family.basis_GP, mean_GR[..., None] - family.offset_G11, mass_GR)[..., 0]
+        else:
+            tolerance_C = np.maximum(TOLERANCE, TOLERANCE_OF_UNITS * points.deviation_NC.std(0))
+            theta_PR = minimise(
+                rows, theta_PC[:, curve_R], mean_GR[..., None], mass_GR, tolerance_C[curve_R], threshold, STEPS_FROM_FIT
+            )[..., 0]
+        share_GR = mass_GR / mass_GR.sum(0)
+        level_R, _, _ = residuals(rows.shape, theta_PR, rows.ref_C, mean_GR, share_GR, has_level=rows.has_level)
+        block = slice(start, start + size)
+        theta_PCB[..., block] = theta_PR.reshape(*theta_PCB.shape[:2], weight_NR.shape[1])
+        level_CB[:, block] = level_R.reshape(num_curves, -1)
+    return theta_PCB, level_CB
 
 
 def _resampled_x_at(family: CurveFamily, points: Points, theta_PCB: Array, mean_GCB: Array, target: float) -> Array:
     num_groups, num_curves, num_resamples = mean_GCB.shape
     curve_R = np.repeat(np.arange(num_curves), num_resamples)
     theta_PR, mass_GR = theta_PCB.reshape(-1, len(curve_R)), points.mass_GC[:, curve_R]
-    mean_GR, ref_R = mean_GCB.reshape(num_groups, -1), family.ref_C[curve_R]
-    level_R, _, _ = residuals(family.shape, theta_PR, ref_R, mean_GR, mass_GR / mass_GR.sum(0))
-    return log_x_at(family, theta_PR, level_R, ref_R, target).reshape(num_curves, num_resamples)
+    mean_GR, ref_R, share_GR = mean_GCB.reshape(num_groups, -1), family.ref_C[curve_R], mass_GR / mass_GR.sum(0)
+    level_R, _, _ = residuals(family.shape, theta_PR, ref_R, mean_GR, share_GR, has_level=family.has_level)
+    log_c_R = family.model.log_prefactor(theta_PR, level_R, ref_R)
+    return log_x_at(family, theta_PR, log_c_R, ref_R, target).reshape(num_curves, num_resamples)
 
 
 @dataclass(frozen=True)
 class ProfileLikelihood:
-    """Profile of a fitted model: the minimum squares at a fixed exponent."""
+    """Profile of a fitted model: the minimum squares at a fixed value of one parameter."""
 
     family: CurveFamily
     points: Points
     theta_PC: Array
     squares_C: Array
     """Squares at the best exponent, including those within groups."""
+    parameter: int = 0
+    """Number of the parameter."""
 
     def squares_at(self, a_R: Array, curve_R: np.ndarray) -> Array:
-        """Return the squares [R] of each row's curve with its exponent fixed at a."""
+        """Return the squares [R] of each row's curve with the parameter fixed at a."""
         rows, theta_PR = self.family.select(curve_R), self.theta_PC[:, curve_R]
-        held_R = np.clip(a_R, rows.lower_PC[0], rows.upper_PC[0])
-        rows.lower_PC[0] = rows.upper_PC[0] = theta_PR[0] = held_R
+        held_R = np.clip(a_R, rows.lower_PC[self.parameter], rows.upper_PC[self.parameter])
+        rows.lower_PC[self.parameter] = rows.upper_PC[self.parameter] = theta_PR[self.parameter] = held_R
         mean_GR, mass_GR = self.points.mean_GC[:, curve_R], self.points.mass_GC[:, curve_R]
         found = [theta_PR]
         if len(theta_PR) > 1:
             # Start from the fit and from no floor, since the squares can have a second minimum.
-            no_floor_PR = np.concatenate([theta_PR[:1], rows.lower_PC[1:]])
+            no_floor_PR = np.concatenate([theta_PR[:-1], rows.lower_PC[-1:]])
             tolerance_R = np.maximum(1e-9, CLOSE * np.sqrt(self.squares_C[curve_R] / self.points.num_points))
             starts = (theta_PR, no_floor_PR)
-            found = [minimise(rows, start_PR, mean_GR[..., None], mass_GR, tolerance_R)[..., 0] for start_PR in starts]
-        best_R = np.min([squares_left(rows.shape, at_PR, rows.ref_C, mean_GR, mass_GR) for at_PR in found], axis=0)
+            options = {"max_steps": STEPS_FROM_FIT}
+            found = [
+                minimise(rows, start_PR, mean_GR[..., None], mass_GR, tolerance_R, **options)[..., 0]
+                for start_PR in starts
+            ]
+        best_R = np.min([losses_left(rows, at_PR, mean_GR, mass_GR) for at_PR in found], axis=0)
         outside_R = held_R != a_R  # the model has no curve there
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 
     def interval(self, stderr_C: Array, added_C: Array) -> tuple[Array, Array]:
-        """Find the exponents [C], [C] at which the squares are `added_C` above the minimum, NaN if they never are.
+        """Find the values [C], [C] of the parameter at which the squares are `added_C` above the minimum.
 
-        `stderr_C`: standard error of the exponent, the initial scale of the search.
+        NaN if they never are.
+
+        `stderr_C`: standard error of the parameter, the initial scale of the search.
         """
         num_curves = len(self.squares_C)
         curve_R, sign_R = np.tile(np.arange(num_curves), 2), np.repeat([-1.0, 1.0], num_curves)
-        centre_R = self.theta_PC[0, curve_R]
-        bound_R = np.where(sign_R < 0, self.family.lower_PC[0, curve_R], self.family.upper_PC[0, curve_R])
+        centre_R = self.theta_PC[self.parameter, curve_R]
+        bound_R = np.where(
+            sign_R < 0, self.family.lower_PC[self.parameter, curve_R], self.family.upper_PC[self.parameter, curve_R]
+        )
         # The square root of added / added_C, minus 1, is nearly linear in a: -1 at the best exponent, 0 at the limit.
         least_R = self.squares_C[curve_R]
         unit_R = np.maximum(np.nan_to_num(added_C, nan=np.inf), 1e-24)[curve_R]

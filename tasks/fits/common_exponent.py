@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantile
+from depthrate.tasks.fits.estimate import squares_around
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points, as_curve, gather
-from depthrate.tasks.fits.rate_fit import squares_around
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.points import FitError, as_curve, gather, places_of
-from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import fit_rates
 
 MIN_LAYERS = 3
@@ -26,7 +26,7 @@ MIN_LAYERS = 3
 class LayerFit:
     """The law over the layers of trials of one depth."""
 
-    fit: RateFit
+    fit: Fit
     """Exponential model: its exponent is -log rho, its prefactor D_0."""
     means: Mapping[int, float]
     """Layer -> geometric mean of D."""
@@ -76,7 +76,7 @@ def fit_layers(layer_N: npt.ArrayLike, value_N: npt.ArrayLike, units: Sequence[H
     return LayerFit(fit, means, decays)
 
 
-def decay_over_depth(fits: Mapping[int, LayerFit]) -> RateFit | None:
+def decay_over_depth(fits: Mapping[int, LayerFit]) -> Fit | None:
     """Fit -log rho = c L^-a over the depths L, with units that are equal at several depths as replicates.
 
     Args:

@@ -1,16 +1,24 @@
 """Fit models and the table MODELS.
 
-Shapes: C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (all but the
-prefactor, the first is the exponent). Curves and rows come last.
+Shapes: K variables, C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (exponents
+first), S starting points. Curves and rows come last.
+Sources: Golub and Pereyra (1973), The differentiation of pseudo-inverses and nonlinear least squares problems whose variables
+separate (starts of a sum).
 """
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
+from scipy.optimize import nnls
 
+from depthrate.tasks.fits import MAX_VARIABLES
 from depthrate.tasks.fits.least_squares import Array, Shape
 from depthrate.tasks.fits.model import (
     BoundedModel,
+    CurveFamily,
     FitParameter,
     LinearModel,
     Mask,
@@ -18,7 +26,7 @@ from depthrate.tasks.fits.model import (
     last_above,
     never_unless,
 )
-from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.points import FitError, Points
 
 LOG_REACH = 100.0
 """Bound on a log(x_max / x_min) in PowerFloor, whose exponent may be undetermined by the points: 43 decades of y."""
@@ -32,38 +40,59 @@ STEEPEST = 1e6
 """Bound on LogLinear's exponent if positivity sets none (rising y and all x above 1, with limit y = c log x)."""
 
 
+START_EXPONENTS = (0.1, 0.35, 0.8, 1.6)
+"""Exponents of the starts of a sum, for each variable."""
+MIN_LOG_COEFFICIENT = -60.0
+"""Logarithm of a coefficient that counts as zero: smaller ones change no value in float64."""
+MAX_LOG_COEFFICIENT = 300.0
+MAX_EXPONENT = 30.0
+"""Bound on the exponents of a sum in several variables."""
+
+
 class Power(LinearModel):
-    """Power law y = c x^-a, the reference for all other models."""
+    """Power law y = c prod x_k^-a_k, the reference for all other models."""
 
     name = "power"
     formula = "c x^{-a}"
     has_theory = True
+    max_variables = MAX_VARIABLES
 
     @property
     def min_distinct_x(self) -> int:
         """Minimum number of distinct x: two, since the power law is always fitted."""
         return 2
 
-    def basis(self, x_G: Array) -> Array:
-        """Return the column -log x of log y = log c - a log x."""
-        return -np.log(x_G)[:, None]
+    def basis(self, x_KG: Array) -> Array:
+        """Return the columns -log x_k of log y = log c - sum a_k log x_k."""
+        return -np.log(x_KG).T
 
-    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
-        """Return c x^-a."""
-        return np.asarray(prefactor * x_N**-exponent)
+    def value(
+        self, x_K: Array, coefficients: Sequence[float], exponents: Sequence[float], others: Mapping[str, float]
+    ) -> Array:
+        """Return c prod x_k^-a_k."""
+        return np.asarray(coefficients[0] * _powers(x_K, exponents).prod(0))
 
-    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        return never_unless(theta_PR[0] > 0, (level_R - log_target) / theta_PR[0])
+    def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
+        return never_unless(theta_PR[0] > 0, (log_c_R - log_target) / theta_PR[0])
 
 
 class PowerFloor(BoundedModel):
-    """y = c x^-a + floor."""
+    """y = sum c_k x_k^-a_k + floor."""
 
     name = "power_floor"
     formula = "c x^{-a} + floor"
     parameters = (FitParameter("floor", "floor"),)
     has_theory = True
     values_are_told = True
+    max_variables = MAX_VARIABLES
+
+    def num_parameters_of(self, num_variables: int) -> int:
+        """Return the number of parameters: a coefficient and an exponent for each variable, and the floor."""
+        return 2 * num_variables + 1
+
+    def family(self, points: Points) -> CurveFamily:
+        """Build the curves on these points. In several variables, the coefficients are parameters."""
+        return super().family(points) if len(points.x_KG) == 1 else _sum_family(self, points)
 
     def curves(self, x_G: Array, log_x_G: Array, slope_C: Array) -> tuple[Shape, Array, Array, Array]:
         """Write y = c (x^-a + t x_ref^-a) with theta = (a, tau), t = tau up to 1 and t = exp(tau - 1) above.
@@ -85,7 +114,6 @@ class PowerFloor(BoundedModel):
             by_a_GR /= sum_GR
             np.divide(slope_R, sum_GR, out=by_tau_GR)
             np.log(sum_GR, out=sum_GR)
-            sum_GR -= a_R * ref_R
             return curve_QGR
 
         span, largest = log_x_G[-1] - log_x_G[0], np.abs(log_x_G).max()
@@ -101,24 +129,27 @@ class PowerFloor(BoundedModel):
         upper_PC = np.stack([steepest_C, np.full_like(slope_C, 1 + LOG_REACH)])
         return shape, np.clip(starts, lower_PC, upper_PC), lower_PC, upper_PC
 
-    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
-        """Return c x^-a + floor."""
-        return np.asarray(prefactor * x_N**-exponent + others["floor"])
+    def value(
+        self, x_K: Array, coefficients: Sequence[float], exponents: Sequence[float], others: Mapping[str, float]
+    ) -> Array:
+        """Return sum c_k x_k^-a_k + floor."""
+        return np.asarray(np.tensordot(coefficients, _powers(x_K, exponents), 1) + others["floor"])
 
-    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
+    def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
         """Subtract the floor from the target and solve the power law for log x."""
         a_R = theta_PR[0]
-        share_R = np.exp(self._log_floor(theta_PR, level_R, ref_R) - log_target)
+        floor_R = log_c_R - a_R * ref_R + np.log(_floor_ratio(theta_PR[1])[0])
+        share_R = np.exp(floor_R - log_target)
         left_R = log_target + np.log1p(-np.minimum(share_R, 1.0))
-        return never_unless((a_R > 0) & (share_R < 1), (level_R - left_R) / a_R)
+        return never_unless((a_R > 0) & (share_R < 1), (log_c_R - left_R) / a_R)
+
+    def log_prefactor(self, theta_PR: Array, level_R: Array, ref_R: Array) -> Array:
+        """Return log c: the level is that of the power law at x_ref."""
+        return np.asarray(level_R + theta_PR[0] * ref_R)
 
     def others(self, theta_PR: Array, level_R: Array, ref_R: Array) -> dict[str, Array]:
         """Return the floor, >= 0."""
-        return {"floor": np.exp(self._log_floor(theta_PR, level_R, ref_R))}
-
-    @staticmethod
-    def _log_floor(theta_PR: Array, level_R: Array, ref_R: Array) -> Array:
-        return np.asarray(level_R - theta_PR[0] * ref_R + np.log(_floor_ratio(theta_PR[1])[0]))
+        return {"floor": np.exp(level_R + np.log(_floor_ratio(theta_PR[1])[0]))}
 
 
 def _floor_ratio(tau: Array) -> tuple[Array, Array]:
@@ -127,26 +158,79 @@ def _floor_ratio(tau: Array) -> tuple[Array, Array]:
     return np.minimum(tau, 1.0) * slope, slope
 
 
+def _sum_family(model: Model, points: Points) -> CurveFamily:
+    """Build the curves of a sum of powers in several variables: a_1 ... a_K, log c_1 ... log c_K, floor.
+
+    Variables and y are scaled by their geometric means, for good conditioning.
+    """
+    centre_K = (np.log(points.x_KG) @ points.count_G) / points.count_G.sum()
+    log_x_KG, k = np.log(points.x_KG) - centre_K[:, None], len(centre_K)
+    ref_C = (points.count_G @ points.mean_GC) / points.count_G.sum()
+
+    def shape(theta_PR: Array, ref_R: Array) -> Array:
+        curve_QGR = np.empty((2 * k + 2, log_x_KG.shape[1], theta_PR.shape[1]))
+        term_KGR = curve_QGR[1 + k : 1 + 2 * k]
+        with np.errstate(over="ignore"):
+            np.exp(theta_PR[k : 2 * k, None] - theta_PR[:k, None] * log_x_KG[..., None], out=term_KGR)
+        total_GR = term_KGR.sum(0) + theta_PR[2 * k]
+        np.divide(term_KGR, total_GR, out=term_KGR)
+        np.multiply(term_KGR, -log_x_KG[..., None], out=curve_QGR[1 : 1 + k])
+        np.divide(1.0, total_GR, out=curve_QGR[1 + 2 * k])
+        np.log(total_GR, out=curve_QGR[0])
+        curve_QGR[0] += ref_R
+        return curve_QGR
+
+    starts_SPC = np.stack([_starts_of_sum(log_x_KG, mean_G) for mean_G in (points.mean_GC - ref_C).T], axis=-1)
+    lowest = [-MAX_EXPONENT] * k + [MIN_LOG_COEFFICIENT] * k + [0.0]
+    highest = [MAX_EXPONENT] * k + [MAX_LOG_COEFFICIENT] * k + [np.inf]
+    lower_PC, upper_PC = (np.tile(np.array(ends)[:, None], len(ref_C)) for ends in (lowest, highest))
+    log_c_LP = np.concatenate([np.diag(centre_K), np.eye(k), np.zeros((k, 1))], axis=1)
+    return CurveFamily(model, shape, None, starts_SPC, lower_PC, upper_PC, ref_C, has_level=False, log_c_LP=log_c_LP)
+
+
+def _starts_of_sum(log_x_KG: Array, mean_G: Array) -> Array:
+    """Return starts [S, P]: c and floor by non-negative least squares of relative errors, on a grid of exponents."""
+    rows, inverse_G = [], np.exp(-mean_G)
+    for exponents in itertools.product(START_EXPONENTS, repeat=len(log_x_KG)):
+        powers_GK = np.exp(-np.array(exponents)[:, None] * log_x_KG).T * inverse_G[:, None]
+        columns_GQ = np.concatenate([powers_GK, inverse_G[:, None]], axis=1)
+        solution, _ = nnls(columns_GQ, np.ones(len(inverse_G)))
+        # a coefficient of zero has no slope in its logarithm, so it starts at a share of the whole
+        coefficients = np.maximum(solution[:-1], 1e-3 / columns_GQ[:, :-1].mean(0))
+        rows.append([*exponents, *np.log(coefficients), solution[-1]])
+    return np.array(rows)
+
+
+def _powers(x_K: Array, exponents: Sequence[float]) -> Array:
+    """Return x_k^-a_k, [K, ...]."""
+    return np.stack([x**-a for x, a in zip(x_K, exponents, strict=True)])
+
+
 class PowerLog(LinearModel):
-    """y = c x^-a (log x)^b."""
+    """y = c (log x_1)^b prod x_k^-a_k."""
 
     name = "power_log"
     formula = "c x^{-a} (log x)^b"
     parameters = (FitParameter("log_power", "b"),)
     has_theory = True
+    max_variables = MAX_VARIABLES
+    needs_x_above_one = True
 
-    def basis(self, x_G: Array) -> Array | None:
-        """Return the columns -log x and log log x, or None if an x is not above 1."""
-        log_x_G = np.log(x_G)
-        return None if x_G[0] <= 1 else np.stack([-log_x_G, np.log(log_x_G)], axis=1)
+    def basis(self, x_KG: Array) -> Array | None:
+        """Return the columns -log x_k and log log x_1, or None if an x_1 is not above 1."""
+        log_x_KG = np.log(x_KG)
+        return None if x_KG[0].min() <= 1 else np.concatenate([-log_x_KG, np.log(log_x_KG[:1])]).T
 
-    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
-        """Return c x^-a (log x)^b."""
-        return np.asarray(prefactor * x_N**-exponent * np.log(x_N) ** others["log_power"])
+    def value(
+        self, x_K: Array, coefficients: Sequence[float], exponents: Sequence[float], others: Mapping[str, float]
+    ) -> Array:
+        """Return c (log x_1)^b prod x_k^-a_k."""
+        logarithm = np.log(x_K[0]) ** others["log_power"]
+        return np.asarray(coefficients[0] * _powers(x_K, exponents).prod(0) * logarithm)
 
-    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
+    def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
         """Solve drop - a v + b log v = 0 for v = log x on the branch that falls, by bisection."""
-        (a_R, b_R), drop_R = theta_PR, level_R - log_target
+        (a_R, b_R), drop_R = theta_PR, log_c_R - log_target
         falls_R = a_R > 0
         low_R = np.where(falls_R, np.maximum(b_R / np.where(falls_R, a_R, 1.0), 1e-12), 1.0)
 
@@ -154,6 +238,64 @@ class PowerLog(LinearModel):
             return np.asarray(drop_R - a_R * v_R + b_R * np.log(v_R) > 0, dtype=np.bool_)
 
         return never_unless(falls_R, last_above(above, low_R, np.full_like(low_R, 1e4)))
+
+
+class PowerLog2(LinearModel):
+    """y = c (log x_1)^2 prod x_k^-a_k."""
+
+    name = "power_log2"
+    formula = "c x^{-a} (log x)^2"
+    parameters = (FitParameter("log_power", "b"),)
+    has_theory = True
+    max_variables = MAX_VARIABLES
+    needs_x_above_one = True
+    fixed = MappingProxyType({"log_power": 2.0})
+
+    def basis(self, x_KG: Array) -> Array | None:
+        """Return the columns -log x_k, or None if an x_1 is not above 1."""
+        return None if x_KG[0].min() <= 1 else -np.log(x_KG).T
+
+    def offset(self, x_KG: Array) -> Array:
+        """Return 2 log log x_1."""
+        return np.asarray(2 * np.log(np.log(x_KG[0])))
+
+    value = PowerLog.value
+
+    def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
+        return PowerLog.log_x_at(
+            POWER_LOG, np.stack([theta_PR[0], np.full_like(theta_PR[0], 2.0)]), log_c_R, ref_R, log_target
+        )
+
+
+class Proportional(LinearModel):
+    """y = c / prod x_k. With x = 1 / bound, one constant times a whole bound."""
+
+    name = "proportional"
+    formula = "c / x"
+    max_variables = MAX_VARIABLES
+    has_exponents = False
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters: c."""
+        return 1
+
+    def num_parameters_of(self, num_variables: int) -> int:
+        """Return the number of parameters: c."""
+        return 1
+
+    def basis(self, x_KG: Array) -> Array:
+        """Return no column."""
+        return np.empty((x_KG.shape[1], 0))
+
+    def offset(self, x_KG: Array) -> Array:
+        """Return -sum log x_k."""
+        return np.asarray(-np.log(x_KG).sum(0))
+
+    value = Power.value
+
+    def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
+        return log_c_R - log_target
 
 
 class PowerCorrection(BoundedModel):
@@ -181,18 +323,20 @@ class PowerCorrection(BoundedModel):
         lower_PC = np.stack([-steepest_C, np.full_like(slope_C, lower)])
         return shape, starts_SPC, lower_PC, np.stack([steepest_C, np.full_like(slope_C, upper)])
 
-    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
+    def value(
+        self, x_K: Array, coefficients: Sequence[float], exponents: Sequence[float], others: Mapping[str, float]
+    ) -> Array:
         """Return c x^-a (1 + b/x)."""
-        return np.asarray(prefactor * x_N**-exponent * (1 + others["correction"] / x_N))
+        return np.asarray(coefficients[0] * x_K[0] ** -exponents[0] * (1 + others["correction"] / x_K[0]))
 
-    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
+    def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
         """Solve level - a v + log(1 + b e^-v) = target for v = log x on the branch that falls, by bisection."""
         a_R, b_R = theta_PR
         peak_R = np.log(-b_R * (1 + a_R) / a_R)
         low_R = np.where((b_R < 0) & (a_R > 0), peak_R, -50.0)
 
         def above(v_R: Array) -> Mask:
-            return np.asarray(level_R - a_R * v_R + np.log1p(b_R * np.exp(-v_R)) > log_target, dtype=np.bool_)
+            return np.asarray(log_c_R - a_R * v_R + np.log1p(b_R * np.exp(-v_R)) > log_target, dtype=np.bool_)
 
         return never_unless(a_R > 0, last_above(above, low_R, np.full_like(low_R, 1e4)))
 
@@ -203,16 +347,18 @@ class Exponential(LinearModel):
     name = "exponential"
     formula = "c e^{-a x}"
 
-    def basis(self, x_G: Array) -> Array:
+    def basis(self, x_KG: Array) -> Array:
         """Return the column -x of log y = log c - a x."""
-        return -x_G[:, None]
+        return -x_KG.T
 
-    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
+    def value(
+        self, x_K: Array, coefficients: Sequence[float], exponents: Sequence[float], others: Mapping[str, float]
+    ) -> Array:
         """Return c exp(-a x)."""
-        return np.asarray(prefactor * np.exp(-exponent * x_N))
+        return np.asarray(coefficients[0] * np.exp(-exponents[0] * x_K[0]))
 
-    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        x_R = (level_R - log_target) / theta_PR[0]
+    def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
+        x_R = (log_c_R - log_target) / theta_PR[0]
         return never_unless((theta_PR[0] > 0) & (x_R > 0), np.log(x_R))
 
 
@@ -237,19 +383,23 @@ class LogLinear(BoundedModel):
         lower_PC, upper_PC = np.full((1, len(slope_C)), lower), np.full((1, len(slope_C)), upper)
         return shape, np.clip(np.stack(starts)[:, None], lower_PC, upper_PC), lower_PC, upper_PC
 
-    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
+    def value(
+        self, x_K: Array, coefficients: Sequence[float], exponents: Sequence[float], others: Mapping[str, float]
+    ) -> Array:
         """Return c (1 - a log x), which may fall below zero beyond the fitted x."""
-        return np.asarray(prefactor * (1 - exponent * np.log(x_N)))
+        return np.asarray(coefficients[0] * (1 - exponents[0] * np.log(x_K[0])))
 
-    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        return never_unless(theta_PR[0] > 0, (1 - np.exp(log_target - level_R)) / theta_PR[0])
+    def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
+        return never_unless(theta_PR[0] > 0, (1 - np.exp(log_target - log_c_R)) / theta_PR[0])
 
 
-POWER = Power()
+POWER, POWER_LOG = Power(), PowerLog()
 MODELS: dict[str, Model] = {
-    model.name: model for model in (POWER, PowerFloor(), PowerCorrection(), PowerLog(), Exponential(), LogLinear())
+    model.name: model for model in (POWER, PowerFloor(), PowerCorrection(), POWER_LOG, Exponential(), LogLinear())
 }
-"""Models by name, in the order of the fits table."""
+"""Models of one variable by name, in the order of the fits table."""
+FORMS: ChainMap[str, Model] = ChainMap({model.name: model for model in (PowerLog2(), Proportional())}, MODELS)
+"""All forms by name."""
 
 
 def models_named(names: Iterable[str]) -> list[Model]:
@@ -259,6 +409,6 @@ def models_named(names: Iterable[str]) -> list[Model]:
         FitError: A name is unknown.
     """
     names = list(names)
-    if unknown := [name for name in names if name not in MODELS]:
-        raise FitError(f"models has {unknown}, expected some of {', '.join(MODELS)}.")
-    return [MODELS[name] for name in names]
+    if unknown := [name for name in names if name not in FORMS]:
+        raise FitError(f"models has {unknown}, expected some of {', '.join(FORMS)}.")
+    return [FORMS[name] for name in names]

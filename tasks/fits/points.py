@@ -1,7 +1,7 @@
-"""Values of many curves, checked and gathered by x: the input of every fit.
+"""Values of many curves or surfaces, checked and gathered by x: the input of every fit.
 
-Shapes: C curves on one design (the same x, the same seeds), N points, G groups (the distinct x, rising), S seeds. Curves
-come last.
+Shapes: K variables, C curves on one design (the same x, the same seeds), N points, G groups (the distinct x, rising), S seeds.
+Curves come last. A seed stands for any unit of resampling, and a curve for a surface where K > 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FitError(InputError):
 class Points:
     """C curves at the same x, gathered by x. Least squares uses group means and masses, `within_C` holds the rest."""
 
-    x_G: Array
+    x_KG: Array
     count_G: Array
     group_N: np.ndarray[tuple[int], np.dtype[np.int64]]
     """Group of each point, rising."""
@@ -40,11 +40,24 @@ class Points:
     """Seed number of each point, from 0. None for independent values."""
 
     @property
+    def x_G(self) -> Array:
+        """The only variable, or the first of several."""
+        return np.asarray(self.x_KG[0])
+
+    @property
     def num_seeds(self) -> int:
         """Number of seeds S, 0 for independent values."""
         return 0 if self.seed_N is None else int(self.seed_N.max()) + 1
 
+    def single(self) -> Points:
+        """Return each value as a group of its own, as losses that do not add up over a group need it."""
+        number_N = np.arange(self.num_points)
+        value_NC = self.mean_GC[self.group_N] + self.deviation_NC
+        nothing_NC = np.zeros_like(value_NC)
+        return Points(self.x_KG[:, self.group_N], np.ones(len(number_N)), number_N, value_NC, nothing_NC, self.seed_N)
+
     def select(self, curves: slice) -> Points:
+        """Return some of the curves."""
         return replace(self, mean_GC=self.mean_GC[:, curves], deviation_NC=self.deviation_NC[:, curves])
 
     @property
@@ -62,44 +75,54 @@ class Points:
         return len(self.group_N)
 
 
-def gather(x_N: Array, y_CN: Array, seeds: Sequence[Hashable] | None = None) -> Points:
+def gather(
+    x_KN: Array,
+    y_CN: Array,
+    seeds: Sequence[Hashable] | None = None,
+    names: Sequence[str] = ("x",),
+    units: str = "seeds",
+) -> Points:
     """Gather curves by x.
 
     Values that share a seed and an x, such as restarts, are one observation: their geometric mean. The noise between
     seeds is estimated from observations, and repeats within a seed do not count as data.
 
     Args:
-        x_N: Positive x values, shape [N].
+        x_KN: Positive values of the variables, shape [K, N], or [N] of one variable.
         y_CN: Positive y values, shape [C, N].
         seeds: Seed of each value, length N. None for independent values.
+        names: Names of the variables, for messages.
+        units: Name of `seeds`, for messages.
 
     Raises:
         FitError: See `fit_many`.
     """
-    _check(x_N, y_CN)
+    x_KN = np.atleast_2d(x_KN)
+    _check(x_KN, y_CN, names)
     log_y_NC, seed_N = np.log(y_CN.T), None
     if seeds is not None:
-        if len(seeds) != len(x_N):
-            raise FitError(f"seeds has {len(seeds)} entries, expected {len(x_N)}, one per value, or None.")
+        if len(seeds) != x_KN.shape[1]:
+            raise FitError(f"{units} has {len(seeds)} entries, expected {x_KN.shape[1]}, one per value, or None.")
         numbers = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
         if missing := [seed for seed in numbers if is_missing(seed)]:
             raise FitError(
-                f"seeds has the entry {missing[0]!r}, expected int, str or other values that equal themselves. Remove points "
+                f"{units} has the entry {missing[0]!r}, expected int, str or other values that equal themselves. Remove points "
                 "without a seed, and convert arrays with tolist()."
             )
         seed_N = np.array([numbers[seed] for seed in seeds], dtype=np.int64)
-        x_N, seed_N, log_y_NC = _one_per_seed_and_x(x_N, seed_N, log_y_NC)
-    order_N = np.argsort(x_N, kind="stable") if seed_N is None else np.lexsort((seed_N, x_N))
-    x_G, group_N, count_G = np.unique(x_N[order_N], return_inverse=True, return_counts=True)
-    groups = [np.flatnonzero(group_N == g) for g in range(len(x_G))]
-    log_y_NC = log_y_NC[order_N]
+        x_KN, seed_N, log_y_NC = _one_per_seed_and_x(x_KN, seed_N, log_y_NC)
+    x_KG, group_N, count_G = np.unique(x_KN, axis=1, return_inverse=True, return_counts=True)
+    group_N = group_N.reshape(-1)
+    order_N = np.argsort(group_N, kind="stable") if seed_N is None else np.lexsort((seed_N, group_N))
+    group_N, log_y_NC = group_N[order_N], log_y_NC[order_N]
+    first_G = np.flatnonzero(np.diff(group_N, prepend=-1))
     if seed_N is None:  # makes sums and resamples independent of the order of the points
-        log_y_NC = np.concatenate([np.sort(log_y_NC[members], axis=0) for members in groups])
+        log_y_NC = np.concatenate([np.sort(part_MC, axis=0) for part_MC in np.split(log_y_NC, first_G[1:])])
     else:
         seed_N = seed_N[order_N]
-    mean_GC = np.stack([log_y_NC[members].mean(0) for members in groups])
+    mean_GC = np.stack([part_MC.mean(0) for part_MC in np.split(log_y_NC, first_G[1:])])
     deviation_NC = log_y_NC - mean_GC[group_N]
-    return Points(x_G, count_G.astype(np.float64), group_N, mean_GC, deviation_NC, seed_N)
+    return Points(x_KG, count_G.astype(np.float64), group_N, mean_GC, deviation_NC, seed_N)
 
 
 def places_of(units: Sequence[Hashable]) -> dict[Hashable, list[int]]:
@@ -110,14 +133,14 @@ def places_of(units: Sequence[Hashable]) -> dict[Hashable, list[int]]:
     return places
 
 
-def _one_per_seed_and_x(x_N: Array, seed_N: np.ndarray, log_y_NC: Array) -> tuple[Array, np.ndarray, Array]:
-    pair_N2 = np.stack([x_N, seed_N.astype(np.float64)], axis=1)
-    pair_M2, index_N, count_M = np.unique(pair_N2, axis=0, return_inverse=True, return_counts=True)
-    if len(count_M) == len(x_N):
-        return x_N, seed_N, log_y_NC
+def _one_per_seed_and_x(x_KN: Array, seed_N: np.ndarray, log_y_NC: Array) -> tuple[Array, np.ndarray, Array]:
+    pair_NL = np.concatenate([x_KN, seed_N.astype(np.float64)[None]]).T
+    pair_ML, index_N, count_M = np.unique(pair_NL, axis=0, return_inverse=True, return_counts=True)
+    if len(count_M) == len(seed_N):
+        return x_KN, seed_N, log_y_NC
     sum_MC = np.zeros((len(count_M), log_y_NC.shape[1]))
-    np.add.at(sum_MC, index_N, log_y_NC)
-    return pair_M2[:, 0], pair_M2[:, 1].astype(np.int64), sum_MC / count_M[:, None]
+    np.add.at(sum_MC, index_N.reshape(-1), log_y_NC)
+    return pair_ML[:, :-1].T, pair_ML[:, -1].astype(np.int64), sum_MC / count_M[:, None]
 
 
 def as_curve(name: str, values: npt.ArrayLike) -> Array:
@@ -149,18 +172,23 @@ def check_positive(name: str, values: Array) -> None:
         )
 
 
-def _check(x_N: Array, y_CN: Array) -> None:
-    if x_N.ndim != 1 or y_CN.ndim != 2 or y_CN.shape[1] != len(x_N):
-        raise FitError(f"x has shape {x_N.shape} and y has shape {y_CN.shape[-1:]}, expected two lists of one length.")
+def _check(x_KN: Array, y_CN: Array, names: Sequence[str]) -> None:
+    num_variables, num_points = x_KN.shape
+    if num_variables != len(names):
+        raise FitError(f"x has shape {x_KN.shape}, expected one row for each of {', '.join(names)}.")
+    if y_CN.ndim != 2 or y_CN.shape[1] != num_points:
+        shape = x_KN.shape if num_variables > 1 else (num_points,)
+        raise FitError(f"x has shape {shape} and y has shape {y_CN.shape[-1:]}, expected two lists of one length.")
     if not len(y_CN):
         raise FitError("y has no curve, expected at least one.")
-    check_positive("x", x_N)
+    for name, x_N in zip(names, x_KN, strict=True):
+        check_positive(name, x_N)
     check_positive("y", y_CN)
-    num_distinct = len(np.unique(x_N))
-    if num_distinct < 2:
-        raise FitError(
-            f"x has {num_distinct} distinct values at {len(x_N)} points, expected at least 2 distinct values."
-        )
+    for name, x_N in zip(names, x_KN, strict=True):
+        if (num_distinct := len(np.unique(x_N))) < 2:
+            raise FitError(
+                f"{name} has {num_distinct} distinct values at {num_points} points, expected at least 2 distinct values."
+            )
 
 
 def group_sums(value_NC: Array, group_N: np.ndarray) -> Array:

@@ -1,8 +1,8 @@
-"""Rates of a metric over depth: curves fitted by least squares on log y of every seed, with their uncertainty.
+"""Rates of a metric over depth and other variables: forms fitted to log y of every seed, with their uncertainty.
 
 Also how a power law depends on its smallest x, and how it compares with a theorem's bound.
 
-Shapes: C curves on one design (the same x), N points.
+Shapes: K variables, C curves on one design (the same x), N points.
 Source: Burnham and Anderson, Model Selection and Multimodel Inference (2002), section 2.9 (weights).
 """
 
@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from depthrate.tasks.data.labels import check_dense
 from depthrate.tasks.fits.bootstrap_and_profile import draw
+from depthrate.tasks.fits.estimate import Options, aicc_of_break, fit_form
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import MODELS, POWER, models_named
-from depthrate.tasks.fits.points import FitError, as_curve, check_positive, gather
-from depthrate.tasks.fits.rate_fit import RateFit, aicc_of_break, fit_family
+from depthrate.tasks.fits.points import FitError, as_curve, gather
 
 
 def fit_rates(
@@ -31,7 +32,7 @@ def fit_rates(
     num_resamples: int = 1000,
     seed: int = 0,
     target: float | None = None,
-) -> list[RateFit]:
+) -> list[Fit]:
     """Fit models to one curve.
 
     A model needs more distinct x than it has parameters (power is always fitted). Noise is assumed multiplicative.
@@ -64,7 +65,7 @@ def fit_many(
     num_resamples: int = 1000,
     seed: int = 0,
     target: float | None = None,
-) -> list[list[RateFit]]:
+) -> list[list[Fit]]:
     """Fit models to many curves measured at the same x.
 
     Each curve gets the same fits as it would alone. power_log is omitted if an x is not above 1, or if the x are too
@@ -94,13 +95,13 @@ def fit_many(
     check_dense(y_CN, FitError)
     points = gather(as_curve("x", x_N), np.asarray(y_CN, dtype=np.float64), seeds)
     resampling = draw(points, num_resamples, seed) if seeds is None else None
-    families = [model.family(points) for model in requested if len(points.x_G) >= model.min_distinct_x]
-    fitted = [fit_family(family, points, resampling, target) for family in families if family is not None]
-    of_curve = zip(zip(*fitted, strict=True), aicc_of_break(points).tolist(), strict=True)
+    options = Options(num_resamples=num_resamples, seed=seed, resampling=resampling, target=target)
+    fitted = [fit_form(model, points, options) for model in requested if len(points.x_G) >= model.min_distinct_x]
+    of_curve = zip(zip(*filter(None, fitted), strict=True), aicc_of_break(points).tolist(), strict=True)
     return [_compared(fits, None if math.isnan(broken) else broken) for fits, broken in of_curve]
 
 
-def predict(fit: RateFit, x_N: npt.ArrayLike) -> Array:
+def predict(fit: Fit, x_N: npt.ArrayLike) -> Array:
     """Evaluate a fitted curve.
 
     Args:
@@ -113,12 +114,7 @@ def predict(fit: RateFit, x_N: npt.ArrayLike) -> Array:
     Raises:
         FitError: An x is not positive and finite.
     """
-    x_N = np.asarray(x_N, dtype=np.float64)
-    check_positive("x", x_N)
-    (model,) = models_named([fit.model])
-    others = {parameter.name: fit.parameter(parameter.name) or 0.0 for parameter in model.parameters}
-    with np.errstate(all="ignore"):
-        return model.value(x_N, fit.prefactor, fit.exponent, others)
+    return fit.predict(np.asarray(x_N, dtype=np.float64)[None])
 
 
 def sensitivity(
@@ -194,7 +190,7 @@ def check_bound(
     return BoundCheck(exponent, fit.exponent, fit.ci_low, fit.ci_high)
 
 
-def _compared(fits: Sequence[RateFit], aicc_break: float | None) -> list[RateFit]:
+def _compared(fits: Sequence[Fit], aicc_break: float | None) -> list[Fit]:
     """Give the models of a curve their Akaike weights, and the AICc of a power law with a break."""
     fits = [replace(fit, aicc_break=aicc_break) for fit in fits]
     criteria = [fit.aicc for fit in fits if fit.aicc is not None]

@@ -43,7 +43,7 @@ from depthrate.orchestrator.report.text import ends_text, interval_of, is_number
 from depthrate.orchestrator.sheet.fit_words import DOTTED, HOLLOW, LINES, state_label
 from depthrate.orchestrator.sheet.markup import minus_signs, typeset
 from depthrate.orchestrator.sheet.names import curve_label, shorten, value_text
-from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.rates import predict
 
 NEAR_HALF = 0.15
@@ -152,7 +152,7 @@ def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure 
     places = [float(value) if is_numeric else index for index, value in enumerate(values)]
     place_of, colour_of = dict(zip(values, places, strict=True)), dict(zip(values, colours_of(values), strict=True))
     is_log = is_numeric and min(places) > 0
-    lines: dict[str, list[tuple[FittedCurve, RateFit]]] = {}
+    lines: dict[str, list[tuple[FittedCurve, Fit]]] = {}
     for (curve, power), key in zip(fitted, keys, strict=True):
         others = [place for place in varying if place != along]
         lines.setdefault(setting_text([names[i] for i in others], [key[i] for i in others]), []).append((curve, power))
@@ -185,7 +185,7 @@ def _shifted(place: float, shift: float, places: Sequence[float], *, is_log: boo
     return place * (high / low) ** shift if is_log else place + shift * (high - low)
 
 
-def _exponent_marks(points: Sequence[tuple[float, RateFit, bool, str]], name: str) -> list[Mark]:
+def _exponent_marks(points: Sequence[tuple[float, Fit, bool, str]], name: str) -> list[Mark]:
     """Return one line of (place, power law, whether it is adequate, colour)."""
     x, y = [place for place, *_ in points], [power.exponent for _, power, *_ in points]
     marks: list[Mark] = [mean_line(x, y, name, MUTED, is_named=False, width=1, dash="join", symbol="")]

@@ -31,7 +31,8 @@ from depthrate.orchestrator.sheet.markup import minus_signs, typeset
 from depthrate.orchestrator.sheet.names import shorten
 from depthrate.orchestrator.sheet.value_sheets import surface_title
 from depthrate.tasks.fits.bootstrap_and_profile import t_quantile
-from depthrate.tasks.fits.surface import MIN_UNITS, SurfaceFit
+from depthrate.tasks.fits.fit import Fit
+from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 
 Line: TypeAlias = tuple[tuple[float, ...], np.ndarray]
 """Values of the variables that are the same along a line of cells, and the cells."""
@@ -45,7 +46,7 @@ FINE = 80
 def surface_plot(found: TableFit, title: str) -> Figure | None:
     """Return the figure of a fit. None if no value of a variable occurs twice, so that no line connects values."""
     cells = _Cells(found)
-    names = [minus_signs(shorten(name)) for name in found.surfaces.fits[0].names]
+    names = [minus_signs(shorten(name)) for name in found.surfaces.fits[0].variables]
     lines = cells.lines(0)
     if not lines:
         return None
@@ -89,13 +90,13 @@ class _Cells:
         step = np.diff(np.log(self.x_KC[k, line_C]))
         means = -np.diff(self.log_y_C[line_C]) / step
         num_units = int(self._unit_N.max()) + 1
-        if num_units < MIN_UNITS or num_units == len(self._unit_N):
+        if num_units < MIN_SEEDS or num_units == len(self._unit_N):
             return means, np.full(len(means), np.nan), np.full(len(means), np.nan)
         reach = np.full(len(means), np.nan)
         unit_means = [self._unit_means(cell, num_units) for cell in line_C.tolist()]
         for place, slope_U in enumerate(-np.diff(unit_means, axis=0) / step[:, None]):
             own_U = slope_U[np.isfinite(slope_U)]
-            if len(own_U) >= MIN_UNITS:
+            if len(own_U) >= MIN_SEEDS:
                 reach[place] = t_quantile(len(own_U) - 1) * own_U.std(ddof=1) / len(own_U) ** 0.5
         return means, means - reach, means + reach
 
@@ -107,7 +108,7 @@ class _Cells:
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def _contours(found: TableFit, cells: _Cells, fit: SurfaceFit, names: Sequence[str]) -> Facet:
+def _contours(found: TableFit, cells: _Cells, fit: Fit, names: Sequence[str]) -> Facet:
     """Return the plane of both variables, with lines of equal prediction and a dot per cell, coloured by its mean."""
     low, high = float(cells.log_y_C.min()), float(cells.log_y_C.max())
     levels = sorted({float(f"{level:.2g}") for level in np.exp(np.linspace(low, high, MAX_LEVELS + 2)[1:-1])})
@@ -141,7 +142,7 @@ def _crossing(values: np.ndarray, places: np.ndarray, level: float) -> float:
     return float(places[at] * (places[at + 1] / places[at]) ** share)
 
 
-def _residuals(cells: _Cells, fit: SurfaceFit, names: Sequence[str], lines: Sequence[Line]) -> Facet:
+def _residuals(cells: _Cells, fit: Fit, names: Sequence[str], lines: Sequence[Line]) -> Facet:
     residual_C = cells.log_y_C - np.log(fit.predict(cells.x_KC))
     ends = [float(cells.x_KC[0].min()), float(cells.x_KC[0].max())]
     marks: list[Mark] = [Series(x=ends, y=[0.0, 0.0], colour=MUTED, width=1.0)]
@@ -152,7 +153,7 @@ def _residuals(cells: _Cells, fit: SurfaceFit, names: Sequence[str], lines: Sequ
     return Facet(title=f"residuals, {fit.form}", x=axes[0], y=axes[1], marks=marks)
 
 
-def _local_exponents(cells: _Cells, fit: SurfaceFit, names: Sequence[str], k: int, lines: Sequence[Line]) -> Facet:
+def _local_exponents(cells: _Cells, fit: Fit, names: Sequence[str], k: int, lines: Sequence[Line]) -> Facet:
     bands, means = list[Mark](), list[Mark]()
     for (at, line_C), colour in zip(lines, _colours(lines), strict=True):
         name, along = _setting(names, k, at), cells.x_KC[k, line_C]

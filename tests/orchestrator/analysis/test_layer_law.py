@@ -145,7 +145,7 @@ def test_a_fraction_is_between_0_and_1(layer):
 
 def test_requests_that_do_not_apply(atlas):
     options = ("fit", "optimum", "--store", atlas.url, "--metric", "nc1", "--x", "layer")
-    for more in (("--layer", "1"), ("--target", "0.1"), ("--model", "sum")):
+    for more in (("--layer", "1"), ("--target", "0.1"), ("--model", "power_floor")):
         assert "layer, target and model do not apply over layers" in refused(*options, *more)
     text = refused("fit", "optimum", "--store", atlas.url, "--metric", "objective_gap", "--x", "layer")
     assert "Left out: 147 not measured at every layer" in text

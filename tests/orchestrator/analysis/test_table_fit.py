@@ -13,6 +13,7 @@ import depthrate
 from depthrate.orchestrator.report.figure import Range, Series
 from depthrate.orchestrator.sheet.markup import plain
 from depthrate.orchestrator.sheet.value_sheets import law_text
+from depthrate.sweeps.spec import fit_request
 from depthrate.tasks.fits.points import FitError
 from tests.support.here import printed, refused
 
@@ -28,15 +29,15 @@ def table(seed: int = 0) -> pd.DataFrame:
 def test_a_table_is_fitted_with_words() -> None:
     found = depthrate.fit(table(), y="loss", x=["depth - 1", "width"], over="seed")
     (fit,) = found.preferred
-    assert fit.form == "product" and fit.n_units == 4
+    assert fit.form == "power" and fit.n_units == 4
     assert fit.exponents == pytest.approx((0.5, 0.3), abs=0.03)
     assert plain(law_text(fit)).endswith(f"(depth - 1)^{-fit.exponents[0]:.2f} width^{-fit.exponents[1]:.2f}")
     assert r"\begin{tabular}" in found.latex() and f"${fit.exponents[1]:.3f}$" in found.latex()
     assert "<table" in found._repr_html_()
     assert [facet.title for facet in found.plot().figure.facets] == [
-        "loss, product",
-        "residuals, product",
-        "residuals, sum",
+        "loss, power",
+        "residuals, power",
+        "residuals, power_floor",
         "local exponent in depth − 1",
         "local exponent in width",
     ]
@@ -44,6 +45,15 @@ def test_a_table_is_fitted_with_words() -> None:
     assert any(
         text.startswith("with depth - 1 instead of depth, its exponent changes by -") for text in counted.words()
     )
+
+
+def test_former_names_of_forms_are_read_with_a_note() -> None:
+    with pytest.warns(FutureWarning, match="the form 'product' is now called 'power'"):
+        found = depthrate.fit(table(), y="loss", x=["depth", "width"], over="seed", forms=["product", "proportional"])
+    assert [fit.form for fit in found.surfaces.fits] == ["power", "proportional"]
+    request = fit_request({"metric": "nc1", "x": ["depth", "width"], "model": ["sum", "power"]})
+    with pytest.warns(FutureWarning, match="the form 'sum' is now called 'power_floor'"):
+        assert request.forms == ("power_floor", "power")
 
 
 def test_rows_that_cannot_be_used_are_counted() -> None:
@@ -65,11 +75,13 @@ def test_the_command_reads_tables(tmp_path: Path) -> None:
     path = tmp_path / "losses.csv"
     table().to_csv(path, index=False)
     text = printed("fit", str(path), "--y", "loss", "--x", "depth - 1,width", "--over", "seed")
-    assert "product: loss =" in text and "80 values of 4 units, intervals by t and profile" in text
+    assert "power: loss =" in text and "80 values of 4 units, intervals by t and profile" in text
     fields = json.loads(printed("fit", str(path), "--y", "loss", "--x", "depth,width", "--json"))
-    assert {row["form"] for row in fields["rows"]} == {"product", "sum"} and fields["inflation"] == pytest.approx(1)
+    assert {row["form"] for row in fields["rows"]} == {"power", "power_floor"} and fields["inflation"] == pytest.approx(
+        1
+    )
     table().to_parquet(tmp_path / "losses.parquet")
-    assert "product" in printed("fit", str(tmp_path / "losses.parquet"), "--y", "loss", "--x", "depth")
+    assert "power" in printed("fit", str(tmp_path / "losses.parquet"), "--y", "loss", "--x", "depth")
     assert "no column 'widht' (did you mean 'width'?)" in refused("fit", str(path), "--y", "loss", "--x", "depth,widht")
     assert "expected one of .csv" in refused("fit", str(tmp_path / "x.txt"), "--y", "loss")
     assert "cannot be read" in refused("fit", str(tmp_path / "none.csv"), "--y", "loss")
@@ -80,8 +92,8 @@ def test_infinite_numbers_are_null_in_json(tmp_path: Path) -> None:
     frame = table().assign(width=lambda rows: 16 * rows["depth"] * (1 + 1e-6 * rows["width"]))
     frame.to_csv(tmp_path / "losses.csv", index=False)
     words = ("fit", str(tmp_path / "losses.csv"), "--y", "loss", "--x", "depth,width", "--over", "seed")
-    (product, _) = json.loads(printed(*words, "--json"))["fits"]
-    assert None in [*product["coefficients"], *product["coefficient_intervals"][0]]
+    (power, _) = json.loads(printed(*words, "--json"))["fits"]
+    assert None in [*power["coefficients"], *power["coefficient_intervals"][0]]
     assert "depth and width are confounded" in printed(*words)
 
 
@@ -108,16 +120,16 @@ def test_a_sweep_fits_several_variables(tmp_path: Path) -> None:
     path, store = tmp_path / "grid.yaml", str(tmp_path / "store")
     path.write_text(yaml.safe_dump(spec))
     assert "confounded" not in printed("plan", str(path), "--store", store)
-    assert "product: nc1 =" in printed("run", str(path), "--store", store, "--workers", "1")
+    assert "power: nc1 =" in printed("run", str(path), "--store", store, "--workers", "1")
     rows = json.loads(printed("query", "select * from fits", "--store", store, "--json"))
     assert {(row["model"], row["x"]) for row in rows} == {
-        (f, x) for f in ("product", "sum") for x in ("depth", "width")
+        (f, x) for f in ("power", "power_floor") for x in ("depth", "width")
     }
     assert all(row["variables"] == "depth, width" and row["n_seeds"] == 3 for row in rows)
     printed("report", "grid", "--store", store, "-o", str(tmp_path / "report.html"))
     page = (tmp_path / "report.html").read_text()
     assert "<h2>Several variables</h2>" in page and "NC1 over depth, width" in page
-    assert re.search(r"product: nc1 = \S+ depth<sup>.\d\.\d\d</sup> width<sup>", page)
+    assert re.search(r"power: nc1 = \S+ depth<sup>.\d\.\d\d</sup> width<sup>", page)
     again = printed("fit", "grid", "--metric", "nc1", "--x", "depth - 1,width", "--store", store)
     assert "(depth - 1)^" in again and "not saved" in again
     narrow = spec | {"name": "narrow", "grid": {"depth": [2, 3, 5]}, "derive": {"width": "8 * depth"}}
@@ -137,7 +149,7 @@ def test_a_sweep_fits_several_variables(tmp_path: Path) -> None:
 def test_a_sweep_fits_the_forms_it_names(tmp_path: Path) -> None:
     bound = "1 / (8 / depth + 4 * log(depth) ** 2 / (depth * width))"
     fits = [{"metric": "nc1", "x": bound, "model": "proportional"}]
-    fits += [{"metric": "nc1", "x": ["depth", "width"], "model": ["product", "log2_product"]}]
+    fits += [{"metric": "nc1", "x": ["depth", "width"], "model": ["power", "power_log2"]}]
     spec = {
         "name": "forms",
         "task": "collapse",
@@ -149,13 +161,13 @@ def test_a_sweep_fits_the_forms_it_names(tmp_path: Path) -> None:
     path, store = tmp_path / "forms.yaml", str(tmp_path / "store")
     path.write_text(yaml.safe_dump(spec))
     text = printed("run", str(path), "--store", store, "--workers", "1")
-    assert "proportional: nc1 =" in text and "c in [" in text and "log2_product: nc1 =" in text
+    assert "proportional: nc1 =" in text and "c in [" in text and "power_log2: nc1 =" in text
     assert "corrected for 8 tests (Holm)" in text, "of all fits of the sweep"
     rows = json.loads(printed("query", "select * from fits where model = 'proportional'", "--store", store, "--json"))
     assert [(row["x"], row["exponent"], row["ci_low"]) for row in rows] == [(bound, 1.0, None)]
     for change, message in (
-        ({"model": "prodct"}, "did you mean 'product'"),
-        ({"x": "depth", "model": "sum", "target": 0.1}, "x_min and target apply to one variable"),
+        ({"model": "powr"}, "did you mean 'power'"),
+        ({"x": "depth", "model": "power_floor", "target": 0.1}, "x_min and target apply to one variable"),
     ):
         path.write_text(yaml.safe_dump(spec | {"fit": [{"metric": "nc1", "x": ["depth", "width"]} | change]}))
         assert message in refused("plan", str(path), "--store", store)
@@ -165,7 +177,7 @@ def test_contours_residuals_and_local_exponents_are_those_of_the_values() -> Non
     rng = np.random.default_rng(0)
     frame = table().assign(loss=lambda rows: 2 * rows["depth"] ** -0.5 * rows["width"] ** -0.3)
     frame["loss"] *= np.exp(rng.normal(0, 0.02, 4)[frame["seed"]] + rng.normal(0, 1e-3, len(frame)))
-    figure = depthrate.fit(frame, "loss", ["depth", "width"], "seed", forms=["product"]).plot().figure
+    figure = depthrate.fit(frame, "loss", ["depth", "width"], "seed", forms=["power"]).plot().figure
     contours, residuals, in_depth, in_width = figure.facets
     lines = [mark for mark in contours.marks if isinstance(mark, Series) and mark.width]
     assert len(lines) >= 5
@@ -185,7 +197,7 @@ def test_contours_residuals_and_local_exponents_are_those_of_the_values() -> Non
         assert np.mean(covered) > 0.8
     apart = pd.DataFrame({"x": np.arange(2.0, 30), "z": rng.uniform(1, 9, 28)}).assign(y=lambda rows: rows["x"] ** -1)
     with pytest.raises(FitError, match="no two values of x, z differ in one variable only"):
-        depthrate.fit(apart, "y", ["x", "z"], forms=["product"]).plot()
+        depthrate.fit(apart, "y", ["x", "z"], forms=["power"]).plot()
 
 
 def test_bands_of_local_exponents_are_over_the_means_of_units() -> None:
@@ -193,9 +205,7 @@ def test_bands_of_local_exponents_are_over_the_means_of_units() -> None:
     twice = pd.concat([frame.assign(loss=frame["loss"] * factor) for factor in (1.2, 1 / 1.2)])
     bands = [
         [mark for facet in fit.plot().figure.facets for mark in facet.marks if isinstance(mark, Range)]
-        for fit in (
-            depthrate.fit(rows, "loss", ["depth", "width"], "seed", forms=["product"]) for rows in (frame, twice)
-        )
+        for fit in (depthrate.fit(rows, "loss", ["depth", "width"], "seed", forms=["power"]) for rows in (frame, twice))
     ]
     assert bands[0]
     for one, two in zip(*bands, strict=True):
@@ -204,6 +214,6 @@ def test_bands_of_local_exponents_are_over_the_means_of_units() -> None:
 
 def test_a_unit_without_neighbours_has_no_band(recwarn: pytest.WarningsRecorder) -> None:
     frame = table().query("not (depth == 3 and width == 16 and seed > 0)")
-    figure = depthrate.fit(frame, "loss", ["depth", "width"], "seed", forms=["product"]).plot().figure
+    figure = depthrate.fit(frame, "loss", ["depth", "width"], "seed", forms=["power"]).plot().figure
     band, *_ = [mark for mark in figure.facets[2].marks if isinstance(mark, Range)]
     assert np.isnan(band.low).tolist() == [True, True, False, False] and not recwarn.list

@@ -190,6 +190,10 @@ def test_fits_of_earlier_versions_are_read(folder: Store) -> None:
     former = pa.schema([field for field in FITS if field.name not in ("is_adequate", "state", "group_states")])
     pq.write_table(pa.Table.from_pylist([{"sweep": "s", "model": "power"}], schema=former), sink)
     assert parse_fits(sink.getvalue()).to_pylist()[0]["state"] is None
+    sink, row = io.BytesIO(), {"sweep": "s", "model": "log2_product", "preferred": "sum or log2_product"}
+    pq.write_table(pa.Table.from_pylist([row], schema=FITS), sink)
+    (read,) = parse_fits(sink.getvalue()).to_pylist()
+    assert (read["model"], read["preferred"]) == ("power_log2", "power_floor or power_log2")
 
 
 def test_a_thousand_trials_fit_into_five_megabytes(folder: Store) -> None:
@@ -483,7 +487,8 @@ def test_fits_in_several_variables_are_shown(
     (surface,) = fit_requests(data.results, [request], list(checked.trials), checked.task).surfaces
     panel = sheet_panel(surface_sheet(surface), surface_figure(surface))
     assert (
-        panel["title"] == "nc1 over depth, width" and [row[0] for row in panel["rows"]] == ["product"] * 2 + ["sum"] * 2
+        panel["title"] == "nc1 over depth, width"
+        and [row[0] for row in panel["rows"]] == ["power"] * 2 + ["power_floor"] * 2
     )
     hostile = {"title": MARKUP, "header": [MARKUP], "rows": [[MARKUP]], "notes": [MARKUP, TURNED], "pictures": []}
     path = tmp_path / "page.html"

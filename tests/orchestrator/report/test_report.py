@@ -37,7 +37,7 @@ from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
 from depthrate.orchestrator.sheet.fit_sheet import Column, Kind
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
-from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.fit import Estimate, Fit
 from depthrate.tasks.fits.rates import BoundCheck, predict
 from tests.support.browser import Browser, browser, chromium_path
 from tests.support.report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
@@ -56,13 +56,23 @@ def hostile_page() -> str:
     return render_report(hostile_data())
 
 
-def make_fit(model: str = "power", exponent: float = 0.58, **changes: Any) -> RateFit:
-    interval = {"stderr": 0.04, "ci_low": 0.51, "ci_high": 0.66, "ci_method": "bootstrap"}
-    usual = interval | {"prefactor": 0.4, "floor": None, "r2": 0.97, "aicc": -40.0, "weight": 0.9, "n_points": 15}
-    return RateFit(model=model, exponent=exponent, **(usual | changes))
+def make_fit(
+    model: str = "power",
+    exponent: float = 0.58,
+    prefactor: float = 0.4,
+    floor: float | None = None,
+    stderr: float | None = 0.04,
+    ci_low: float | None = 0.51,
+    ci_high: float | None = 0.66,
+    **changes: Any,
+) -> Fit:
+    usual = {"r2": 0.97, "aicc": -40.0, "weight": 0.9, "n_points": 15, "method": "bootstrap"}
+    others = {} if floor is None else {"floor": Estimate(floor)}
+    exponents = (Estimate(exponent, stderr, ci_low, ci_high, has_interval=True),)
+    return Fit(model, exponents, (Estimate(prefactor),), others, **(usual | changes))
 
 
-def make_curve(*fits: RateFit, excluded: dict[str, int] | None = None, by: dict[str, Any] | None = None) -> FittedCurve:
+def make_curve(*fits: Fit, excluded: dict[str, int] | None = None, by: dict[str, Any] | None = None) -> FittedCurve:
     """A curve whose values lie on the first of its fits, a power law."""
     values = [(x, predict(fits[0], x).item() if fits else 0.1) for x in (2, 3, 5, 8)]
     rows = [{"x": x, "y": y, "seed": 0, "trial_id": name} for (x, y), name in zip(values, "abcd", strict=True)]
@@ -117,7 +127,7 @@ def test_cited_titles_are_on_the_page() -> None:
 
 
 FLOOR = make_fit("power_floor", 0.81, prefactor=0.45, floor=0.0123)
-BARE = make_fit(stderr=None, ci_low=None, ci_high=None, ci_method=None, r2=None, aicc=None, weight=None, n_points=2)
+BARE = make_fit(stderr=None, ci_low=None, ci_high=None, method="", r2=None, aicc=None, weight=None, n_points=2)
 DOUBT = " (15 values cannot rule out another curve)"
 SENTENCES = {
     "a power law is preferred": (
@@ -165,7 +175,7 @@ SENTENCES = {
     ),
     "no interval": (
         make_curve(BARE),
-        "NC1 goes as depth^−0.58, no interval (too few points).",
+        "NC1 goes as depth^−0.58 (2 values cannot rule out another curve), no interval (too few points).",
         ["NC1", "none (too few distinct values or points)"],
     ),
     "no fit": (

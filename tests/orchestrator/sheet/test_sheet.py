@@ -5,10 +5,10 @@ import pytest
 from depthrate.orchestrator.export.latex import tabular
 from depthrate.orchestrator.report.sheet_html import sheet_table
 from depthrate.orchestrator.report.text import markup
-from depthrate.orchestrator.sheet.fit_sheet import Column, Estimate, FitSheet, Kind
+from depthrate.orchestrator.sheet.fit_sheet import Column, FitSheet, IntervalValue, Kind
 from depthrate.orchestrator.sheet.fit_words import MODEL_WORDS, STATE_WORDS, GroupState
 from depthrate.orchestrator.sheet.markup import literal, plain, typeset
-from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.models import FORMS
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ SHEET = FitSheet(
     "a sheet",
     [
         Column("name", "group", is_name=True),
-        Column("a", "a [95 %]", Kind.ESTIMATE),
+        Column("a", "a [95 %]", Kind.INTERVAL),
         Column("p", "p", Kind.P_VALUE),
         Column("n", "n", Kind.COUNT),
         Column("spare", "spare", is_optional=True),
     ],
     [
-        {"name": "one", "a": Estimate(0.5, None, 0.75), "p": 1e-5, "n": 3},
+        {"name": "one", "a": IntervalValue(0.5, None, 0.75), "p": 1e-5, "n": 3},
         {"name": "two", "a": "too few", "p": None, "n": 0, "spare": ""},
     ],
     grouped_by="name",
@@ -60,4 +60,4 @@ def test_records_have_plain_values() -> None:
 
 
 def test_each_model_and_state_has_words() -> None:
-    assert list(MODELS) == sorted(MODEL_WORDS, key=list(MODELS).index) and set(STATE_WORDS) == set(GroupState)
+    assert set(FORMS) == set(MODEL_WORDS) and set(STATE_WORDS) == set(GroupState)
