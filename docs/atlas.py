@@ -27,6 +27,8 @@ from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.sheet.fit_words import preferred_text
+from depthrate.orchestrator.sheet.markup import plain
 from depthrate.storage.files.store import existing_store
 from depthrate.sweeps.atlas import AtlasFigure, Check, Verdict, atlas_figures
 from depthrate.sweeps.load import find_sweep_file, load_sweep
@@ -237,7 +239,7 @@ def _fits(figure: AtlasFigure) -> list[str]:
             curve.x,
             _digits(curve.power.exponent),
             f"{_digits(curve.power.ci_low)} to {_digits(curve.power.ci_high)}",
-            preferred_models(curve).text,
+            plain(preferred_text(preferred_models(curve))),
             "" if curve.drift is None else f"{curve.drift.moved:+z.2f} (could move {curve.drift.could_move:.2f})",
             f"{len(curve.unconverged)} of {len(curve.rows)}",
         ]

@@ -23,6 +23,7 @@ from depthrate.orchestrator.attempts.retry_policy import MAX_FAILURES_PER_PACK, 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.registry import executors as registered_executors
 from depthrate.orchestrator.executors.slurm.outcomes import OUTCOME_RULES
+from depthrate.orchestrator.sheet.fit_words import MODEL_WORDS
 from depthrate.storage.attempts.live_curves import live_schema
 from depthrate.storage.files import paths
 from depthrate.storage.query.sql_checks import VIEWS
@@ -294,7 +295,7 @@ def navigation() -> str:
 
 def fit_models() -> str:
     """One row per model of a curve."""
-    rows = [[f"`{m.name}`", m.words, f"`{_plain(m.formula)}`", m.num_parameters] for m in MODELS.values()]
+    rows = [[f"`{m.name}`", MODEL_WORDS[m.name], f"`{_plain(m.formula)}`", m.num_parameters] for m in MODELS.values()]
     return _table(["model", "name", "y", "parameters"], rows)
 
 

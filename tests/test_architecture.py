@@ -35,6 +35,12 @@ HOMES = {
     "tensorboardX": "orchestrator/export/tensorboard.py",
     "wandb": "orchestrator/export/wandb.py",
     "anywidget": "orchestrator/notebook/explorer.py",
+    "scipy": (
+        "tasks/fits/",
+        "tasks/training/polish/polisher.py",  # minimises an objective
+        "tasks/papers/unconstrained/held_optimum.py",  # minimises an objective
+        "tasks/papers/words/theory.py",  # finds a root
+    ),
     "starlette": "orchestrator/serve/",
     "uvicorn": "orchestrator/serve",
 }
@@ -50,6 +56,7 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "storage/query",
     "storage/maintenance",
     "orchestrator/analysis",
+    "orchestrator/sheet",
     "orchestrator/console",
     "orchestrator/attempts",
     "orchestrator/executors/errors",
@@ -275,6 +282,21 @@ def test_input_errors_share_one_class() -> None:
         if isinstance(node, ast.ClassDef) and "ValueError" in map(ast.unparse, node.bases)
     ]
     assert not wrong, "the command line takes these for bugs. Derive them from depthrate.errors.InputError."
+
+
+def test_one_room_has_the_words_of_fits() -> None:
+    """All that shows fits takes its words from a sheet. The code of a group's state is no word: the store has it."""
+    wrong = []
+    for path in FILES:
+        nodes = nodes_of(path)
+        docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        place = path.relative_to(ROOT).as_posix()
+        if place.startswith("orchestrator/sheet/") or place == "orchestrator/analysis/preferred_model.py":
+            continue
+        for node in nodes:
+            if isinstance(node, ast.Constant) and id(node) not in docs and "power law" in str(node.value).lower():
+                wrong.append(f"{place}:{node.lineno}: {node.value}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_each_room_says_what_it_is_for() -> None:

@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fit_curves import RequestedGroups
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.replicates import interval_text
-from depthrate.tasks.fits.layer_law import LayerFit, decay_over_depth, fit_layers
+from depthrate.tasks.fits.layer_law import LayerFit, fit_layers
 from depthrate.tasks.fits.points import FitError
 
-HEADER = ["L", "rho [95 %]", "r", "p(straight)", "-L log rho", "trials", "left out"]
 EQUI_SEPARATION = "equi_separation"
 """Model of the law's row in the fits table."""
 Profile = Mapping[int, float | None]
@@ -40,18 +38,6 @@ class LayerLaw:
         values = self.values
         return ", ".join(filter(None, [values.metric_label, values.label(), values.draws]))
 
-    @property
-    def cells(self) -> list[str]:
-        """Texts of the columns `HEADER`."""
-        fit, trials = self.fit, str(len(self.values.rows))
-        if fit is None or self.depth is None:
-            return ["" if self.depth is None else str(self.depth), "no fit", "", "", "", trials, self.note]
-        ends = "" if (ends := fit.rho_interval) is None else f" [{ends[0]:.3f}, {ends[1]:.3f}]"
-        r, p_value = "" if fit.r is None else f"{fit.r:.4f}", fit.fit.p_lack_of_fit
-        p = "" if p_value is None else f"{p_value:.2g}"
-        total = f"{self.depth * fit.fit.exponent:.2f}"
-        return [str(self.depth), f"{fit.rho:.4f}{ends}", r, p, total, trials, self.values.excluded_text]
-
     def table_rows(self, sweep: str) -> list[dict[str, Any]]:
         """Return the row of the fits table. Its `by` has the depth as `last_layer`."""
         if self.fit is None:
@@ -60,18 +46,6 @@ class LayerLaw:
         shared = values.values_columns(sweep) | {"x": values.x, "x_min": values.asked.x_min}
         row = self.fit.fit.row() | {"model": EQUI_SEPARATION, "aicc": None, "weight": None}
         return [row | shared]
-
-
-def decay_texts(laws: Sequence[LayerLaw]) -> list[tuple[str, str]]:
-    """Return, per request and group, its name and how rho changes with the depth, where it can be fitted."""
-    texts = []
-    for group in grouped(laws, lambda law: f"{law.values.asked} {law.values.by}").values():
-        decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
-        if decay is not None:
-            interval = "" if decay.ci_low is None else f" [{decay.ci_low:.3f}, {decay.ci_high:.3f}]"
-            power = f"{decay.prefactor:.3g} L^-a, a = {decay.exponent:.3f}{interval}"
-            texts.append((group[-1].name, f"-log rho = {power}"))
-    return texts
 
 
 def fit_layer_laws(

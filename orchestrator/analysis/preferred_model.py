@@ -13,7 +13,7 @@ replicates that, in simulations, one form was often taken for another (benchmark
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -38,12 +38,10 @@ MIN_X_TO_TELL = {3: 8, 5: 7}
 With fewer, a power law with a correction was taken for a power law in 21 to 47 % (benchmarks/preferred.py)."""
 LEVEL = 0.05
 """Significance level of the test against one mean per x. AICc alone accepts curves that are far from the means."""
-MAX_LOCAL_EXPONENTS = 8
-"""Maximum number of local exponents listed in a sentence. If there are more, it gives only their range."""
 
 
 class GroupState(StrEnum):
-    """What the values of a group decide. Terminal, pages, LaTeX and stored fits count groups by it."""
+    """Code of what the values of a group decide, as in the fits table. All that shows fits counts groups by it."""
 
     POWER_LAW = "power law"
     OTHER_FORM = "another form"
@@ -80,22 +78,6 @@ class Preference:
         """Names of the models."""
         return [fit.model for fit in self.models]
 
-    @property
-    def doubt(self) -> str:
-        """What the values cannot decide, as in `: 3 seeds cannot decide`. Empty if they decide."""
-        if self.is_decided or not self.models:
-            return ""
-        if len(self.models) == 1:
-            return f" ({self.judges} cannot rule out another curve)"
-        return f"{' or another curve' if self.is_another_possible else ''}: {self.judges} cannot decide"
-
-    @property
-    def text(self) -> str:
-        """The models in words, as in `exponential or power: 3 seeds cannot decide`."""
-        if not self.models:
-            return f"{self.state}{f' ({self.reason})' if self.reason else ''}"
-        return f"{' or '.join(self.names)}{self.doubt}"
-
 
 def preferred_models(curve: FittedCurve) -> Preference:
     """Return the models that describe a curve, by the rule of this module."""
@@ -111,7 +93,7 @@ def preferred_models(curve: FittedCurve) -> Preference:
     adequate = adequate_models(curve)
     ranked = sorted((fit for fit in adequate if math.isfinite(_aicc(fit))), key=_aicc)
     if _is_flat(power) and power.ci_low is not None and power.ci_high is not None:
-        return Preference(GroupState.FLAT, (), judges, f"exponent 0 within {max(-power.ci_low, power.ci_high):.2g}")
+        return Preference(GroupState.FLAT, (), judges, f"slope 0 within ±{max(-power.ci_low, power.ci_high):.2g}")
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
         if power in adequate:
             return Preference(GroupState.POWER_LAW, (power,), judges, "", is_another_possible=True)
@@ -154,36 +136,9 @@ def by_request(curves: Sequence[FittedCurve]) -> dict[FitRequest, list[FittedCur
     return grouped(curves, lambda curve: curve.asked)
 
 
-def headlines(curves: Sequence[FittedCurve]) -> list[str]:
-    """Return the headline of each request with several groups, with its metric, x and options."""
-    return [
-        f"{', '.join([f'{request.metric} over {request.x_text}', *request.options])}: {headline(count_states(group))}"
-        for request, group in by_request(curves).items()
-        if len(group) > 1
-    ]
-
-
 def count_states(curves: Sequence[FittedCurve]) -> dict[str, int]:
     """Count the groups of a request by their state."""
     return dict(Counter(str(preferred_models(curve).state) for curve in curves))
-
-
-def headline(counts: Mapping[str, int]) -> str:
-    """Return the counts of a request's groups in words, as in `2 of 9 groups follow a power law, 6 another form, 1 not yet`."""
-    total, laws = sum(counts.values()), counts.get(GroupState.POWER_LAW, 0)
-    others = [state for state in GroupState if state is not GroupState.POWER_LAW and counts.get(state)]
-    verb = "group follows" if total == 1 else "groups follow"
-    return ", ".join([f"{laws} of {total} {verb} a power law", *(f"{counts[state]} {state}" for state in others)])
-
-
-def undecided_text(curves: Sequence[FittedCurve]) -> str:
-    """Explain alternatives in one cell of a table. Empty if the values of each curve decide."""
-    named = [preference for preference in map(preferred_models, curves) if preference.models]
-    judges = {preference.judges for preference in named if len(preference.models) > 1}
-    sentences = [f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them."] if judges else []
-    if num_open := sum(preference.is_another_possible for preference in named):
-        sentences.append(f"Another curve is not ruled out in {num_open} of {len(named)} groups.")
-    return " ".join(sentences)
 
 
 def adequate_models(curve: FittedCurve) -> list[Fit]:
@@ -233,13 +188,10 @@ def _clear_aicc(best: Fit, fit: Fit) -> float:
     return CLEAR_AICC if contains_best else NO_SUPPORT
 
 
-def local_exponents_text(curve: FittedCurve) -> str:
-    """Return the exponents a of x^-a between neighbouring x, as in `0.21, 0.45`, or their range if there are many."""
+def local_exponents(curve: FittedCurve) -> list[float]:
+    """Return the exponents a of x^-a between neighbouring x."""
     pairs = itertools.pairwise(sorted(_log_means(curve).items()))
-    exponents = [-(after - before) / math.log(high / low) for (low, before), (high, after) in pairs]
-    if len(exponents) > MAX_LOCAL_EXPONENTS:
-        return f"{min(exponents):z.2f} to {max(exponents):z.2f}"
-    return ", ".join(f"{exponent:z.2f}" for exponent in exponents)
+    return [-(after - before) / math.log(high / low) for (low, before), (high, after) in pairs]
 
 
 def curves_with_common_exponent(curves: Sequence[FittedCurve]) -> list[FittedCurve]:

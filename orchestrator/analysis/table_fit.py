@@ -1,4 +1,4 @@
-"""Fit rates in one to three variables to any table: the words and rows that the command line and Python share."""
+"""Fit rates in one to three variables to any table: the rows that the command line and Python share."""
 
 from __future__ import annotations
 
@@ -78,22 +78,6 @@ class TableFit:
         """Adequate forms that the values do not separate, the best first."""
         return self.surfaces.preferred
 
-    def words(self) -> list[str]:
-        """Say what the values do not decide, one sentence each."""
-        shifts = [
-            f"with {name} - 1 instead of {name}, its exponent changes by {shift:+.2f}"
-            for name, shift in self.shifts.items()
-            if abs(shift) > CLEAR_SHIFT
-        ]
-        omitted = [f"{self.omitted} rows left out: a value is missing or not positive"] if self.omitted else []
-        found = [*self.surfaces.words(), *shifts, *omitted]
-        if self.repeated:
-            found.append(
-                f"{self.repeated} of {len(self.y_N)} rows repeat an earlier row: copies look like replicates without noise, "
-                "which can make every form inadequate. Keep one of each"
-            )
-        return found
-
     def p_values(self) -> list[float]:
         """Return the p-values of all tests, uncorrected."""
         estimates = [estimate for fit in self.surfaces.fits for estimate in fit.exponent_estimates]
@@ -120,19 +104,6 @@ class TableFit:
                 row |= {"coefficient": fit.coefficients[k if len(fit.coefficients) > 1 else 0]}
                 rows.append(row | dict(zip(("p_half", "p_one"), tested, strict=True)) | shared)
         return rows
-
-    def fields(self) -> dict[str, Any]:
-        """Return all facts, for JSON."""
-        return {
-            "y": self.y,
-            "preferred": [fit.form for fit in self.preferred],
-            "words": self.words(),
-            "inflation": self.surfaces.inflation,
-            "fits": [
-                {"names": fit.variables} | {name: getattr(fit, name) for name in FACTS} for fit in self.surfaces.fits
-            ],
-            "rows": self.rows(),
-        }
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -197,23 +168,6 @@ def fit_table(
     rows = zip(*(column.tolist() for column in (*x_KN, y_N)), units or [None] * len(y_N), strict=True)
     repeated = len(y_N) - len(set(rows))
     return TableFit(y, surfaces, int((~is_used).sum()), repeated, shifts, np.array(x_KN), y_N, unit_N)
-
-
-def law_text(fit: Fit) -> str:
-    """Write a fit as a formula, as in `0.05 + 1.2 depth^-0.90 + 4.1 width^-0.70`."""
-    powers = [f"{_base(name)}^{-a:.2f}" for name, a in zip(fit.variables, fit.exponents, strict=True)]
-    if fit.form == "proportional":
-        powers = [f"{_base(name)}^-1" for name in fit.variables]
-    elif fit.form in LOG_FORMS:
-        powers = [f"log({fit.variables[0]})^{fit.log_power:.3g}", *powers]
-    if fit.form != "power_floor":
-        return f"{fit.coefficients[0]:.3g} {' '.join(powers)}"
-    terms = [f"{c:.3g} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
-    return " + ".join([*([f"{fit.floor:.3g}"] if fit.floor else []), *terms])
-
-
-def _base(name: str) -> str:
-    return name if name.isidentifier() else f"({name})"
 
 
 def _column(frame: pd.DataFrame, name: str) -> np.ndarray:

@@ -13,6 +13,8 @@ from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
+from depthrate.orchestrator.sheet.fit_words import preferred_text
+from depthrate.orchestrator.sheet.markup import plain
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.store import Store
@@ -73,7 +75,7 @@ def fit_sweep(
     rows = []
     for curve in fits.curves:
         preference = preferred_models(curve)
-        shared = curve.table_rows(checked.sweep.name, preference.text)
+        shared = curve.table_rows(checked.sweep.name, plain(preferred_text(preference)))
         judged = {"state": preference.state, "group_states": states[curve.asked]}
         models = adequate_models(curve)
         adequate = [{"is_adequate": fit in models} for fit in curve.fits]

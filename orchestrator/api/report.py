@@ -22,11 +22,13 @@ from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.figures.layer_law import layer_law_panels
+from depthrate.orchestrator.report.figures.surfaces import surface_figure
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.surface_section import surface_panel
+from depthrate.orchestrator.report.sheet_html import sheet_panel
 from depthrate.orchestrator.search.search_view import with_search
+from depthrate.orchestrator.sheet.value_sheets import surface_sheet
 from depthrate.storage.attempts.records import RecordReader
 from depthrate.storage.commits.visible_commits import Problem
 from depthrate.storage.files.json_objects import parse_object
@@ -174,7 +176,9 @@ def explore(checked: CheckedSweep, store: Store, results: Results, reader: Recor
     state = sweep_status(sweep.name, ids, results.snapshot, store, reader=reader)
     numbers = members.in_memory(ids, all_layers=any(request.reads_layers for request in sweep.fit))
     fits = fits_of(checked, view, numbers, sweep.fit, state.unfinished)
-    sections = [*layer_law_panels(fits.layer_laws), *map(surface_panel, fits.surfaces[:MAX_SECTIONS])][:MAX_SECTIONS]
+    surfaces = fits.surfaces[:MAX_SECTIONS]
+    panels = [sheet_panel(surface_sheet(surface), surface_figure(surface)) for surface in surfaces]
+    sections = [*layer_law_panels(fits.layer_laws), *panels][:MAX_SECTIONS]
     return SweepData(sweep, checked.trials, checked.task, state, fits.curves, members, numbers, sections)
 
 

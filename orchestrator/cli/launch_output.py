@@ -224,11 +224,11 @@ def _print_fits(run: PlannedRun, end: RunEnd, console: Console) -> bool:
         print_warnings(mixtures(end.checked, run.store, end.snapshot))
         return False
     from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and duckdb, which many runs do not need
-    from depthrate.orchestrator.console.fit_table import print_all_fits
+    from depthrate.orchestrator.console.sheet_table import print_fits
 
     result = fit_sweep(end.checked, run.store, run.view)
     print_warnings(result.warnings)
-    print_all_fits(console, result, more=next_call("fit", end.checked.sweep.name, run.store.url, "--wide"))
+    print_fits(console, result, more=next_call("fit", end.checked.sweep.name, run.store.url, "--wide"))
     return bool(result.missing)
 
 

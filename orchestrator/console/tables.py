@@ -58,13 +58,20 @@ def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def print_table(
-    console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    title: str | None = None,
+    *,
+    numbers: Collection[str] = (),
 ) -> None:
-    """Print a table. Numbers are right-aligned, with six digits."""
+    """Print a table. Numbers are right-aligned, with six digits. `numbers`: columns of formatted numbers."""
     rows = list(rows)
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
-        is_number = any(isinstance(row[index], int | float) and not isinstance(row[index], bool) for row in rows)
+        is_number = column in numbers or any(
+            isinstance(row[index], int | float) and not isinstance(row[index], bool) for row in rows
+        )
         table.add_column(
             Text(printable(column)),
             justify="right" if is_number else "left",
@@ -82,13 +89,14 @@ def print_rows(
     rows: Sequence[Sequence[Any]],
     *,
     optional: Collection[str] = (),
+    numbers: Collection[str] = (),
     wide: bool = False,
     more: str = "--wide",
 ) -> None:
     """Print the first columns that fit the terminal (or `FILE_WIDTH`), or all of them with `wide`.
 
-    Empty `optional` columns are left out. If some do not fit, empty columns come last. `more` is the hint after the names of
-    the omitted columns.
+    Empty `optional` columns are left out. If some do not fit, empty columns come last. `numbers` as for `print_table`.
+    `more` is the hint after the names of the omitted columns.
     """
     used = [i for i, name in enumerate(columns) if name not in optional or any(row[i] for row in rows)]
     columns, rows = [columns[i] for i in used], [[row[i] for i in used] for row in rows]
@@ -99,7 +107,7 @@ def print_rows(
         columns, rows = [columns[i] for i in order], [[row[i] for i in order] for row in rows]
         kept = _columns_that_fit(columns, rows, width)
     shown = PlainConsole(file=console.file, width=ANY_WIDTH, soft_wrap=True) if wide else console
-    print_table(shown, columns[:kept], [row[:kept] for row in rows])
+    print_table(shown, columns[:kept], [row[:kept] for row in rows], numbers=numbers)
     if kept < len(columns):
         left = ", ".join(columns[kept : kept + 8]) + (", ..." if len(columns) > kept + 8 else "")
         console.print(f"{counted(len(columns) - kept, 'more column')} ({printable(left)}): {more}")

@@ -14,17 +14,18 @@ from depthrate.orchestrator.analysis.preferred_model import (
     GroupState,
     by_request,
     count_states,
-    headline,
+    followed_power,
     preferred_models,
 )
 from depthrate.orchestrator.explorer.columns import Column, dictionary_column, metric_column, pack, parameter_column
 from depthrate.orchestrator.monitor.status import SweepStatus
+from depthrate.orchestrator.sheet.fit_words import headline, preferred_text, state_label
+from depthrate.orchestrator.sheet.markup import typeset
 from depthrate.storage.catalog.tags import Annotations, Marks, read_annotations
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest, SweepSpec
 from depthrate.sweeps.trial import Trials
-from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import predict
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric
@@ -179,31 +180,37 @@ def marks_of(annotations: Annotations, sweep: str, trial_ids: Iterable[str]) -> 
 
 
 def fit_rows(curves: Sequence[FittedCurve]) -> list[dict[str, Any]]:
-    """Return the fits as the page shows them, each with the headline of its request."""
-    return [
-        _fit_row(curve) | {"headline": headline(count_states(group))}
-        for group in by_request(curves).values()
-        for curve in group
-    ]
+    """Return the fits as the page shows them, each with the headline of its request, and the steepest marked."""
+    rows = []
+    for group in by_request(curves).values():
+        text = headline(count_states(group))
+        followed = [power.exponent for curve in group if (power := followed_power(curve))]
+        steepest = max(followed, default=None)
+        rows += [_fit_row(curve, steepest) | {"headline": text} for curve in group]
+    return rows
 
 
-def _fit_row(curve: FittedCurve) -> dict[str, Any]:
+def _fit_row(curve: FittedCurve, steepest: float | None) -> dict[str, Any]:
     """Return a curve's power law, its state, and the curve of the preferred model if it is another one."""
     power, request, preference = curve.power, curve.asked, preferred_models(curve)
-    other = next(iter(preference.models), None) if preference.state is GroupState.OTHER_FORM else None
+    is_law = preference.state is GroupState.POWER_LAW
+    other = next(iter(preference.models), None) if not is_law else None
     x_values = [float(row["x"]) for row in curve.rows]
     x = np.geomspace(min(x_values), max(x_values), 30) if other else np.zeros(0)
-    label = " or ".join(MODELS[name].words for name in preference.names) if other else preference.reason
+    state, detail = state_label(preference)
     fit = {} if power is None else {n: getattr(power, n) for n in ("exponent", "ci_low", "ci_high", "prefactor", "r2")}
     return {
         "metric": curve.metric,
         "x": curve.x,
         "by": curve.by,
         **{name: value if value is None or np.isfinite(value) else None for name, value in fit.items()},
+        "is_law": is_law,
+        "is_steepest": is_law and power is not None and power.exponent == steepest,
         "state": preference.state,
-        "why": "" if preference.state is GroupState.POWER_LAW else label,
+        "state_text": state,
+        "why": "" if is_law else typeset(detail),
         "form": [x.tolist(), [] if other is None else predict(other, x).tolist()],
-        "preferred": preference.text,
+        "preferred": typeset(preferred_text(preference)),
         "excluded": curve.excluded,
         "n_trials": len(curve.rows),
         "n_unconverged": len(curve.unconverged),

@@ -709,7 +709,7 @@ function fitPower(seeds, points) {
 }
 
 function serverFit(row) {
-  const why = row.why.replace("R^2", "R²").replace(/ of .*, at least.*/, "");
+  const { why } = row;
   const form = row.form[0].map((x, k) => ({ x, mean: Math.log(row.form[1][k]) }));
   if (row.exponent == null) return { why, row, form };
   return { a: row.exponent, lo: row.ci_low, hi: row.ci_high, intercept: Math.log(row.prefactor), r2: row.r2, why, row, form };
@@ -736,9 +736,9 @@ function parameterFilters() {                           // column -> values, or 
   return view.expression ? null : keep;
 }
 
-const isLaw = (fit) => fit.row?.state === "power law";
+const isLaw = (fit) => fit.row?.is_law === true;
 const isUnjudged = (fit) => fit.a != null && !fit.row;  // computed in this page: shown with its exponent, but hollow
-const groupState = (row) => (row?.state === "none" ? "no power law" : row?.state ?? "no fit");
+const groupState = (row) => row?.state_text ?? "no fit";
 const groupText = (row, why = row.why) => `${groupState(row)}${why ? `: ${clean(why, 100)}` : ""}`;
 const cellName = ({ colour, facet }, cell) => [facet.name && `${facet.label} ${facet.labels[cell.f]}`,
   colour.name && colour.name !== facet.name && `${colour.label} ${colour.labels[cell.c]}`].filter(Boolean).join(", ") || "all trials";
@@ -805,7 +805,7 @@ function drawRates() {
 }
 
 function drawAnswer() {                                 // the figure in one sentence
-  const { cells, headline } = rateState, good = cells.filter((cell) => isLaw(cell.fit)).sort((a, b) => b.fit.a - a.fit.a), [best] = good;
+  const { cells, headline } = rateState, best = cells.find((cell) => cell.fit.row?.is_steepest);
   const words = best ? [` Steepest: ${cellName(rateState, best)}, exponent `, h("b", {}, fixed(best.fit.a)), ` ${interval(best.fit.lo, best.fit.hi)}.`] : [];
   $("#rates .answer").hidden = !cells.length;
   $("#rates .answer").replaceChildren(headline ? h("b", {}, headline) : "Groups of this view are not judged: depthrate fit names their models", ".", ...words);
@@ -881,10 +881,10 @@ function drawRateNote(hidden) {
   const unconverged = sum((cell) => cell.unconverged), label = x?.label;
   const chosen = metrics.filter((c) => filters.has(c.name) || view.expression.includes(c.name)).map((c) => c.label);
   const leftOut = [...left].map(([reason, count]) => `${counted(count)} ${reason}`).join(", ");
-  const method = isServer ? "Exponents, intervals and states: depthrate fit. Hollow: the values do not prefer a power law. Dashed: the preferred model. " : isContinuous
+  const method = isServer ? "Exponents, intervals and states: depthrate fit. Hollow: another form, or none. Dashed: the preferred form. " : isContinuous
     ? "Exponents: one line through all dots, computed in this page; depthrate fit has the interval. "
     : `Exponent a of ${label}⁻ᵃ: mean of the slopes of single seeds, with Student’s t over whole seeds, 95 %, computed in this page; `
-      + `depthrate fit also uses seeds with gaps, and judges whether a power law holds. `;
+      + `depthrate fit also uses seeds with gaps, and judges which form holds. `;
   const parts = [
     mixed.length > 0 && h("b", {}, `Each line mixes values of ${mixed.join(", ")}: filter to one value, or use it as colour or panels. `),
     isContinuous ? "Dots: trials. " : "Dots: geometric means. Bands: range over seeds. ", method,

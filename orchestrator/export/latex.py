@@ -3,26 +3,27 @@
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import (
-    adequate_power,
-    headlines,
-    preferred_models,
-    undecided_text,
-)
-from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.orchestrator.console.output_file import write_output
-from depthrate.orchestrator.report.curve_groups import unique
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.text import curve_label, is_finite, is_null, is_number
-from depthrate.tasks.fits.models import MODELS, POWER
+from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
+from depthrate.orchestrator.sheet.fit_sheet import (
+    Column,
+    FitSheet,
+    IntervalValue,
+    Kind,
+    Value,
+    interval_text,
+    number_text,
+)
+from depthrate.orchestrator.sheet.fit_words import RULE
+from depthrate.orchestrator.sheet.markup import Span, spans
+from depthrate.orchestrator.sheet.names import curve_label
+from depthrate.orchestrator.sheet.value_sheets import surface_sheet
 
 NOTHING = "---"
 PLAIN = {
@@ -45,6 +46,8 @@ MATHEMATICS |= {"≤": r"\le", "≥": r"\ge", "≈": r"\approx", "∈": r"\in", 
 _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)$")
 _ONLY_CAPITAL = ("GAMMA", "DELTA", "THETA", "LAMDA", "XI", "PI", "SIGMA", "UPSILON", "PHI", "PSI", "OMEGA")
 """Capital letters with a LaTeX command. All other Greek capitals look like Latin letters."""
+RATES = ("over", "exponent", "r2", "trials", "unconverged", "preferred")
+"""Columns of the tables of rates, next to the groups."""
 
 
 def export_latex(data: ReportData, folder: Path) -> list[Path]:
@@ -53,28 +56,18 @@ def export_latex(data: ReportData, folder: Path) -> list[Path]:
     Raises:
         UsageError: A file cannot be written.
     """
-    surfaces = [(surface.values, surface.fit) for surface in data.surfaces if surface.fit is not None]
+    sheets = [surface_sheet(surface) for surface in data.surfaces if surface.fit is not None]
     texts = {
         "fits.tex": fits_table(data) if data.fits else "",
         "surfaces.tex": "\n".join(
-            f"% {latex(values.metric)} over {latex(values.x)} {latex(values.label())}\n{surface_tabular(found)}"
-            + "".join(f"% {latex(text)}\n" for text in found.words())
-            for values, found in surfaces
+            f"% {_markup(sheet.title)}\n{tabular(sheet)}" + "".join(f"% {_markup(text)}\n" for text in sheet.remarks)
+            for sheet in sheets
         ),
     }
     paths = [folder / name for name, text in texts.items() if text]
     for path in paths:
         write_output(path, texts[path.name])
     return paths
-
-
-def surface_tabular(found: TableFit) -> str:
-    r"""Return a `tabular` of the exponents of a fit in several variables. It needs \usepackage{booktabs}."""
-    lines = [r"\begin{tabular}{llrl}", r"\toprule", r"form & variable & $a$ & 95\,\% \\", r"\midrule"]
-    for row in found.rows():
-        interval = _interval(row["ci_low"], row["ci_high"])
-        lines.append(rf"{latex(row['form'])} & {latex(row['x'])} & ${row['exponent']:.3f}$ & {interval} \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def fits_table(data: ReportData) -> str:
@@ -85,54 +78,60 @@ def fits_table(data: ReportData) -> str:
 
 
 def _metric_table(sweep: str, curves: Sequence[FittedCurve], *, is_only: bool) -> str:
-    columns = _columns(curves)
-    frame = pd.DataFrame({name: cells for name, cells in columns.items() if set(cells) - {NOTHING, ""}})
-    texts = ("over", "preferred", *(latex(name) for curve in curves for name in curve.by))
-    names = dict.fromkeys(name for curve in curves for name in preferred_models(curve).names if name != POWER.name)
-    short = [f"{_short(name)}: {MODELS[name].words}." for name in names]
-    metric = latex(curve_label(curves[0]))
+    sheet = rates_sheet(curves)
+    title = f"{_markup(sheet.title)} in {latex(sweep)}."
+    caption = [title, *map(_markup, [RULE, *sheet.notes, *(f"{text}." for text in sheet.headlines), *sheet.remarks])]
     of_sweep = [sweep] if is_only else [sweep, curves[0].metric]
-    notes = [f"{latex(line)}." for line in headlines(curves)]
-    return str(
-        frame.style.hide(axis="index").to_latex(
-            hrules=True,
-            column_format="".join("l" if name in texts else "r" for name in frame),
-            position="t",
-            position_float="centering",
-            caption=" ".join([
-                rf"Rates of {metric} in {latex(sweep)}: $y \approx c\,x^{{-a}}$, fitted to $\log y$ of every trial.",
-                "Preferred: adequate, and not ruled out by AICc, or a power law that its test does not reject. "
-                "None: no model is adequate.",
-                *short, *notes, undecided_text(curves),
-            ]).strip(),
-            label="tab:" + re.sub(r"[^A-Za-z0-9]+", "-", "-".join(of_sweep)).strip("-").lower() + "-rates",
-        )
-    )  # fmt: skip
+    label = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(of_sweep)).strip("-").lower()
+    by = [name for curve in curves for name in curve.by]
+    lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{' '.join(caption)}}}", rf"\label{{tab:{label}-rates}}"]
+    return "\n".join([*lines, tabular(sheet.pick((*by, *RATES))) + r"\end{table}", ""])
 
 
-def _short(model: str) -> str:
-    return model.removeprefix("power_").replace("_", " ")
+def tabular(sheet: FitSheet) -> str:
+    r"""Return a sheet's rows as a `tabular`. An estimate has two columns. It needs \usepackage{booktabs}."""
+    columns = sheet.used
+    heads = [head for column in columns for head in _heads(column)]
+    rows = [[cell for column in columns for cell in _cells(column, row.get(column.key))] for row in sheet.rows]
+    kinds = "".join("rr" if column.kind is Kind.INTERVAL else "r" if column.is_number else "l" for column in columns)
+    body = [" & ".join(cells) + r" \\" for cells in rows]
+    return "\n".join([
+        rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", " & ".join(heads) + r" \\", r"\midrule", *body, r"\bottomrule",
+        r"\end{tabular}", "",
+    ])  # fmt: skip
 
 
-def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
-    """Return the cells by heading."""
-    by = unique(name for curve in curves for name in curve.by)
-    powers = [adequate_power(curve) for curve in curves]
-    preferences = [preferred_models(curve) for curve in curves]
-    return {
-        "over": [latex(curve.x).replace("-", "$-$") for curve in curves],
-        **{latex(name): [_value(curve.by[name]) if name in curve.by else "" for curve in curves] for name in by},
-        "$a$": [NOTHING if power is None else _number(power.exponent, ".3f") for power in powers],
-        r"95\,\% interval": [NOTHING if power is None else _interval(power.ci_low, power.ci_high) for power in powers],
-        "$R^2$": [NOTHING if curve.power is None else _number(curve.power.r2, ".3f") for curve in curves],
-        "trials": [str(len(curve.rows)) for curve in curves],
-        "unconverged": [str(len(curve.unconverged)) if curve.judged else NOTHING for curve in curves],
-        "preferred": [
-            " or ".join(map(_short, preference.names))
-            or (latex(preference.text) if curve.num_waiting else "none" if curve.fits else NOTHING)
-            for curve, preference in zip(curves, preferences, strict=True)
-        ],
-    }
+def _heads(column: Column) -> list[str]:
+    if column.kind is not Kind.INTERVAL:
+        return [_markup(column.heading)]
+    return [_markup(column.heading.removesuffix(" [95 %]")), r"95\,\% interval"]
+
+
+def _cells(column: Column, value: Value) -> list[str]:
+    """Return a value's cell, or an estimate's two. A reason in place of an estimate is in the column of states."""
+    if column.kind is not Kind.INTERVAL:
+        return [_markup(column.text(value)) or NOTHING]
+    if not isinstance(value, IntervalValue):
+        return [NOTHING, NOTHING]
+    interval = interval_text(value.low, value.high, column.form)
+    return [f"${number_text(value.value, column.form)}$", _markup(interval) or NOTHING]
+
+
+def _markup(text: str) -> str:
+    """Return a sheet's text for LaTeX."""
+    parts = []
+    for (is_math, is_strong), run in groupby(spans(text), lambda span: (span.is_math, span.is_strong)):
+        content = "".join(_mathematics(span) if is_math else latex(span.text) for span in run)
+        part = f"${content}$" if is_math else content
+        parts.append(rf"\textbf{{{part}}}" if is_strong else part)
+    return "".join(parts)
+
+
+def _mathematics(span: Span) -> str:
+    """Return a part of a formula. Names of several letters are upright."""
+    names = re.sub(r"[A-Za-z]\w{2,}", lambda name: rf"\mathrm{{{latex(name[0])}}}", span.text)
+    text = "".join(MATHEMATICS.get(sign, rf"\{sign}" if sign in "%&#" else sign) for sign in names)
+    return f"^{{{text}}}" if span.is_raised else text
 
 
 def latex(text: object) -> str:
@@ -156,30 +155,3 @@ def _sign(sign: str) -> str:
         return sign
     name = {"LAMDA": "LAMBDA", "FINAL": "SIGMA"}.get(greek[2], greek[2]).lower()
     return f"$\\{name if greek[1] == 'SMALL' else name.capitalize()}$"
-
-
-def _number(value: float | None, form: str = ".3g") -> str:
-    """Format a number in math mode with a power of ten, or a dash if it is missing or not finite."""
-    if not is_finite(value):
-        return NOTHING
-    lead, e, exponent = format(value, form).partition("e")
-    return rf"${lead} \cdot 10^{{{int(exponent)}}}$" if e else f"${lead}$"
-
-
-def _value(raw_value: Any) -> str:
-    """Format a parameter's value: numbers with six digits, None as `none`."""
-    if is_null(raw_value):
-        return "none"
-    if isinstance(raw_value, np.generic):
-        raw_value = raw_value.item()
-    if isinstance(raw_value, list | tuple):
-        return f"({', '.join(map(_value, raw_value))})"
-    return _number(raw_value, ".6g") if is_number(raw_value) else latex(raw_value)
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    """Format the 95 % interval of a. Open ends are infinite."""
-    if low is None and high is None:
-        return NOTHING
-    ends = [f"{end:.3f}" if is_finite(end) else r"\infty" for end in (low, high)]
-    return f"$[{'' if is_finite(low) else '-'}{ends[0]}, {ends[1]}]$"

@@ -126,8 +126,8 @@ def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
         max_distinct = max((sum(x > 0 for x in values) for values in curves.values()), default=0)
         if max_distinct < MIN_DISTINCT_X:
             yield (
-                f"fit of {request.metric} over {request.x}: at most {max_distinct} values of {request.x} per curve. A power "
-                f"law fits any {MIN_DISTINCT_X - 1} points. Use {MIN_DISTINCT_X} or more."
+                f"fit of {request.metric} over {request.x}: at most {max_distinct} values of {request.x} per curve. A "
+                f"form with two parameters fits any {MIN_DISTINCT_X - 1} points. Use {MIN_DISTINCT_X} or more."
             )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.table_fit import TableFit, fit_table
+from depthrate.orchestrator.sheet.value_sheets import remarks, table_sheet
 from depthrate.tasks.fits import FORMS
 from depthrate.tasks.fits.points import FitError
 
@@ -36,16 +36,19 @@ class Fit(TableFit):
 
     def latex(self) -> str:
         r"""Return a LaTeX table of the exponents. It needs \usepackage{booktabs}."""
-        from depthrate.orchestrator.export.latex import surface_tabular
+        from depthrate.orchestrator.export.latex import tabular
 
-        return surface_tabular(self)
+        return tabular(table_sheet(self))
+
+    def words(self) -> list[str]:
+        """Return what the values do not decide, one sentence each."""
+        return remarks(self)
 
     def _repr_html_(self) -> str:
-        import pandas as pd
+        from depthrate.orchestrator.report.sheet_html import paragraphs, sheet_table
 
-        shown = ["form", "x", "exponent", "ci_low", "ci_high", "p_half", "p_one"]
-        table: str = pd.DataFrame(self.rows())[shown].to_html()
-        return table + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.words())
+        sheet = table_sheet(self)
+        return sheet_table(sheet) + paragraphs(sheet.remarks)
 
 
 def fit(

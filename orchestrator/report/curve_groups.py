@@ -14,7 +14,7 @@ import pandas as pd
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.report.figure import MAX_FACETS, MAX_LINES, Axis, Facet, Mark, colours_of, omission_notes
-from depthrate.orchestrator.report.text import shorten, value_text
+from depthrate.orchestrator.sheet.names import shorten, value_text
 
 T = TypeVar("T")
 

@@ -8,10 +8,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.text import is_finite, shorten
+from depthrate.orchestrator.sheet.fit_sheet import is_finite
+from depthrate.orchestrator.sheet.names import shorten
 
 MUTED = "muted"
 """Colour of reference lines."""
+HALF = 0.5
+"""Exponent of the reference line."""
 ALARM = "alarm"
 """Colour of excluded trials."""
 RAMP_STEPS = 9

@@ -15,7 +15,7 @@ from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.drawing.render import FORMATS, draw
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.figure import Figure, HeatMap, Range, Series
-from depthrate.orchestrator.report.text import is_finite
+from depthrate.orchestrator.sheet.fit_sheet import is_finite
 
 _SUFFIXES = f".{', .'.join(FORMATS)} or .csv"
 

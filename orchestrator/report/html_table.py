@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from depthrate.orchestrator.report.text import escape, shorten
+from depthrate.orchestrator.report.text import escape
+from depthrate.orchestrator.sheet.names import shorten
 
 EMPTY = ("", "—", "<div class=long></div>", "<div class=long>—</div>")
 

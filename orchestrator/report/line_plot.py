@@ -9,7 +9,7 @@ import pandas as pd
 from depthrate.orchestrator.report.curve_groups import facet_groups, thin_indices, unique
 from depthrate.orchestrator.report.figure import Axis, Facet, Figure, Mark, Range, Series, omission_notes
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.text import shorten
+from depthrate.orchestrator.sheet.names import shorten
 
 MAX_LINE_POINTS = 60
 """Maximum number of points of a line."""

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.explorer.page import PALETTE
@@ -25,26 +24,20 @@ from depthrate.orchestrator.report.drawing.render import figure_html
 from depthrate.orchestrator.report.figure import Figure
 from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.figures.search import search_plots
-from depthrate.orchestrator.report.fit_tables import fit_table, support_table
-from depthrate.orchestrator.report.fit_text import common_sentence, fit_requests, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.group_table import group_table
+from depthrate.orchestrator.report.figures.surfaces import surface_figure
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection
-from depthrate.orchestrator.report.surface_section import surface_figure, surface_section
-from depthrate.orchestrator.report.text import (
-    MAX_NAME,
-    duration_text,
-    escape,
-    is_number,
-    number_text,
-    shorten,
-    value_text,
-)
+from depthrate.orchestrator.report.sheet_html import drawn_table, paragraphs, sheet_table
+from depthrate.orchestrator.report.text import MAX_NAME, duration_text, escape, is_number, markup, number_text
 from depthrate.orchestrator.report.trial_tables import (
     failure_table,
     left_out_table,
     search_table,
     trial_table,
 )
+from depthrate.orchestrator.sheet.curve_sheets import models_sheet, rates_sheet, same_fits
+from depthrate.orchestrator.sheet.fit_sheet import FitSheet
+from depthrate.orchestrator.sheet.names import shorten, value_text
+from depthrate.orchestrator.sheet.value_sheets import surface_sheet
 from depthrate.sweeps.yaml_file import yaml_text
 from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.metric import Metric
@@ -56,6 +49,11 @@ MAX_SENTENCES = 3
 """Maximum number of fits that the first screen describes in words."""
 OPEN_SECTIONS = ("Requested figures", "Law over layers")
 """Headings of sections that are not folded."""
+OPEN_FIGURES = 2
+"""Number of figures of fits in several variables that are not folded."""
+RATES = ("exponent", "r2", "trials", "preferred", "verdict")
+EVIDENCE = ("metric", "over", "others", "moved", "above", "range", "bound", "bound_ratio", "target")
+"""Columns of the rates and of the evidence for them, next to those that name the groups."""
 MAX_TITLES = 3
 """Maximum number of figures named in the heading of a folded section."""
 
@@ -64,12 +62,15 @@ def render_report(data: ReportData) -> str:
     """Render the whole report as HTML. Missing parts are reported on the page and never raise an exception."""
     numbers = itertools.count(1)
     rates, *others = figures.SECTIONS
-    sentences = fit_sentences(data.fits)
-    evidence = "".join(f"<p>{sentence}</p>" for sentence in sentences[MAX_SENTENCES:]) + support_table(data.fits)
-    sections = [_rates(data, rates, numbers), surface_section(data.surfaces, numbers), _search(data, numbers)]
+    sheet = rates_sheet(data.fits)
+    table = sheet_table(sheet.pick((*data.group_names, *EVIDENCE)))
+    evidence = (
+        paragraphs(sheet.sentences[MAX_SENTENCES:]) + table + paragraphs([*sheet.column_notes, *sheet.details], "note")
+    )
+    sections = [_rates(data, rates, numbers), _surfaces(data, numbers), _search(data, numbers)]
     folded = [
-        _folded("Evidence", "for and against each power law", evidence),
-        _folded("All fits", "all models of each group", fit_table(data.fits)) if data.fits or data.is_underway else "",
+        _folded("Evidence", "for and against each fit", evidence),
+        _folded("All fits", "all models of each group", _all_fits(data)) if data.fits or data.is_underway else "",
         _folded("Excluded and unconverged trials", "with reasons", left_out_table(data)) if data.fits else "",
     ]
     for title, group in itertools.groupby(others, key=lambda section: section.section):
@@ -86,7 +87,7 @@ def render_report(data: ReportData) -> str:
     ]
     explorer = escape(shorten(next_call("report", data.name, data.store, "--interactive"), MAX_NAME))
     note = f"<p class=note>To filter and zoom: <code>{explorer}</code>, or <code>depthrate serve</code>.</p>"
-    return _page(data.name, "\n".join([_head(data), _summary(data, sentences), *sections, note, *folded]))
+    return _page(data.name, "\n".join([_head(data), _summary(data, sheet), *sections, note, *folded]))
 
 
 def all_plots(data: ReportData) -> list[Figure]:
@@ -126,21 +127,16 @@ def _range_text(name: str, column: "pd.Series[Any]") -> str:
     return f"{name} {' or '.join(map(shorten, texts))}" if len(texts) < 4 else f"{len(texts)} values of {name}"
 
 
-def _summary(data: ReportData, sentences: list[str]) -> str:
-    """Return the first sentences about fit requests, and the doubts about all."""
-    sentences = [*sentences]
-    if len(sentences) > MAX_SENTENCES:
-        further = len(sentences) - MAX_SENTENCES
-        sentences = [
-            *sentences[:MAX_SENTENCES],
-            f"{further} further fits are in the table, and in words below Evidence.",
-        ]
-    sentences += [doubt] if (doubt := unconverged_sentence(data.fits)) else []
-    sentences += [common_sentence(curve) for curve in curves_with_common_exponent(data.fits)]
-    sentences += [text for metric in data.panel_metrics("step") if (text := _last_values(data, metric))]
+def _summary(data: ReportData, sheet: FitSheet) -> str:
+    """Return the first sentences about fit requests, and the remarks about all."""
+    sentences = [*sheet.sentences[:MAX_SENTENCES]]
+    if (further := len(sheet.sentences) - MAX_SENTENCES) > 0:
+        sentences.append(f"{further} further fits are in the table, and in words below Evidence.")
     if not (data.fits or data.surfaces or data.layer_laws):
-        sentences.insert(0, "No fits yet." if data.is_underway else "The sweep requests no fits.")
-    return f"<section class=summary>{''.join(f'<p>{sentence}</p>' for sentence in sentences)}</section>"
+        sentences = ["No fits yet." if data.is_underway else "The sweep requests no fits."]
+    last = [text for metric in data.panel_metrics("step") if (text := _last_values(data, metric))]
+    content = paragraphs([*sentences, *sheet.remarks]) + "".join(f"<p>{text}</p>" for text in last)
+    return f"<section class=summary>{content}</section>"
 
 
 def _last_values(data: ReportData, metric: Metric) -> str:
@@ -154,7 +150,7 @@ def _last_values(data: ReportData, metric: Metric) -> str:
 
 def _rates(data: ReportData, section: ReportSection, numbers: Iterator[int]) -> str:
     """Return a table and figures per metric with groups, and one table for all metrics without groups."""
-    requests = fit_requests(data.fits)
+    requests = same_fits(data.fits)
     alone = [curve for curves in requests for curve in curves if not curve.by]
     tables = [*([alone] if alone else []), *(curves for curves in requests if curves[0].by)]
     parts = []
@@ -163,9 +159,30 @@ def _rates(data: ReportData, section: ReportSection, numbers: Iterator[int]) -> 
         panels, exponents = (plots[:1], plots[1:]) if curves[0].by else (plots, [])
         colours = {key.name: key.colour for plot in panels for key in plot.keys}
         beside = _figure_grid(exponents, numbers)
-        parts.append(f"<div class=pair>{group_table(curves, colours)}{beside}</div>{_figure_grid(panels, numbers)}")
+        names = curves[0].by or ("metric", "over")
+        table = drawn_table(rates_sheet(curves).pick((*names, *RATES)), colours)
+        parts.append(f"<div class=pair>{table}{beside}</div>{_figure_grid(panels, numbers)}")
     lead = f"<p class=note>{section.lead(data)}</p>" if parts else ""
     return f"<section>{''.join(parts)}{lead}</section>" if parts else ""
+
+
+def _surfaces(data: ReportData, numbers: Iterator[int]) -> str:
+    """Return the fits in several variables, with the first figures open."""
+    parts = []
+    for place, surface in enumerate(data.surfaces):
+        sheet, figure = surface_sheet(surface), surface_figure(surface)
+        content = sheet_table(sheet) + paragraphs(sheet.remarks, "note")
+        html = "" if figure is None else figure_html(figure, next(numbers))
+        if html and place >= OPEN_FIGURES:
+            html = f"<details><summary>Figure</summary>{html}</details>"
+        parts.append(f"<h3>{markup(sheet.title)}</h3>{content}{html}")
+    return f"<section><h2>Several variables</h2>{''.join(parts)}</section>" if parts else ""
+
+
+def _all_fits(data: ReportData) -> str:
+    """Return all models of all curves."""
+    sheet = models_sheet(data.fits)
+    return paragraphs(sheet.notes, "note") + sheet_table(sheet) if sheet.rows else "<p>No fits yet.</p>"
 
 
 def _search(data: ReportData, numbers: Iterator[int]) -> str:

@@ -12,16 +12,9 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
-from depthrate.orchestrator.report.text import (
-    curve_label,
-    escape,
-    group_phrase,
-    group_text,
-    is_null,
-    number_text,
-    shorten,
-    value_text,
-)
+from depthrate.orchestrator.report.text import escape, number_text
+from depthrate.orchestrator.sheet.markup import typeset
+from depthrate.orchestrator.sheet.names import curve_label, group_phrase, is_null, shorten, value_text
 from depthrate.tasks.metric import Metric
 
 MAX_TABLE_ROWS = 500
@@ -60,7 +53,7 @@ def trial_table(data: ReportData) -> str:
     if len(trials) > len(rows):
         note += f" The first {counted(len(rows), 'trial')} of {len(trials)} are shown."
     content = table(header, rows, [f"trial-{trial_id}" for trial_id in shown["trial_id"]])
-    same = group_text({name: data.trials[name].iloc[0] for name in data.parameters if name not in differing})
+    same = group_phrase({name: data.trials[name].iloc[0] for name in data.parameters if name not in differing})
     return f"<p class=note>{note}</p>{content}" + (
         f"<p class=note>Common parameters: {escape(same)}.</p>" if same else ""
     )
@@ -109,7 +102,7 @@ def left_out_table(data: ReportData) -> str:
     for curve in data.fits:
         for reason, doubtful in _doubts(curve):
             metrics, trial_ids = reasons.setdefault(reason, (set(), set()))
-            metrics.add(curve_label(curve))
+            metrics.add(typeset(curve_label(curve)))
             trial_ids.update(doubtful)
     if not reasons:
         return "<p>None. Every committed trial is in its fits and converged.</p>"

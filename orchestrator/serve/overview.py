@@ -8,12 +8,13 @@ from typing import Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.preferred_model import GroupState, headline
+from depthrate.orchestrator.analysis.preferred_model import GroupState
 from depthrate.orchestrator.api.status import StatusSnapshot
 from depthrate.orchestrator.attempts.record import stalled_text
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.serve.poller import StoreView
+from depthrate.orchestrator.sheet.fit_words import headline
 from depthrate.storage.catalog.tags import Marks
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store

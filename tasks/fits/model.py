@@ -45,8 +45,6 @@ class Model(ABC):
 
     name: str
     """Name in the fits table."""
-    words: str
-    """Name in prose, for example `power law with floor`."""
     formula: str
     """Formula of y, with ^{...} for an exponent of more than one character: `c x^{-a} + floor`."""
     parameters: tuple[FitParameter, ...] = ()

@@ -53,7 +53,6 @@ class Power(LinearModel):
     """Power law y = c prod x_k^-a_k, the reference for all other models."""
 
     name = "power"
-    words = "power law"
     formula = "c x^{-a}"
     has_theory = True
     max_variables = MAX_VARIABLES
@@ -81,7 +80,6 @@ class PowerFloor(BoundedModel):
     """y = sum c_k x_k^-a_k + floor."""
 
     name = "power_floor"
-    words = "power law with floor"
     formula = "c x^{-a} + floor"
     parameters = (FitParameter("floor", "floor"),)
     has_theory = True
@@ -212,7 +210,6 @@ class PowerLog(LinearModel):
     """y = c (log x_1)^b prod x_k^-a_k."""
 
     name = "power_log"
-    words = "power law with log factor"
     formula = "c x^{-a} (log x)^b"
     parameters = (FitParameter("log_power", "b"),)
     has_theory = True
@@ -247,7 +244,6 @@ class PowerLog2(LinearModel):
     """y = c (log x_1)^2 prod x_k^-a_k."""
 
     name = "power_log2"
-    words = "power law with squared logarithm"
     formula = "c x^{-a} (log x)^2"
     parameters = (FitParameter("log_power", "b"),)
     has_theory = True
@@ -275,7 +271,6 @@ class Proportional(LinearModel):
     """y = c / prod x_k. With x = 1 / bound, one constant times a whole bound."""
 
     name = "proportional"
-    words = "proportionality"
     formula = "c / x"
     max_variables = MAX_VARIABLES
     has_exponents = False
@@ -307,7 +302,6 @@ class PowerCorrection(BoundedModel):
     """y = c x^-a (1 + b/x), a power law with its first correction to scaling."""
 
     name = "power_correction"
-    words = "power law with correction"
     formula = "c x^{-a} (1 + b/x)"
     parameters = (FitParameter("correction", "b"),)
     has_theory = True
@@ -351,7 +345,6 @@ class Exponential(LinearModel):
     """y = c exp(-a x)."""
 
     name = "exponential"
-    words = "exponential"
     formula = "c e^{-a x}"
 
     def basis(self, x_KG: Array) -> Array:
@@ -373,7 +366,6 @@ class LogLinear(BoundedModel):
     """y = c (1 - a log x)."""
 
     name = "log_linear"
-    words = "log-linear"
     formula = "c (1 - a log x)"
 
     def curves(self, x_G: Array, log_x_G: Array, slope_C: Array) -> tuple[Shape, Array, Array, Array]:

@@ -34,7 +34,7 @@ CLEAR_AICC = 2.0
 
 @dataclass(frozen=True)
 class SurfaceFits:
-    """The forms fitted to one table, and what they leave undecided."""
+    """The forms fitted to one table."""
 
     fits: tuple[Fit, ...]
     inflation: float
@@ -53,33 +53,6 @@ class SurfaceFits:
             min(adequate, key=lambda fit: np.inf if fit.left_out is None else fit.left_out),
         )
         return tuple(fit for fit in adequate if _aicc(fit) - best < CLEAR_AICC or fit is predicts)
-
-    def words(self) -> list[str]:
-        """Say what the values do not decide, one sentence each."""
-        found = []
-        if self.inflation > MAX_INFLATION:
-            names = " and ".join(self.confounded)
-            found.append(f"{names} are confounded (variance inflation {self.inflation:.1f}): their exponents trade off")
-        else:
-            found += [
-                f"{fit.form}: the estimates of {one} and {other} correlate at {size:.2f}: only a combination is determined"
-                for fit in self.preferred or self.fits
-                for one, other, size in fit.trade_offs
-            ]
-        for fit in self.preferred or self.fits:
-            if fit.form == "power_floor" and not _is_identified(fit):
-                why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
-                found.append(f"E not identified: {why}")
-        if len(self.preferred) > 1:
-            changes = np.abs(np.diff([fit.exponents for fit in self.preferred], axis=0)).max(0)
-            k = int(np.argmax(changes))
-            found.append(
-                f"{self.preferred[0].n_units} units cannot decide between {' and '.join(fit.form for fit in self.preferred)}; "
-                f"the exponent of {self.preferred[0].variables[k]} changes by {changes[k]:.2f} between them"
-            )
-        if not self.preferred:
-            found.append("no form is adequate: " + ", ".join(f"{fit.form} has {fit.inadequacy}" for fit in self.fits))
-        return found
 
 
 def fit_surfaces(
@@ -148,7 +121,8 @@ def _aicc(fit: Fit) -> float:
     return math.inf if fit.aicc is None else fit.aicc
 
 
-def _is_identified(fit: Fit) -> bool:
+def is_floor_identified(fit: Fit) -> bool:
+    """Return whether the values decide that the floor is above 0."""
     return (
         fit.on_bound <= MAX_ON_BOUND and bool(fit.floor) and (fit.floor_interval is None or fit.floor_interval[0] > 0)
     )

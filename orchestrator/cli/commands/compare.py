@@ -3,20 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from depthrate.orchestrator.analysis.compare import FitPair
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_models
 from depthrate.orchestrator.api.compare import compare_fits
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
-from depthrate.orchestrator.console.tables import (
-    counted,
-    make_console,
-    print_json,
-    print_rows,
-    print_table,
-    with_interval,
-)
+from depthrate.orchestrator.console.sheet_table import print_sheet
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
+from depthrate.orchestrator.sheet.curve_sheets import pairs_sheet
 from depthrate.storage.files.store import existing_store
 
 MAX_VALUES_SHOWN = 6
@@ -26,23 +18,6 @@ MAX_VALUES_SHOWN = 6
 def _listed(values: Sequence[Any]) -> str:
     text = ", ".join("null" if value is None else str(value) for value in values[:MAX_VALUES_SHOWN])
     return text + (f", ... {len(values)} values" if len(values) > MAX_VALUES_SHOWN else "")
-
-
-def _pair_row(pair: FitPair) -> list[Any]:
-    common = pair.stated_common
-    both = "" if common is None else with_interval(common.exponent, common.ci_low, common.ci_high)
-    p = None if common is None else "<0.001" if common.p_common < 0.001 else f"{common.p_common:.3f}"
-    labels = pair.first.label(), pair.second.label()
-    group = labels[0] if pair.first.by == pair.second.by else " / ".join(label or "all" for label in labels)
-    metric = f"{pair.first.metric} over {pair.first.x}" if pair.first.x != "depth" else pair.first.metric
-    return [metric, group, p, _exponent(pair.first), _exponent(pair.second), both]
-
-
-def _exponent(curve: FittedCurve) -> str:
-    power, preference = adequate_power(curve), preferred_models(curve)
-    if power is None:
-        return preference.text if curve.num_waiting else "no power law fits" if curve.power else "no fit"
-    return with_interval(power.exponent, power.ci_low, power.ci_high)
 
 
 @declared(__doc__)
@@ -65,8 +40,6 @@ def command(first: str, second: str, store: str | None, json: bool) -> None:
     else:
         console.print("parameters: the same values")
     if comparison.pairs:
-        head = ["metric", "group", "p(equal)", "exponent of first", "of second", "of both"]
-        print_rows(console, head, list(map(_pair_row, comparison.pairs)), optional=["group"], more="see --json")
-        console.print("p(equal): F test that both share the exponent, over the seeds in both")
+        print_sheet(console, pairs_sheet(comparison.pairs), more="see --json")
     else:
         console.print(comparison.unpaired)

@@ -11,9 +11,9 @@ from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.fit_table import print_all_fits
-from depthrate.orchestrator.console.surface_table import print_surface
+from depthrate.orchestrator.console.sheet_table import print_fits, print_sheet
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_warnings
+from depthrate.orchestrator.sheet.value_sheets import table_fields, table_sheet
 from depthrate.storage.files.store import existing_store
 from depthrate.tasks.fits import ALL_FORMS, FORMS
 
@@ -70,7 +70,7 @@ def command(
         print_json(result.rows)
         return code
     more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
-    print_all_fits(console, result, wide=wide, more=more)
+    print_fits(console, result, wide=wide, more=more)
     if changes:
         console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)
@@ -83,6 +83,6 @@ def _fit_table(
     """Fit the columns of a table, and print one row per form and variable."""
     found = fit_table(read_table(path), y, [name.strip() for name in x.split(",")], over, huber=huber, forms=forms)
     if json:
-        print_json(found.fields())
+        print_json(table_fields(found))
         return
-    print_surface(make_console(), found)
+    print_sheet(make_console(), table_sheet(found))

@@ -23,7 +23,7 @@ from depthrate.orchestrator.report.figure import (
     Range,
     Series,
 )
-from depthrate.orchestrator.report.text import minus_signs
+from depthrate.orchestrator.sheet.markup import minus_signs
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.report.drawing.matplotlib_pen import MatplotlibPen

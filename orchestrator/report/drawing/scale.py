@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from depthrate.orchestrator.report.figure import Axis
-from depthrate.orchestrator.report.text import minus_signs
+from depthrate.orchestrator.sheet.markup import minus_signs
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 PADDING = 0.04

@@ -17,7 +17,8 @@ from depthrate.orchestrator.report.figure import (
     omission_notes,
 )
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.text import ends_text, number_text, shorten, signed_text
+from depthrate.orchestrator.report.text import ends_text, number_text, signed_text
+from depthrate.orchestrator.sheet.names import shorten
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.figure_request import FigureRequest
 from depthrate.tasks.fits.collapse import B_RANGE, Collapse, fit_collapse

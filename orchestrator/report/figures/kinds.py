@@ -45,8 +45,10 @@ from depthrate.orchestrator.report.figures.collapse import collapse_plots
 from depthrate.orchestrator.report.figures.last_layer import matrix_facet
 from depthrate.orchestrator.report.html_table import Cell, table
 from depthrate.orchestrator.report.report_data import FigureContent, ReportData, ReportSection
-from depthrate.orchestrator.report.text import escape, is_finite, number_text, shorten
+from depthrate.orchestrator.report.text import escape, number_text
 from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS
+from depthrate.orchestrator.sheet.fit_sheet import is_finite
+from depthrate.orchestrator.sheet.names import shorten
 from depthrate.tasks.figure_request import LAYER, STEP, FigureRequest
 from depthrate.tasks.fits.proportions import wilson_interval
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from depthrate.grouping import grouped
-from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.report.curve_groups import Group, facets_of, split_facets
-from depthrate.orchestrator.report.drawing.render import explorer_panel
 from depthrate.orchestrator.report.figure import Axis, EndLabel, Figure, Mark, mean_line
-from depthrate.orchestrator.report.html_table import Cell, grouped_table, number_cell, text_cell
-from depthrate.orchestrator.report.html_table import Group as Rows
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
-from depthrate.orchestrator.report.text import curve_label, escape, minus_signs, value_text
+from depthrate.orchestrator.report.sheet_html import paragraphs, sheet_panel, sheet_table
+from depthrate.orchestrator.sheet.markup import typeset
+from depthrate.orchestrator.sheet.names import curve_label, value_text
+from depthrate.orchestrator.sheet.value_sheets import layer_sheets
 
 
 def layer_law_plots(data: ReportData) -> list[Figure]:
@@ -20,17 +20,8 @@ def layer_law_plots(data: ReportData) -> list[Figure]:
 
 
 def layer_law_panels(laws: Sequence[LayerLaw]) -> list[dict[str, Any]]:
-    """Return the table, the sentences and the figure of each request for the explorer."""
-    return [
-        explorer_panel(
-            f"{curve_label(part[0].values)} over the layers",
-            ["group", *map(minus_signs, HEADER)],
-            [[law.values.label(), *map(minus_signs, law.cells)] for law in part],
-            [f"{name}: {minus_signs(text)}" for name, text in decay_texts(part)],
-            _plot(part),
-        )
-        for part in _requests(laws)
-    ]
+    """Return the sheet and the figure of each request for the explorer."""
+    return [sheet_panel(sheet, _plot(part)) for sheet, part in zip(layer_sheets(laws), _requests(laws), strict=True)]
 
 
 def _requests(laws: Sequence[LayerLaw]) -> list[list[LayerLaw]]:
@@ -46,7 +37,7 @@ def _plot(laws: Sequence[LayerLaw]) -> Figure | None:
     parts, omissions = split_facets([*first.by, "L"], groups, "groups")
     facets = facets_of(parts, Axis(title="Layer"), Axis(title=first.metric_label, is_log=True), _marks)
     notes = ["Dots: geometric means. Lines: D₀ρˡ, with ρ per layer.", *omissions]
-    return Figure(f"{curve_label(first)} over the layers", facets, notes)
+    return Figure(f"{typeset(curve_label(first))} over the layers", facets, notes)
 
 
 def _marks(group: Group[LayerLaw]) -> list[Mark]:
@@ -63,20 +54,8 @@ def _marks(group: Group[LayerLaw]) -> list[Mark]:
 
 
 def layer_law_table(data: ReportData) -> str:
-    """Return rho, r, the test of the line and -L log rho by depth, and the change of rho with depth."""
-    if not data.layer_laws:
-        return ""
-    groups = grouped(data.layer_laws, lambda law: law.name)
-    rows = [Rows(escape(name), list(map(_row, laws))) for name, laws in groups.items()]
-    content = grouped_table(list(map(minus_signs, HEADER)), rows)
-    for name, text in decay_texts(data.layer_laws):
-        content += f"<p>{escape(name)}: {escape(minus_signs(text)).replace('L^−a', 'L<sup>−a</sup>')}.</p>"
-    return content
-
-
-def _row(law: LayerLaw) -> list[Cell]:
-    *numbers, excluded = map(minus_signs, law.cells)
-    return [*map(number_cell, numbers), text_cell(excluded)]
+    """Return the sheet of each request."""
+    return "".join(sheet_table(sheet) + paragraphs(sheet.remarks) for sheet in layer_sheets(data.layer_laws))
 
 
 def _lead(data: ReportData) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import GroupState, followed_power, preferred_models
+from depthrate.orchestrator.analysis.preferred_model import followed_power, preferred_models
 from depthrate.orchestrator.report.curve_groups import (
     Group,
     facets_of,
@@ -21,6 +21,7 @@ from depthrate.orchestrator.report.curve_groups import (
 )
 from depthrate.orchestrator.report.figure import (
     ALARM,
+    HALF,
     MAX_LINES,
     MAX_POINTS,
     MUTED,
@@ -38,23 +39,13 @@ from depthrate.orchestrator.report.figure import (
     value_axis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
-from depthrate.orchestrator.report.text import (
-    curve_label,
-    ends_text,
-    interval_of,
-    is_finite,
-    is_number,
-    minus_signs,
-    shorten,
-    signed_text,
-    value_text,
-)
+from depthrate.orchestrator.report.text import ends_text, interval_of, is_number, signed_text
+from depthrate.orchestrator.sheet.fit_words import DOTTED, HOLLOW, LINES, state_label
+from depthrate.orchestrator.sheet.markup import minus_signs, typeset
+from depthrate.orchestrator.sheet.names import curve_label, shorten, value_text
 from depthrate.tasks.fits.fit import Fit
-from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import predict
 
-HALF = 0.5
-"""Exponent of the reference line."""
 NEAR_HALF = 0.15
 """Distance of the exponents from a half up to which the reference line is shown."""
 DODGE = 0.02
@@ -63,7 +54,7 @@ DODGE = 0.02
 
 def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
     """Plot each metric against x on log axes, one line per group, and the exponents of the groups."""
-    requests = grouped(curves, lambda curve: (curve_label(curve), curve.x, tuple(curve.by)))
+    requests = grouped(curves, lambda curve: (typeset(curve_label(curve)), curve.x, tuple(curve.by)))
     figures: list[Figure | None] = []
     for (label, x, _), part in requests.items():
         ordered = sorted(part, key=lambda curve: sort_key(tuple(curve.by.values())))
@@ -82,10 +73,8 @@ def _fit_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | Non
     facets = facets_of(groups, x_axis, Axis(title=label, is_log=True), lambda group: _fit_marks(group, budget))
     # no band hides a line
     facets = [replace(facet, marks=sorted(facet.marks, key=lambda m: not isinstance(m, Range))) for facet in facets]
-    notes = ["Dots: geometric means. Bands: range over trials. Lines: power laws, with exponent and 95 % interval."]
-    notes += (
-        [] if all(followed_power(curve) for curve, _ in drawable) else ["Hollow: the values do not prefer a power law."]
-    )
+    notes = [f"Dots: geometric means. Bands: range over trials. {LINES}"]
+    notes += [] if all(followed_power(curve) for curve, _ in drawable) else [HOLLOW]
     notes += ["Triangles: excluded trials."] if any(_excluded_x(curve) for curve, _ in drawable) else []
     num_dropped = sum(len(curve.points) - len(points) for curve, points in drawable)
     notes += [*omissions, *omission_notes(0, 0, num_dropped, log=True)]
@@ -133,14 +122,8 @@ def _label(curve: FittedCurve) -> tuple[str, str]:
     power = followed_power(curve)
     if power is not None:
         return signed_text(power.exponent, ".2f"), ends_text(interval_of(power)) or "no interval"
-    preference = preferred_models(curve)
-    if preference.state is GroupState.NOT_YET:
-        return "not yet", preference.reason
-    if curve.power is None:
-        return "no fit", ""
-    models = preference.models
-    detail = f"R² {curve.power.r2:.2f}" if is_finite(curve.power.r2) else ""
-    return "no power law", MODELS[models[0].model].words if models else detail
+    state, detail = state_label(preferred_models(curve))
+    return state, typeset(detail)
 
 
 def _excluded_x(curve: FittedCurve) -> list[float]:
@@ -190,7 +173,7 @@ def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure 
     x_axis = replace(value_axis(names[along], places, is_log=is_log), **ticks)
     facet = Facet(x=x_axis, y=Axis(title="exponent"), marks=marks)
     notes = [
-        "Bars: 95 % intervals. Hollow: the values do not prefer a power law.",
+        f"Bars: 95 % intervals. {HOLLOW}",
         *omission_notes(min(len(lines), MAX_LINES), len(lines)),
     ]
     return Figure(f"Exponent of {label} over {x}, against {shorten(names[along])}", [facet], notes)
@@ -216,7 +199,7 @@ def _exponent_marks(points: Sequence[tuple[float, Fit, bool, str]], name: str) -
 
 
 def _lead(data: ReportData) -> str:
-    return "At the last step. Small dots: trials. Dotted: another model, if the values do not prefer a power law."
+    return f"At the last step. Small dots: trials. {DOTTED}"
 
 
 SECTION = ReportSection(10, "Rates", lambda data: rate_plots(data.fits), _lead, "No fits yet.")

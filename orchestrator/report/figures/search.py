@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from depthrate.orchestrator.report.curve_groups import split_facets
 from depthrate.orchestrator.report.figure import Axis, Facet, Figure, Mark, trial_dots
-from depthrate.orchestrator.report.text import shorten
 from depthrate.orchestrator.search.search_view import ProposalState, SearchView, StudyState
+from depthrate.orchestrator.sheet.names import shorten
 
 
 def search_plots(view: SearchView) -> list[Figure]:

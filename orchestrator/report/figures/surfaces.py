@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from depthrate.grouping import grouped
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
 from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.orchestrator.report.figure import (
     MAX_LINES,
@@ -26,7 +27,9 @@ from depthrate.orchestrator.report.figure import (
     trial_dots,
     value_axis,
 )
-from depthrate.orchestrator.report.text import minus_signs, shorten
+from depthrate.orchestrator.sheet.markup import minus_signs, typeset
+from depthrate.orchestrator.sheet.names import shorten
+from depthrate.orchestrator.sheet.value_sheets import surface_title
 from depthrate.tasks.fits.bootstrap_and_profile import t_quantile
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
@@ -58,6 +61,11 @@ def surface_plot(found: TableFit, title: str) -> Figure | None:
         notes.append("Exponents between neighbouring values, with 95 % bands over whole units.")
     keys = [Key(_setting(names, 0, at), colour, "dot") for (at, _), colour in zip(lines, _colours(lines), strict=True)]
     return Figure(title, facets, notes, keys if len(keys) > 1 else [], has_common_axes=False)
+
+
+def surface_figure(surface: FittedSurface) -> Figure | None:
+    """Return the figure of a sweep's fit. None without a fit, or if no line connects its values."""
+    return None if surface.fit is None else surface_plot(surface.fit, typeset(surface_title(surface)))
 
 
 class _Cells:

@@ -9,13 +9,13 @@ from rich.console import Console
 from scipy import stats
 
 from depthrate.orchestrator.analysis.compare import pair_up
-from depthrate.orchestrator.analysis.fit_requests import fit_requests
+from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import interval_text
-from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.report.fit_text import fit_sentence, unconverged_sentence
-from depthrate.orchestrator.report.text import curve_label
+from depthrate.orchestrator.console.sheet_table import print_fits
+from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
+from depthrate.orchestrator.sheet.names import curve_label
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.spec import FitRequest
@@ -53,9 +53,9 @@ def test_two_values_of_x_are_no_rate(folder: Store, capsys: pytest.CaptureFixtur
     (curve,) = fit_requests(results_of(folder), [FitRequest("nc1")], trials).curves
     assert not curve.fits and curve.power is None and len(curve.rows) == 6, "its points are still shown"
     assert curve.note == ("2 values of depth, at least 3 needed")
-    print_fits(Console(width=200), [curve])
+    print_fits(Console(width=200), Fits(curves=[curve]))
     assert "no fit" in (said := capsys.readouterr().out) and "at least 3 needed" in said
-    assert "<strong>" not in (sentence := fit_sentence(curve)) and "at least 3 needed" in sentence
+    assert "**" not in (sentence := rates_sheet([curve]).sentences[0]) and "at least 3 needed" in sentence
 
 
 def test_what_cannot_be_fitted_says_why(folder: Store) -> None:
@@ -166,10 +166,9 @@ def test_untrained_trials_are_excluded_with_the_cure(folder: Store) -> None:
     trials = stored(folder, grid, nc1, curves=curves)
     (curve,) = fit_requests(results_of(folder), [FitRequest("nc1")], trials, COLLAPSE).curves
     assert curve.excluded == {"untrained": 2} and len(curve.untrained) == 2 and len(curve.rows) == 10
-    print_fits(console := Console(file=io.StringIO(), width=300), [curve])
-    cure = "2 trials are untrained (at the loss of constant predictions) and excluded. Lower lr, or raise steps."
+    print_fits(console := Console(file=io.StringIO(), width=300), Fits(curves=[curve]))
+    cure = "Untrained: 2 (trials at the loss of constant predictions, excluded). Lower lr, or raise steps."
     assert cure in console.file.getvalue() and "2 untrained" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert "Untrained: 2 trials" in unconverged_sentence([curve])
     row = curve.table_rows("s", "power")[0]
     assert row["preferred"] == "power" and row["local_exponent"] == curve.sensitivity[-1]["exponent"]
 

@@ -1,9 +1,12 @@
 """A sweep's fits are identical on the command line, in a notebook and next to another sweep."""
 
+import base64
 import gc
+import gzip
 import io
 import json
 import math
+import re
 import weakref
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -20,14 +23,16 @@ from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.api.report import explore, read_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import compare
-from depthrate.orchestrator.console.fit_table import print_fits
+from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.orchestrator.explorer.data import fit_rows
+from depthrate.orchestrator.explorer.page import explorer_page
 from depthrate.orchestrator.export.latex import fits_table
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.report.figure import EndLabel
 from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
-from depthrate.orchestrator.report.fit_text import groups_sentence
+from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.serve.overview import _FITS, _first_rate
+from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
@@ -137,12 +142,12 @@ GROUPS = {
     0.002: (lambda x: 0.3 * x**-0.7, 21, "power law", "power"),
     0.003: (lambda x: 0.5 * math.exp(-0.12 * x), 21, "another form", "exponential"),
     0.004: (lambda x: 1.0 / x + 0.12, 21, "another form", "power_floor"),
-    0.005: (lambda x: 0.2 + 0.1 * math.sin(3 * x), 21, "none", "none"),
-    0.006: (lambda x: 0.3 * x**-0.5, 5, "not yet", "3 of 6 depths"),
-    0.007: (lambda x: 0.3 * x**-0.5, 13, "not yet", "5 of 6 depths"),
-    0.008: (lambda x: 0.3 * x**-0.5 if x > 5 else -1.0, 21, "too few", "3 values of depth"),
+    0.005: (lambda x: 0.2 + 0.1 * math.sin(3 * x), 21, "none", "no form"),
+    0.006: (lambda x: 0.3 * x**-0.5, 5, "not yet", "not yet: 3 of 6 depths"),
+    0.007: (lambda x: 0.3 * x**-0.5, 13, "not yet", "not yet: 5 of 6 depths"),
+    0.008: (lambda x: 0.3 * x**-0.5 if x > 5 else -1.0, 21, "too few", "too few values"),
 }
-HEADLINE = "2 of 8 groups follow a power law, 2 another form, 1 none, 1 too few, 2 not yet"
+HEADLINE = "2 of 8 groups follow a power law, 2 another form, 1 no form, 1 too few values, 2 not yet"
 
 
 @pytest.fixture
@@ -169,12 +174,14 @@ def live(folder: Store) -> CheckedSweep:
     return checked
 
 
-def test_all_that_shows_fits_agrees_on_count_and_names(live: CheckedSweep, folder: Store) -> None:
+def test_all_that_shows_fits_agrees(live: CheckedSweep, folder: Store) -> None:
+    """Terminal, report, sent page, home, LaTeX and JSON agree in counts, names and exponents."""
     result = fit_sweep(live, folder, None)
-    print_fits(console := Console(file=io.StringIO(), width=400), result.curves)
+    print_fits(console := Console(file=io.StringIO(), width=400), result)
     terminal = console.file.getvalue()  # type: ignore[attr-defined]
-    data = read_sweep(live, folder, results_of(folder, live.task), ["depthrate"])
-    table, explored = fits_table(data), fit_rows(explore(live, folder, results_of(folder, live.task)).fits)
+    results = results_of(folder, live.task)
+    data, sent = read_sweep(live, folder, results, ["depthrate"]), explore(live, folder, results)
+    sheet, table, page, explored = rates_sheet(data.fits), fits_table(data), render_report(data), fit_rows(sent.fits)
     (figure, *_) = rate_plots(data.fits)
     stored = results_of(folder).sql(_FITS)
     home = _first_rate([dict(zip(stored.columns, row, strict=True)) for row in stored.fetchall()])
@@ -182,21 +189,42 @@ def test_all_that_shows_fits_agrees_on_count_and_names(live: CheckedSweep, folde
 
     assert f"nc1 over depth: {HEADLINE}" in terminal and HEADLINE in table
     assert {row["headline"] for row in explored} == {home["headline"]} == {HEADLINE}
-    assert "<strong>2 of 8</strong> groups" in groups_sentence(data.fits)
+    assert sheet.headlines == [f"nc1 over depth: {HEADLINE}"]
+    assert "<strong>2 of 8</strong> groups" in page and "Other models are preferred at weight_decay 0.003" in page
     assert [row["state"] for row in explored] == [state for *_, state, _ in GROUPS.values()]
     assert [row["by"]["weight_decay"] for row in explored if row["form"][0]] == [0.003, 0.004]
+    assert [row["by"] for row in explored if row["is_steepest"]] == [home["by"]] == [{"weight_decay": 0.002}]
     ends = [mark for facet in figure.facets for mark in facet.marks if isinstance(mark, EndLabel)]
     assert sorted(mark.symbol for mark in ends) == ["dot"] * 2 + ["ring"] * 6
     json_states = {row["by"]: row["state"] for row in result.rows}
-    for (decay, (*_, state, words)), row, pair in zip(GROUPS.items(), explored, pairs, strict=True):
-        (line,) = [line for line in terminal.splitlines() if f"weight_decay = {decay} " in line]
-        (cells,) = [
-            line for line in table.splitlines() if line.startswith(f"depth & ${decay}$") or f"${decay}$ &" in line
-        ]
-        assert words in row["preferred"] and (words in line or state == "too few")
+    lines = zip(GROUPS.items(), sheet.records(), explored, pairs, strict=True)
+    for (decay, (*_, state, words)), record, row, pair in lines:
+        (line,) = [line for line in terminal.splitlines() if line.startswith(f" nc1      {decay} ")]
+        (cells,) = [line for line in table.splitlines() if line.startswith(f"{decay} &")]
+        (rendered,) = re.findall(f"<tr [^>]*><td class='key '>{decay}</td>.*?</tr>", page)
+        preferred = record["preferred"]
+        assert words in f"{record['exponent']} {preferred}" and preferred in line
+        assert row["preferred"].startswith(preferred.replace("R^2", "R²"))
+        assert all(
+            name in rendered and name.replace("_", r"\_") in cells
+            for name in preferred.split(" or ")
+            if "^" not in name
+        )
         assert json_states.get(json.dumps({"weight_decay": decay}), state) == state
-        assert (words.removeprefix("power_") in cells) == (state != "too few"), cells
-        assert (pair.stated_common is not None) == (state == "power law")
-        if state == "not yet":
-            assert "no power law" not in line and "not yet" in line and "---" in cells
+        assert row["is_law"] == (pair.stated_common is not None) == (state == "power law")
+        if isinstance(record["exponent"], float):
+            assert f"{record['exponent']:.3f} [{record['exponent_low']:.3f}, " in line
+            assert f"${record['exponent']:.3f}$ & $[{record['exponent_low']:.3f}, " in cells
+            assert f"<strong>{record['exponent']:.3f}</strong> [{record['exponent_low']:.3f}, " in rendered
+            assert row["exponent"] == record["exponent"]
+        else:
+            assert (
+                record["exponent"] in line and "--- & ---" in cells and record["exponent"].replace("-", "−") in rendered
+            )
+        assert ("no power law" in line) == (state in ("none", "too few", "another form") and not record["law"])
+    steepest = sheet.records()[1]["exponent"]
+    assert home["exponent"] == steepest == max(row["exponent"] for row in explored if row["is_law"])
     assert '"another form": 2' in result.rows[0]["group_states"]
+    html = explorer_page("s", sent.packed())
+    packed = gzip.decompress(base64.b64decode(re.findall('id="data">(.*?)<', html)[0]))
+    assert packed.count(HEADLINE.encode()) == len(GROUPS) and HEADLINE.encode() in packed

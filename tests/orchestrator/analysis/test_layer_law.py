@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from depthrate.orchestrator.analysis.fit_requests import fit_requests
-from depthrate.orchestrator.analysis.layer_law import HEADER, LayerLaw, decay_texts
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
+from depthrate.orchestrator.sheet.markup import plain
+from depthrate.orchestrator.sheet.value_sheets import layer_sheets
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.spec import FitRequest, figure_request, fit_request
@@ -91,8 +93,10 @@ def test_trials_are_fitted_by_depth_and_excluded_with_a_reason(folder: Store) ->
         assert law.fit.rho == pytest.approx(math.exp(-1.05 * law.depth**-0.6)) and len(law.values.rows) == 3
         assert law.fit.fit.prefactor == pytest.approx(3), "layer 0 is the input, not a layer"
     assert cut[0].note == "2 layers, at least 3 needed", "x_min is the first layer"
-    assert decay_texts(first) == [("nc1, 3 seeds", "-log rho = 1.05 L^-a, a = 0.600 [0.600, 0.600]")]
-    assert first[0].cells[0] == "3" and len(first[0].cells) == len(cut[0].cells) == len(HEADER)
+    whole, later = layer_sheets(laws)
+    assert list(map(plain, whole.remarks)) == ["nc1, 3 seeds: -log rho = 1.05 L^-a, a = 0.600 [0.600, 0.600]"]
+    assert [row["depth"] for row in whole.rows] == [3, 5, 8, 13]
+    assert later.rows[0]["rho"] == "no fit: 2 layers, at least 3 needed"
     assert not fit_requests(results_of(folder), requests, trials).curves
     assert not fit_requests(results_of(folder), requests, trials).surfaces
     (row,) = first[1].table_rows("s")

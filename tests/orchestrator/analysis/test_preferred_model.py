@@ -10,19 +10,21 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from depthrate.orchestrator.analysis.fit_requests import Fits
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
     adequate_power,
     curves_with_common_exponent,
     inadequacy,
-    local_exponents_text,
+    local_exponents,
     preferred_models,
 )
-from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.export.latex import _columns
-from depthrate.orchestrator.report.fit_text import fit_sentence, rivals_text
+from depthrate.orchestrator.console.sheet_table import print_fits
+from depthrate.orchestrator.export.latex import RATES, tabular
+from depthrate.orchestrator.report.text import markup
+from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
+from depthrate.orchestrator.sheet.fit_words import MODEL_WORDS, doubt, preferred_text
 from depthrate.tasks.fits.common_exponent import CommonFit
-from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import fit_rates
 
 DEPTHS = [2, 3, 5, 8, 13]
@@ -67,9 +69,7 @@ def test_distant_mean_is_inadequate() -> None:
 
 
 def test_local_exponents_are_those_between_neighbours() -> None:
-    assert local_exponents_text(curve_of([1, 2, 4, 8], [1.0, 0.5, 0.5, 1.0])) == "1.00, 0.00, -1.00"
-    many = curve_of(range(1, 12), [1 / x for x in range(1, 11)] + [1.0])
-    assert local_exponents_text(many).endswith(" to 1.00")
+    assert local_exponents(curve_of([1, 2, 4, 8], [1.0, 0.5, 0.5, 1.0])) == pytest.approx([1, 0, -1])
 
 
 def over_seeds(curve: Sequence[float], spread: float, p: float) -> FittedCurve:
@@ -101,28 +101,29 @@ def test_terminal_report_and_latex_agree(make: Callable[[], FittedCurve], names:
     curve = make()
     preference = preferred_models(curve)
     assert preference.names == names
-    print_fits(console := Console(file=io.StringIO(), width=300), [curve])
-    printed, sentence, latex = console.file.getvalue(), fit_sentence(curve), _columns([curve])  # type: ignore[attr-defined]
-    short = [name.removeprefix("power_").replace("_", " ") for name in names]
-    assert latex["preferred"] == [" or ".join(short) or "none"]
-    assert (" or ".join(names) or "none (") in printed
+    print_fits(console := Console(file=io.StringIO(), width=300), Fits(curves=[curve]))
+    sheet = rates_sheet([curve])
+    printed, sentence = console.file.getvalue(), markup(sheet.sentences[0])  # type: ignore[attr-defined]
+    latex, others = tabular(sheet.pick(RATES)), str(sheet.rows[0]["others"])
+    assert (" or ".join(names).replace("_", r"\_") or "no form (") in latex
+    assert (" or ".join(names) or "no form (") in printed
     undecided = "cannot decide"
-    assert (undecided in printed, undecided in sentence) == (len(names) > 1, len(names) > 1)
-    assert (undecided in preference.text, undecided in rivals_text(curve)) == (len(names) > 1, len(names) > 1)
+    texts = (printed, sentence, preferred_text(preference), others)
+    assert [undecided in text for text in texts] == [len(names) > 1] * 4
     assert ("Another curve is not ruled out in 1 of 1 groups." in printed) == bool(names), (
         "too few seeds at too few depths"
     )
-    assert preference.doubt in sentence and preference.doubt in rivals_text(curve)
+    assert doubt(preference) in sentence and doubt(preference) in others
     for name in names:
-        assert name == "power" or MODELS[name].words in sentence
+        assert name == "power" or MODEL_WORDS[name] in sentence
     if not names:
-        assert "no power law fits" in printed and "follows no power law" in sentence and latex["$a$"] == ["---"]
-        assert local_exponents_text(curve) in printed and "local exponents over depth: " in sentence
+        assert "no power law: local exponents from" in printed and "no form fits" in sentence and "--- & ---" in latex
+        assert "local exponents over depth from" in sentence
         assert f"{curve.power.exponent:.3f}" not in printed  # type: ignore[union-attr]
     if "power" in names:
         power = curve.power
-        assert power is not None and f"{power.exponent:.3f}" in printed and f"${power.exponent:.3f}$" in latex["$a$"]
-        assert sentence.startswith(f"nc1 <strong>falls as <span class=nowrap>depth<sup>−{power.exponent:.2f}</sup>")
+        assert power is not None and f"{power.exponent:.3f}" in printed and f"${power.exponent:.3f}$" in latex
+        assert f"depth<strong><sup>−{power.exponent:.2f}" in sentence.replace("</strong>", "")
 
 
 def test_an_indistinguishable_rival_is_never_hidden() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from depthrate.orchestrator.analysis.fit_requests import fit_requests
+from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.report.fit_text import fit_sentence
+from depthrate.orchestrator.console.sheet_table import print_fits
+from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
+from depthrate.orchestrator.sheet.markup import plain
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.spec import FitRequest, SweepSpec, check_fits
@@ -69,11 +70,11 @@ def test_fit_over_depth_counts_the_trials_that_never_pass(folder: Store, capsys:
     assert {(row["x"], row["y"]) for row in passed.rows} == {(2, 4.0), (4, 8.0), (8, 16.0)}
     assert passed.power is not None and passed.power.exponent == pytest.approx(-1)
     assert passed.excluded == {"never loss <= 0.25": 2} and passed.drift is None
-    assert "Excluded: 2 never loss &lt;= 0.25." in fit_sentence(passed)
+    assert "Excluded: 2 never loss <= 0.25." in plain(rates_sheet([passed]).sentences[0])
     row = passed.table_rows("s")[0]
     assert row["metric"] == "steps_to(loss <= 0.25)" and json.loads(row["excluded"]) == passed.excluded
     assert never.excluded == {"never loss <= 1e-09": 8} and "nothing to fit" in str(never.note)
-    print_fits(Console(width=200), curves)
+    print_fits(Console(width=200), Fits(curves=curves))
     assert "2 never loss <= 0.25" in capsys.readouterr().out
 
 

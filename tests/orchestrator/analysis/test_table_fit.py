@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 import depthrate
-from depthrate.orchestrator.analysis.table_fit import law_text
 from depthrate.orchestrator.report.figure import Range, Series
+from depthrate.orchestrator.sheet.markup import plain
+from depthrate.orchestrator.sheet.value_sheets import law_text
 from depthrate.sweeps.spec import fit_request
 from depthrate.tasks.fits.points import FitError
 from tests.support.here import printed, refused
@@ -30,7 +31,7 @@ def test_a_table_is_fitted_with_words() -> None:
     (fit,) = found.preferred
     assert fit.form == "power" and fit.n_units == 4
     assert fit.exponents == pytest.approx((0.5, 0.3), abs=0.03)
-    assert law_text(fit).endswith(f"(depth - 1)^{-fit.exponents[0]:.2f} width^{-fit.exponents[1]:.2f}")
+    assert plain(law_text(fit)).endswith(f"(depth - 1)^{-fit.exponents[0]:.2f} width^{-fit.exponents[1]:.2f}")
     assert r"\begin{tabular}" in found.latex() and f"${fit.exponents[1]:.3f}$" in found.latex()
     assert "<table" in found._repr_html_()
     assert [facet.title for facet in found.plot().figure.facets] == [

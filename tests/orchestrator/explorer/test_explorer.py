@@ -27,7 +27,9 @@ from depthrate.orchestrator.explorer.data import SweepData
 from depthrate.orchestrator.explorer.page import SCRIPT, explorer_page
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.monitor.status import sweep_status
-from depthrate.orchestrator.report.surface_section import surface_panel
+from depthrate.orchestrator.report.figures.surfaces import surface_figure
+from depthrate.orchestrator.report.sheet_html import sheet_panel
+from depthrate.orchestrator.sheet.value_sheets import surface_sheet
 from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import FITS
@@ -483,7 +485,7 @@ def test_fits_in_several_variables_are_shown(
 ) -> None:
     data, request = read(folder, checked), FitRequest("nc1", ("depth", "width"))
     (surface,) = fit_requests(data.results, [request], list(checked.trials), checked.task).surfaces
-    panel = surface_panel(surface)
+    panel = sheet_panel(surface_sheet(surface), surface_figure(surface))
     assert (
         panel["title"] == "nc1 over depth, width"
         and [row[0] for row in panel["rows"]] == ["power"] * 2 + ["power_floor"] * 2

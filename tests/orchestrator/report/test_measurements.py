@@ -70,7 +70,7 @@ def test_the_report_draws_what_the_task_declares(done: Path) -> None:
     by_layer, by_step = ["bend", "width-ratio"], ["score"]  # the metrics have one step
     assert drawn == sorted([*by_layer, *by_step, "width-ratio-against-depth", "shape-of-it-last-layer"])
     text = (done / "r.html").read_text()
-    assert "Width ratio <strong>follows no power law (3 values of depth, at least 4 needed)" in text
+    assert "Width ratio: <strong>too few values (3 values of depth, at least 4 needed)" in text
     assert "Score at the last step: mean 0.700" in text
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.report.fit_text import groups_sentence
-from depthrate.orchestrator.report.group_table import group_table
-from depthrate.orchestrator.report.page import render_report
+from depthrate.orchestrator.report.page import RATES, render_report
 from depthrate.orchestrator.report.report_data import ReportData
-from tests.orchestrator.report.test_report import make_curve, make_fit, words
+from depthrate.orchestrator.report.sheet_html import drawn_table
+from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
+from tests.orchestrator.report.test_report import make_curve, make_fit, sentences_of, words
 from tests.support.browser import Browser, browser
 from tests.support.report_data import make_data, plain_data
 
@@ -47,14 +47,18 @@ def test_sentence_of_groups() -> None:
     curves = [group(32, 0.001, steep), group(32, 0.003, flat, excluded={"diverged": 1, "untrained": 2})]
     curves += [group(64, 0.001, bad), group(64, 0.003, flat), group(128, 0.001, bad), group(128, 0.003, bad)]
     curves.append(group(256, 0.001, excluded={"diverged": 3}))
-    assert words(groups_sentence(curves)) == (
+    assert sentences_of(*curves) == [
         "NC1 falls as a power of depth in 3 of 7 groups, with exponents from 0.40 [0.30, 0.50] at width 32, "
-        "weight_decay 0.003, to 0.73 [0.58, 0.87] at width 32, weight_decay 0.001. No power law fits at width 128; "
-        "width 64, weight_decay 0.001. "
+        "weight_decay 0.003, to 0.73 [0.58, 0.87] at width 32, weight_decay 0.001. No form fits at width 128; "
+        "width 64, weight_decay 0.001 (R² 0.20). "
         "Too few values at width 256, weight_decay 0.001 (2 points with 1 x). Excluded: 4 diverged."
-    )
-    assert words(groups_sentence(curves[2:3])) == "NC1 follows no power law over depth in any of 1 groups."
-    assert "goes as a power" in groups_sentence([curves[0], group(32, 0.1, make_fit(ci_low=-0.1, ci_high=0.9))])
+    ]
+    assert sentences_of(curves[2]) == [
+        "NC1 at width 64, weight_decay 0.001: no form fits (R² 0.20); the nearest is the power law; local exponents over depth "
+        "from 0.58 to 0.58."
+    ]
+    (sentence,) = sentences_of(curves[0], group(32, 0.1, make_fit(ci_low=-0.1, ci_high=0.9)))
+    assert "goes as a power" in sentence
 
 
 def test_table_of_groups() -> None:
@@ -65,13 +69,15 @@ def test_table_of_groups() -> None:
         group(32, 0.003, make_fit(r2=0.2)),
         three_values,
     ]
-    table = group_table([*curves, group(64, 0.003)], {"width 32": "ramp-3"})
+    sheet = rates_sheet([*curves, group(64, 0.003)]).pick(("width", "weight_decay", *RATES))
+    table = drawn_table(sheet, {"width 32": "ramp-3"})
     rows = [
         [words(cell) for cell in re.findall("<td.*?>(.*?)</td>", row)] for row in re.findall("<tr.*?</tr>", table)[1:]
     ]
-    assert rows[0] == ["32", "0.001", "", "0.58 [0.51, 0.66]", "0.970", "power law", "yes", "4"]
-    assert rows[1] == ["32", "0.003", "", "no power law", "0.200", "none", "no", "4"]
-    assert rows[2][-2:] == ["no: 3 values of depth, at least 4 needed", "3"]
+    assert rows[0] == ["32", "0.001", "", "0.580 [0.510, 0.660]", "0.970", "4", "power", "yes"]
+    hidden = "no power law: local exponents from 0.58 to 0.58"
+    assert rows[1] == ["32", "0.003", "", hidden, "0.200", "4", "no form (R² 0.20)", "no: R² 0.20"]
+    assert rows[2][-1] == "no: 3 values of depth, at least 4 needed"
     assert rows[3][3:5] == ["no fit: 2 points with 1 x", "—"]
     strips = re.findall('<svg class="facet".*?</svg>', table)
     assert [words(text) for text in re.findall("<text.*?</text>", strips[0])] == ["0", "0.2", "0.4", "0.6"]

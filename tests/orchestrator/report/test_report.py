@@ -18,8 +18,9 @@ import pytest
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE, Drift
+from depthrate.orchestrator.analysis.fit_requests import Fits
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.console.fit_table import print_fits
+from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.orchestrator.report import figures as report_figures
 from depthrate.orchestrator.report.drawing.render import draw, figure_html
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
@@ -27,12 +28,13 @@ from depthrate.orchestrator.report.figure import EndLabel, Figure, HeatMap, Rang
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
-from depthrate.orchestrator.report.fit_tables import support_table
-from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.page import all_plots, render_report
+from depthrate.orchestrator.report.page import EVIDENCE, all_plots, render_report
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
-from depthrate.orchestrator.report.text import number_text, three_decimals
+from depthrate.orchestrator.report.sheet_html import paragraphs, sheet_table
+from depthrate.orchestrator.report.text import markup, number_text
 from depthrate.orchestrator.report.trial_tables import left_out_table
+from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
+from depthrate.orchestrator.sheet.fit_sheet import Column, Kind
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.fit import Estimate, Fit
@@ -78,14 +80,30 @@ def make_curve(*fits: Fit, excluded: dict[str, int] | None = None, by: dict[str,
     return FittedCurve("nc1", "depth", by or {}, rows, list(fits), excluded or {}, note, measurement=shown)
 
 
-def words(markup: str) -> str:
+def words(content: str) -> str:
     """The text a reader sees, with ^ for a superscript."""
-    return html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<sup>", "^")))
+    return html.unescape(re.sub(r"<[^>]*>", "", content.replace("<sup>", "^")))
+
+
+def sentences_of(*curves: FittedCurve) -> list[str]:
+    """The sentences on the page."""
+    return [words(markup(sentence)) for sentence in rates_sheet(curves).sentences]
+
+
+def remarks_of(*curves: FittedCurve) -> str:
+    """The remarks on the page."""
+    return " ".join(words(markup(remark)) for remark in rates_sheet(curves).remarks)
+
+
+def evidence_of(curve: FittedCurve) -> str:
+    """The table of what speaks for and against a curve's fits."""
+    sheet = rates_sheet([curve])
+    return sheet_table(sheet.pick(EVIDENCE)) + paragraphs(sheet.details)
 
 
 def supported(curve: FittedCurve) -> list[str]:
     """The cells of a curve's row of what speaks for and against it."""
-    return [words(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", support_table([curve]))]
+    return [words(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", evidence_of(curve))]
 
 
 def figures(page: str) -> list[str]:
@@ -116,7 +134,7 @@ SENTENCES = {
         make_curve(make_fit(), make_fit("exponential", aicc=-33.9)),
         f"NC1 falls as depth^−0.58{DOUBT}, 95 % interval [0.51, 0.66].",
         [
-            "NC1 over depth",
+            "NC1",
             f"preferred: power law{DOUBT}; exponential: ΔAICc +6.1, does not fit "
             "(the mean at depth = 8 is off by a factor 31.0)",
         ],
@@ -158,11 +176,11 @@ SENTENCES = {
     "no interval": (
         make_curve(BARE),
         "NC1 goes as depth^−0.58 (2 values cannot rule out another curve), no interval (too few points).",
-        ["NC1 over depth", "none (too few distinct values or points)"],
+        ["NC1", "none (too few distinct values or points)"],
     ),
     "no fit": (
         make_curve(excluded={"diverged": 2, "not positive": 1, "failed": 0}, by={"lr": 0.1}),
-        "NC1 at lr = 0.1: no fit (2 points with 1 x). Excluded: 2 diverged, 1 not positive.",
+        "NC1 at lr 0.1: no fit: 2 points with 1 x. Excluded: 2 diverged, 1 not positive.",
         [],
     ),
 }
@@ -171,7 +189,7 @@ SENTENCES = {
 @pytest.mark.parametrize(("curve", "sentence", "cells"), SENTENCES.values(), ids=SENTENCES)
 def test_a_sentence_and_its_evidence(curve: FittedCurve, sentence: str, cells: list[str]) -> None:
     """A sentence that ends with a full stop is the whole one. The cells are the last ones of the evidence."""
-    written = words(fit_sentence(curve))
+    (written,) = sentences_of(curve)
     assert written == sentence if sentence.endswith(".") else written.startswith(sentence)
     assert not cells or supported(curve)[-len(cells) :] == cells
 
@@ -225,10 +243,10 @@ def test_fitted_line_and_mean() -> None:
 
 def test_no_power_law_is_hollow() -> None:
     curve = plain_data().fits[0]
-    flat = replace(curve.fits[0], r2=0.5)
-    (figure,) = rate_plots([replace(curve, fits=[flat])])
+    poor = replace(curve.fits[0], r2=0.5)
+    (figure,) = rate_plots([replace(curve, fits=[poor])])
     (label,) = [mark for mark in figure.facets[0].marks if isinstance(mark, EndLabel)]
-    assert (label.text, label.detail, label.symbol) == ("no power law", "R² 0.50", "ring")
+    assert (label.text, label.detail, label.symbol) == ("no form", "R² 0.50", "ring")
     joined = [mark.dash for mark in series_of(figure) if mark.width]
     assert joined == ["join"] and "Hollow: the values do not prefer a power law." in figure.notes
 
@@ -270,14 +288,14 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
 def test_many_groups_share_a_sentence() -> None:
     data = make_data(by={"lr": [1, 2, 3, 4]}, depths=(2, 3, 5, 8))
     fits = [replace(curve, unconverged=frozenset(row["trial_id"] for row in curve.rows)) for curve in data.fits]
-    sentences = [words(sentence) for sentence in fit_sentences(fits)]
+    sentences = sentences_of(*fits)
     assert len(sentences) == len(fits) / 4
     assert sentences[0].startswith("NC1 falls as a power of depth in 4 of 4 groups, with exponents from 0.")
     assert "unconverged" not in " ".join(sentences)
     num_trials = len({row["trial_id"] for curve in fits for row in curve.rows})
-    assert words(unconverged_sentence(fits)) == (
-        f"Unconverged: {num_trials} of {num_trials} trials, so the fits describe this training budget and not an optimum. "
-        "Train longer."
+    assert (
+        f"at this budget, not an optimum: {num_trials} of {num_trials} trials are unconverged. To train longer, raise steps."
+        in remarks_of(*fits)
     )
     assert left_out_table(replace(data, fits=fits)).count("<tr>") == 2, "its header and a line"
     some = [replace(fits[0], unconverged=frozenset()), *fits[1:]]
@@ -285,7 +303,7 @@ def test_many_groups_share_a_sentence() -> None:
 
 
 def test_numbers_keep_trailing_zeros() -> None:
-    assert [three_decimals(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
+    assert [Column("r2", "", Kind.NUMBER).text(value) for value in (0.42, -1, None)] == ["$0.420$", "$-1.000$", ""]
     assert [number_text(v) for v in (1.44e14, -2e-7, 1e10, 0.05)] == ["1.44·10¹⁴", "−2·10⁻⁷", "1·10¹⁰", "0.05"]
 
 
@@ -425,7 +443,7 @@ def test_missing_pieces_are_said(missing: str) -> None:
         assert "No training curves yet." in text
         assert "15 pending" in text
     if missing == "all diverged":
-        assert "NC1: no fit (0 points with 0 distinct x)" in text
+        assert "NC1: no fit: 0 points with 0 distinct x" in text
         assert "Excluded: 15 diverged." in text
 
 
@@ -486,21 +504,26 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         stationary=frozenset("abcd"),
         common=CommonFit(0.6, 0.5, 0.7, 0.02, 3),
     )
-    assert words(fit_sentence(curve)).startswith(
+    assert sentences_of(curve)[0].startswith(
         f"NC1, layer −2, x_min 2 falls as depth^−0.58{DOUBT}, 95 % interval [0.51,"
     )
-    assert "1 of 4 trials" in words(unconverged_sentence([curve]))
-    facts = ("(at most 0.11", "by up to 12.3%", "a = 0.61 without depth = 2", "−0.05 [−0.10, 0.02]", "120 [90, ∞]")
-    for fact, cell in zip(facts, supported(curve)[-5:], strict=True):
+    remarks = remarks_of(curve)
+    assert "1 of 4 trials are unconverged" in remarks_of(replace(curve, stationary=frozenset("bcd")))
+    assert "1 of 4 trials have a higher objective" in remarks
+    facts = ("not rejected (depth^−0.40)", "0.01 at depth 120 [90, ∞]", "−0.020 (<0.110)", "−0.050 [−0.100, 0.020]")
+    facts += ("none (too few distinct values or points)", "by up to 12.3%", "a = 0.61 without depth = 2")
+    for fact, cell in zip(facts, supported(curve)[-7:], strict=True):
         assert fact in cell
-    print_fits(console := Console(file=io.StringIO(), width=300), [replace(curve, by={"width": 8}, judged=2)])
+    shown = Fits(curves=[replace(curve, by={"width": 8}, judged=2)])
+    print_fits(console := Console(file=io.StringIO(), width=300), shown)
     assert re.search(r"layer -2, x_min 2.* -0\.020 \(<0\.110\)", console.file.getvalue())
-    for low, high, verdict in ((-0.1, 0.02, "not rejected"), (-0.1, -0.01, "slower than"), (0.1, 0.5, "respected")):
+    for low, high, verdict in ((-0.1, 0.02, "not rejected"), (-0.1, -0.01, "slower"), (0.1, 0.5, "respected")):
         judged = replace(curve, bound=BoundCheck(0.4, (low + high) / 2, low, high))
-        assert verdict in supported(judged)[-2]
-    unfinished = words(support_table([replace(curve, stationary=frozenset("a"))]))
-    assert "upper bound" not in unfinished and "holds for optima and is not compared" in unfinished
-    assert "F test, p = 0.020). Common fit: a = 0.60 [0.50, 0.70]" in words(common_sentence(curve))
+        assert supported(judged)[-7].startswith(verdict)
+    unfinished = replace(curve, stationary=frozenset("a"))
+    evidence = words(evidence_of(unfinished))
+    assert "respected" not in evidence and "holds for optima and is not compared" in evidence
+    assert "F test, p = 0.020). Common fit: a = 0.600 [0.500, 0.700]" in remarks
 
 
 def test_exclusions_and_doubts_are_listed() -> None:

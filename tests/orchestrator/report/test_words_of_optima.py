@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import Convergence
+from depthrate.orchestrator.analysis.fit_requests import Fits
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.report.fit_tables import support_table
-from depthrate.orchestrator.report.fit_text import fit_sentence
+from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.rates import BoundCheck, fit_many
+from tests.orchestrator.report.test_report import evidence_of, remarks_of, sentences_of, words
 
 ROWS = [
     {"x": float(x), "y": 0.3 * x**-0.5 * (1 + 0.01 * seed), "seed": seed, "trial_id": f"{x}-{seed}", "draw": seed}
@@ -35,7 +35,7 @@ def curve():
 
 
 def printed(curve):
-    print_fits(console := Console(file=io.StringIO(), width=300), [curve])
+    print_fits(console := Console(file=io.StringIO(), width=300), Fits(curves=[curve]))
     return console.file.getvalue()
 
 
@@ -46,7 +46,7 @@ def test_nonstationary_trials_are_named(curve, stationary):
     assert not CLAIM.search(table), table
     assert f"{len(ALL - stationary)} of 12 trials are unconverged" in table
     assert ("describe training at this budget, not an optimum" in table) == (not stationary)
-    said = fit_sentence(unfinished) + support_table([unfinished])
+    said = " ".join(sentences_of(unfinished)) + words(evidence_of(unfinished)) + remarks_of(unfinished)
     without = re.sub(r"The theorem's bound holds .*? at this budget\.", "", said)
     assert without != said and not CLAIM.search(without), without
 
@@ -59,7 +59,7 @@ def test_constant_objective_is_no_optimum(curve):
 def test_stationary_trials_meet_the_bound(curve):
     done = replace(curve, stationary=ALL)
     assert "Stationary: all 12 trials, by their solver's tolerance" in printed(done)
-    assert "theorem's bound" in printed(done) and "Ratio to the bound" in support_table([done])
+    assert "theorem's bound" in printed(done) and "a of the ratio to the bound" in evidence_of(done)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from depthrate.orchestrator.analysis.fit_requests import fit_requests
+from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.console.fit_table import print_fits
+from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.orchestrator.console.tables import make_console
-from depthrate.orchestrator.report.fit_tables import fit_table
-from depthrate.orchestrator.report.fit_text import fit_sentence
+from depthrate.orchestrator.report.sheet_html import paragraphs, sheet_table
+from depthrate.orchestrator.report.text import markup
+from depthrate.orchestrator.sheet.curve_sheets import models_sheet, rates_sheet
+from depthrate.orchestrator.sheet.fit_words import MODEL_WORDS
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import FitRequest
@@ -38,7 +40,6 @@ class PowerExponential(LinearModel):
     """y = c x^-a exp(-b x)."""
 
     name = "power_exponential"
-    words = "power law with exponential cut-off"
     formula = "c x^{-a} e^{-b x}"
     parameters = (FitParameter("decay", "decay b"),)
     values_are_told = True
@@ -65,7 +66,6 @@ class Stretched(Model):
     """y = c exp(-(x / s)^a), found by iteration."""
 
     name = "stretched"
-    words = "stretched exponential"
     formula = "c e^{-(x / s)^a}"
     parameters = (FitParameter("scale", "s"),)
 
@@ -98,11 +98,13 @@ TRUE_CURVES = {
     "power_exponential": (lambda x: 3 * x**-0.5 * np.exp(-0.1 * x), {"decay": 0.1}),
     "stretched": (lambda x: 3 * np.exp(-((x / 8) ** 0.5)), {"scale": 8.0}),
 }
+WORDS = {"power_exponential": "power law with exponential cut-off", "stretched": "stretched exponential"}
 
 
 @pytest.fixture(params=[PowerExponential(), Stretched()], ids=lambda model: model.name)
 def added(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Model:
-    """A model from outside, and the only thing to do for it: a line in the table."""
+    """A model from outside, and the only things to do for it: a line in the table, and its words."""
+    monkeypatch.setitem(MODEL_WORDS, request.param.name, WORDS[request.param.name])
     monkeypatch.setitem(MODELS, request.param.name, request.param)
     return request.param
 
@@ -155,18 +157,22 @@ def test_outside_model_is_kept_and_printed(added: Model, folder: Store, capsys: 
     write_fits(folder, "s", rows)
     kept = results_of(folder).sql("select model from fits order by weight desc limit 1").fetchall()
     assert kept == [(added.name,)]
-    print_fits(make_console(), curves)
+    print_fits(make_console(), Fits(curves=curves))
     assert added.name in capsys.readouterr().out
     assert_told(added, curves[0])
 
 
 def assert_told(added: Model, curve: FittedCurve) -> None:
     """The report's sentence and its table say the model's words, formula and parameters."""
-    sentence, table = text(fit_sentence(curve)), text(fit_table([curve]))
+    sheet = models_sheet([curve])
+    (sentence,) = (text(markup(sentence)) for sentence in rates_sheet([curve]).sentences)
+    table = text(paragraphs(sheet.notes) + sheet_table(sheet))
     told = r" \(exponent 0\.\d+, decay b 0\.\d+\)" if added.values_are_told else ""
-    assert re.search(f"^nc1 follows a {added.words}{told}[^;]*; (as a power law it|it follows no power law)", sentence)
+    assert re.search(
+        f"^nc1 follows a {MODEL_WORDS[added.name]}{told}[^;]*; (as a power law it|it follows no power law)", sentence
+    )
     formula = added.formula.replace("{", "").replace("}", "").replace("-", "−")
-    assert f"{added.words}: {formula}" in table
+    assert f"{MODEL_WORDS[added.name]}: {formula}" in table
     assert all(parameter.symbol in table for parameter in added.parameters)
 
 
@@ -192,7 +198,7 @@ def test_a_model_s_value_is_its_shape(model: Model) -> None:
 
 
 def test_models_are_told_apart() -> None:
-    for texts in ([model.words for model in BUILT_IN], [model.formula for model in BUILT_IN]):
+    for texts in ([MODEL_WORDS[model.name] for model in BUILT_IN], [model.formula for model in BUILT_IN]):
         assert len(set(texts)) == len(texts)
     assert {model.name for model in BUILT_IN if not model.has_theory} == {"exponential", "log_linear"}
     assert {model.name for model in BUILT_IN if model.num_parameters == 2} == {"power", "exponential", "log_linear"}

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy import optimize, stats
 
+from depthrate.orchestrator.sheet.value_sheets import undecided
 from depthrate.tasks.fits.bootstrap_and_profile import holm
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import FORMS
@@ -56,7 +57,7 @@ def test_chinchilla() -> None:
         assert np.log(interval) == pytest.approx(np.log((low, high)), abs=0.15 * np.log(high / low))
     assert fit.floor_interval is not None and fit.intervals[1] is not None
     assert fit.floor_interval[0] > 1.69 and fit.intervals[1][0] > 0.28, "the earlier published values are rejected"
-    assert [fit.form for fit in found.preferred] == ["power_floor"] and not found.words()
+    assert [fit.form for fit in found.preferred] == ["power_floor"] and not list(undecided(found))
 
 
 @tables
@@ -70,7 +71,7 @@ def test_depth_width_and_tokens() -> None:
     assert 2 * fit.objective / 203 <= 3.02738e-5 * (1 + 1e-5)
     assert fit.exponents == pytest.approx((0.9455, 1.3251, 0.2991), abs=2e-4)
     assert fit.floor == pytest.approx(1.7536, abs=2e-4)
-    (confounded,) = found.words()
+    (confounded,) = undecided(found)
     assert confounded.startswith("width and depth are confounded (variance inflation 6.6)")
     later = fit_surfaces([x[0], x[1] - 2, x[2]], frame["loss"].to_numpy(), ["w", "d", "t"], num_resamples=0)
     assert of_form(later).exponents == pytest.approx((0.951, 1.098, 0.2989), abs=1e-3)
@@ -87,7 +88,7 @@ def test_gemstones_have_no_floor() -> None:
     assert fit.objective <= 0.0038782174 * (1 + 1e-6)
     assert fit.exponents == pytest.approx((0.2607, 0.1416, 0.5309), abs=2e-4)
     assert np.log(fit.coefficients) == pytest.approx((2.114, 0.731, 11.283), abs=2e-3)
-    assert any(text.startswith("E not identified") for text in found.words())
+    assert any(text.startswith("E not identified") for text in undecided(found))
     finer = fit_surfaces(
         x, y, ["w", "d", "t"], units=frame["run"].tolist(), delta=1e-4, forms=["power_floor"], num_resamples=0
     )
@@ -214,7 +215,7 @@ def test_confounded_variables_are_named() -> None:
     x_KN, y_N, seed_N = table()
     wide = np.stack([x_KN[0], 16 * x_KN[0] * np.where(x_KN[1] > 40, 1.2, 1.0)])
     found = fit_surfaces(wide, y_N, ["depth", "width"], units=seed_N.tolist())
-    assert found.inflation > MAX_INFLATION and found.words()[0].startswith("depth and width are confounded")
+    assert found.inflation > MAX_INFLATION and next(undecided(found)).startswith("depth and width are confounded")
     nearly = np.stack([x_KN[0], 16 * x_KN[0] * (1 + 1e-6 * x_KN[1])])
     (fit,) = fit_surfaces(nearly, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["power"]).fits
     assert fit.coefficient_intervals[0] is not None
@@ -228,7 +229,7 @@ def test_a_floor_that_the_data_lack_is_not_identified() -> None:
     found = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["power_floor"])
     fit = found.fits[0]
     assert fit.floor_interval is not None and fit.floor_interval[0] == 0 < fit.floor_interval[1] < 0.2
-    assert any(text.startswith("E not identified") for text in found.words())
+    assert any(text.startswith("E not identified") for text in undecided(found))
 
 
 def test_starts_find_the_minimum_of_exact_data() -> None:
@@ -293,7 +294,7 @@ def test_a_logarithm_is_a_column_of_the_plane() -> None:
     assert found.preferred[0] in (free, fixed) and product not in found.preferred
     assert free.trade_offs[0][:2] == ("the exponent of depth", "the power of log depth") and not fixed.trade_offs
     alone = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["power_log"])
-    assert any("the power of log depth correlate at" in text for text in alone.words())
+    assert any("the power of log depth correlate at" in text for text in undecided(alone))
     with pytest.raises(FitError, match="needs values above 1"):
         fit_surfaces(x_KN - 1, y_N, ["depth - 1", "width"], forms=["power_log"])
 

@@ -1,0 +1,191 @@
+"""Sheets of fits in several variables, of a sweep or of any table, and of fits over layers."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from depthrate.grouping import grouped
+from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
+from depthrate.orchestrator.analysis.layer_law import LayerLaw
+from depthrate.orchestrator.analysis.table_fit import CLEAR_SHIFT, FACTS, TableFit
+from depthrate.orchestrator.sheet.fit_sheet import (
+    Column,
+    FitSheet,
+    IntervalValue,
+    Kind,
+    Value,
+    interval_text,
+    number_text,
+)
+from depthrate.orchestrator.sheet.markup import literal
+from depthrate.orchestrator.sheet.names import curve_label, x_base
+from depthrate.tasks.fits import LOG_FORMS
+from depthrate.tasks.fits.fit import Fit
+from depthrate.tasks.fits.layer_law import decay_over_depth
+from depthrate.tasks.fits.several_variables import MAX_INFLATION, SurfaceFits, is_floor_identified
+
+_SURFACE_COLUMNS = (
+    Column("form", "form"),
+    Column("x", "variable"),
+    Column("exponent", "exponent a [95 %]", Kind.INTERVAL),
+    Column("p_half", "p(a = ½)", Kind.P_VALUE),
+    Column("p_one", "p(a = 1)", Kind.P_VALUE),
+    Column("verdict", "adequate"),
+)
+_LAYER_COLUMNS = (
+    Column("name", "fit"),
+    Column("depth", "L", Kind.COUNT),
+    Column("rho", "rho [95 %]", Kind.INTERVAL, ".4f"),
+    Column("r", "r", Kind.NUMBER, ".4f"),
+    Column("p", "p(straight)", Kind.P_VALUE),
+    Column("total", "$-$L log rho", Kind.NUMBER, ".2f"),
+    Column("trials", "trials", Kind.COUNT),
+    Column("left_out", "left out", is_optional=True),
+)
+
+
+def surface_sheet(surface: FittedSurface) -> FitSheet:
+    """Return a group's fit in several variables: one row per form and variable."""
+    title = surface_title(surface)
+    if surface.fit is None:
+        return FitSheet(title, _SURFACE_COLUMNS, [], remarks=[f"No fit: {literal(surface.note)}."])
+    return table_sheet(surface.fit, title)
+
+
+def surface_title(surface: FittedSurface) -> str:
+    """Name a group's fit in several variables, as in `NC1 over depth, width, seed = 0`."""
+    values = surface.values
+    group = f", {literal(values.label())}" if values.label() else ""
+    return f"{literal(values.metric_label)} over ${literal(values.x)}${group}"
+
+
+def table_sheet(found: TableFit, title: str = "") -> FitSheet:
+    """Return a fit of a table: one row per form and variable, the formulas, and what the values do not decide."""
+    table_rows = found.rows()
+    rows: list[dict[str, Value]] = [
+        {
+            "form": literal(row["form"]),
+            "x": f"${literal(row['x'])}$",
+            "exponent": IntervalValue(row["exponent"], row["ci_low"], row["ci_high"]),
+            "p_half": row["p_half"],
+            "p_one": row["p_one"],
+            "verdict": "preferred" if row["preferred"] else "yes" if row["adequate"] else "no",
+        }
+        for row in table_rows
+    ]
+    fits = found.surfaces.fits
+    methods = " and ".join(dict.fromkeys(fit.method for fit in fits if fit.method))
+    by = f"intervals by {methods}" if methods else "too few units for intervals"
+    tests = f"p-values corrected for {table_rows[0]['num_tests']} tests (Holm)"
+    counts = f"{fits[0].n_points} values of {fits[0].n_units} units, {by}, {tests}"
+    laws = [_law_sentence(found.y, fit, is_preferred=fit in found.preferred) for fit in fits]
+    title = title or f"{literal(found.y)} over {', '.join(f'${literal(name)}$' for name in fits[0].variables)}"
+    return FitSheet(title, _SURFACE_COLUMNS, rows, remarks=[*laws, counts, *map(literal, remarks(found))])
+
+
+def table_fields(found: TableFit) -> dict[str, Any]:
+    """Return all facts of a fit of a table, for JSON."""
+    return {
+        "y": found.y,
+        "preferred": [fit.form for fit in found.preferred],
+        "words": remarks(found),
+        "inflation": found.surfaces.inflation,
+        "fits": [
+            {"names": fit.variables} | {name: getattr(fit, name) for name in FACTS} for fit in found.surfaces.fits
+        ],
+        "rows": found.rows(),
+    }
+
+
+def _law_sentence(y: str, fit: Fit, *, is_preferred: bool) -> str:
+    """Return a form's formula with its facts."""
+    mark = "preferred" if is_preferred else "" if fit.is_adequate else "inadequate"
+    constant = None if len(fit.coefficients) > 1 else fit.coefficient_intervals[0]
+    named = (("E", fit.floor_interval), ("c", constant), ("b", fit.log_power_interval))
+    intervals = [f"{letter} in {interval_text(*ends, '.4g')}" for letter, ends in named if ends is not None]
+    numbers = (("$R^{2}$", fit.r2, ".3f"), ("AICc", fit.aicc, ".1f"), ("left out", fit.left_out, ".3g"))
+    facts = [mark, *intervals, *(f"{name} ${number_text(n, form)}$" for name, n, form in numbers if n is not None)]
+    return f"{literal(fit.form)}: {literal(y)} = {law_text(fit)} ({', '.join(filter(None, facts))})"
+
+
+def law_text(fit: Fit) -> str:
+    """Return a fit as a formula with markup, as in `0.05 + 1.2 depth^-0.90 + 4.1 width^-0.70`."""
+    names = [literal(x_base(name)) for name in fit.variables]
+    powers = [f"{name}^{{{-a:z.2f}}}" for name, a in zip(names, fit.exponents, strict=True)]
+    if fit.form == "proportional":
+        powers = [f"{name}^{{-1}}" for name in names]
+    elif fit.form in LOG_FORMS:
+        powers = [f"log({names[0]})^{{{number_text(fit.log_power or 0.0)}}}", *powers]
+    if fit.form != "power_floor":
+        return f"${number_text(fit.coefficients[0])} {' '.join(powers)}$"
+    terms = [f"{number_text(c)} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
+    return f"${' + '.join([*([number_text(fit.floor)] if fit.floor else []), *terms])}$"
+
+
+def remarks(found: TableFit) -> list[str]:
+    """Return what the values do not decide and which rows are not used, one plain sentence each."""
+    shifts = [
+        f"with {name} - 1 instead of {name}, its exponent changes by {shift:+.2f}"
+        for name, shift in found.shifts.items()
+        if abs(shift) > CLEAR_SHIFT
+    ]
+    omitted = [f"{found.omitted} rows left out: a value is missing or not positive"] if found.omitted else []
+    repeated = [
+        f"{found.repeated} of {len(found.y_N)} rows repeat an earlier row: copies look like replicates without noise, "
+        "which can make every form inadequate. Keep one of each"
+    ]
+    return [*undecided(found.surfaces), *shifts, *omitted, *(repeated if found.repeated else [])]
+
+
+def undecided(surfaces: SurfaceFits) -> Iterator[str]:
+    """Yield what the values of several variables do not decide, one plain sentence each."""
+    preferred = surfaces.preferred
+    described = preferred or surfaces.fits
+    if surfaces.inflation > MAX_INFLATION:
+        names = " and ".join(surfaces.confounded)
+        yield f"{names} are confounded (variance inflation {surfaces.inflation:.1f}): their exponents trade off"
+    else:
+        for fit in described:
+            for one, other, size in fit.trade_offs:
+                correlate = f"the estimates of {one} and {other} correlate at {size:.2f}"
+                yield f"{fit.form}: {correlate}: only a combination is determined"
+    for fit in described:
+        if fit.form == "power_floor" and not is_floor_identified(fit):
+            why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
+            yield f"E not identified: {why}"
+    if len(preferred) > 1:
+        changes = np.abs(np.diff([fit.exponents for fit in preferred], axis=0)).max(0)
+        k = int(np.argmax(changes))
+        forms = " and ".join(fit.form for fit in preferred)
+        change = f"the exponent of {preferred[0].variables[k]} changes by {changes[k]:.2f} between them"
+        yield f"{preferred[0].n_units} units cannot decide between {forms}; {change}"
+    if not preferred:
+        yield "no form is adequate: " + ", ".join(f"{fit.form} has {fit.inadequacy}" for fit in surfaces.fits)
+
+
+def layer_sheets(laws: Sequence[LayerLaw]) -> list[FitSheet]:
+    """Return a sheet per request over layers: one row per depth and group, and the change of rho with the depth."""
+    return [_layer_sheet(part) for part in grouped(laws, lambda law: str(law.values.asked)).values()]
+
+
+def _layer_sheet(laws: Sequence[LayerLaw]) -> FitSheet:
+    decays = []
+    for group in grouped(laws, lambda law: str(law.values.by)).values():
+        decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
+        if decay is not None:
+            exponent = f"a = ${decay.exponent:z.3f}$ {interval_text(decay.ci_low, decay.ci_high, '.3f')}".rstrip()
+            decays.append(
+                f"{literal(group[-1].name)}: $-$log rho = ${number_text(decay.prefactor)} L^{{-a}}$, {exponent}"
+            )
+    title = f"{curve_label(laws[0].values)} over the layers"
+    return FitSheet(title, _LAYER_COLUMNS, list(map(_layer_row, laws)), remarks=decays, grouped_by="name")
+
+
+def _layer_row(law: LayerLaw) -> dict[str, Value]:
+    row: dict[str, Value] = {"name": literal(law.name), "depth": law.depth, "trials": len(law.values.rows)}
+    if law.fit is None or law.depth is None:
+        return row | {"rho": f"no fit: {literal(law.note)}"}
+    numbers = {"r": law.fit.r, "p": law.fit.fit.p_lack_of_fit, "total": law.depth * law.fit.fit.exponent}
+    rho = IntervalValue(law.fit.rho, *(law.fit.rho_interval or (None, None)))
+    return row | numbers | {"rho": rho, "left_out": literal(law.values.excluded_text)}
