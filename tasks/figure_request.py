@@ -51,7 +51,7 @@ class FigureRequest:
     along: str = ""
     """Parameter along which a curve joins the means of two metrics."""
     by: tuple[str, ...] = ()
-    """Parameters that split the trials into curves, maps or rows. "*": every other parameter that varies."""
+    """Parameters that split the trials into curves, maps or rows. "*": all that vary, except those on the axes and `over`."""
     layer: int | None = None
     """Layer index. Default: the last, for a spectrum each. -2 is the one before the last."""
     where: str = ""

@@ -81,7 +81,7 @@ def read_report(
             git = f"{newest['git_sha']}{' (with uncommitted changes)' if is_dirty else ''}"
     records = read_records(results.store, results.snapshot, sweep=sweep.name)
     commits = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_batches()
-    figures = _read_all_figures(checked, results, trials, None if search is None else fitted["trial_id"])
+    figures = read_all_figures(checked, results, trials, None if search is None else fitted["trial_id"])
 
     def declared(curve: FittedCurve) -> FittedCurve:
         return replace(curve, measurement=metrics_by_name.get(curve.metric))
@@ -181,7 +181,7 @@ def _trial_rows(planned: Trials, status: SweepStatus, done: pd.DataFrame) -> pd.
     return pd.DataFrame({**columns, **states})
 
 
-def _read_all_figures(
+def read_all_figures(
     checked: CheckedSweep, results: Results, trials: pd.DataFrame, chosen: pd.Series | None
 ) -> list[FigureContent]:
     """Read the figures of the sweep, and those of its task whose axes vary.

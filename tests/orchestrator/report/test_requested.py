@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from depthrate.orchestrator.report.figure import HeatMap, Range, Series
 from depthrate.orchestrator.report.figure_files import figure_csv
 from depthrate.orchestrator.report.figures.requested import SECTION
 from depthrate.orchestrator.report.page import render_report
-from depthrate.orchestrator.report.read_store import read_figures
+from depthrate.orchestrator.report.read_store import read_all_figures, read_figures
 from depthrate.orchestrator.report.report_data import STATE_COLUMNS, FigureContent
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
@@ -180,6 +181,21 @@ def test_sql_values_of_layers_points_and_verdicts(tmp_path):
     assert curve[["value", "x", "along"]].values.tolist() == [[6.2, 3, 2], [6.2, 4, 3]]
     assert [value.tolist() for value in vector["line_0"]] == [[4, 2]] * 2 and vector["layer"].tolist() == [2, 2]
     assert [content.request.by for content in contents] == [(), ("depth", "lr"), ("depth", "lr"), (), (), (), ()]
+
+
+def test_figures_of_a_task_need_axes_that_vary_and_show_the_chosen_trials(tmp_path):
+    store = Store(str(tmp_path))
+    commit(store, "a1", ["x", "y", "z"])
+    results = Results(Store(str(tmp_path)), builtin_columns())
+    trials = pd.DataFrame({"trial_id": ["x", "y", "z"], "depth": [2, 3, 4], "lr": 0.1, "seed": 0})
+    over_depth, over_lr = (figure_request({"kind": "curve", "metric": "nc1", "x": x}) for x in ("depth", "lr"))
+    params = SimpleNamespace(params={"depth": 2, "lr": 0.1, "seed": 0})
+    checked = SimpleNamespace(
+        trials=[params], task=SimpleNamespace(figures=(over_depth, over_lr)), sweep=SimpleNamespace(figures=(over_lr,))
+    )
+    of_sweep, of_task = read_all_figures(checked, results, trials, pd.Series(["x", "z"]))
+    assert (of_sweep.request, of_sweep.of_task, of_task.request, of_task.of_task) == (over_lr, False, over_depth, True)
+    assert list(of_sweep.rows["trial_id"]) == ["x", "y", "z"] and list(of_task.rows["trial_id"]) == ["x", "z"]
 
 
 def test_section_only_on_request():
