@@ -64,9 +64,10 @@ def fit_surface(values: FittedCurve) -> FittedSurface:
     frame[values.metric] = [row["y"] for row in rows]
     if units is not None:
         frame[UNIT] = [str(unit) for unit in units]
-    over = None if units is None else UNIT
+    over, request = None if units is None else UNIT, values.asked
+    options = {"forms": request.forms, "loss": request.loss, "huber": request.huber}
     try:
-        fit = fit_table(frame, values.metric, list(values.asked.variables), over, forms=values.asked.forms)
+        fit = fit_table(frame, values.metric, list(request.variables), over, **options)
     except FitError as error:
         return FittedSurface(values, None, str(error))
     return FittedSurface(values, fit)
