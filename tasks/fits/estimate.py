@@ -599,13 +599,6 @@ class _Estimator:
         return warnings
 
 
-def squares_around(model: Model, points: Points) -> Array:
-    """Return the squares [C] around each curve's fit, including the squares around the group means."""
-    family = model.family(points)
-    assert family is not None, f"{model.name} has no curve on these points"
-    return _Estimator(family, points, points, Options()).squares_C
-
-
 def aicc(points: Points, residual_GC: Array, num_parameters: int) -> Array:
     """Return AICc [C] up to a constant of the points, NaN with too few points. The noise variance is a further parameter.
 
