@@ -65,9 +65,9 @@ def fit_surface(values: FittedCurve) -> FittedSurface:
     if units is not None:
         frame[UNIT] = [str(unit) for unit in units]
     over, request = None if units is None else UNIT, values.asked
-    options = {"forms": request.forms, "loss": request.loss, "huber": request.huber}
+    names, forms = list(request.variables), request.forms
     try:
-        fit = fit_table(frame, values.metric, list(request.variables), over, **options)
+        fit = fit_table(frame, values.metric, names, over, loss=request.loss, huber=request.huber, forms=forms)
     except FitError as error:
         return FittedSurface(values, None, str(error))
     return FittedSurface(values, fit)
