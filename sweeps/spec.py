@@ -16,7 +16,7 @@ from depthrate.sweeps.part import SpecSection, read_section, section_spec
 from depthrate.sweeps.threshold import Threshold, parse_threshold
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.figure_request import FIGURE_KEYS, LAYER, SEED, STEP, VARYING, FigureRequest
-from depthrate.tasks.fits import ALL_FORMS, FORMS, MAX_VARIABLES, current_names
+from depthrate.tasks.fits import ALL_FORMS, FORMS, LOSSES, MAX_VARIABLES, current_names
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.metric import scalars
@@ -165,6 +165,8 @@ class FitRequest(SpecSection, frozen=True):
         "target": "expected a number above zero",
         "over": "expected a parameter's name",
         "model": f"expected one or several of {', '.join(ALL_FORMS)}",
+        "loss": f"expected one of {', '.join(LOSSES)}",
+        "huber": "expected a number above zero",
     }
     metric: str
     """Name of a metric, or `steps_to(METRIC <= VALUE)` or `>=`: the first recorded step at which it has passed the value."""
@@ -188,6 +190,10 @@ class FitRequest(SpecSection, frozen=True):
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
     model: str | tuple[str, ...] | None = None
     """Forms of a fit in several variables. Default of several variables: power and power_floor."""
+    loss: Literal["log", "y", "huber"] = "log"
+    """log: squares of the residuals of log y. y: squares of those of y. huber: Huber's function of those of log y."""
+    huber: Positive | None = None
+    """Residual of log y from which Huber's function is linear."""
 
     def __post_init__(self) -> None:
         """Check that a layer that is not an int is a fraction.
@@ -259,6 +265,7 @@ class FitRequest(SpecSection, frozen=True):
             f"where {self.where}": bool(self.where),
             f"x_min {self.x_min}": self.x_min is not None,
             "converged only": self.unconverged == "drop",
+            f"loss {self.loss}": self.loss != "log",
         }
         return [text for text, is_set in active.items() if is_set]
 
@@ -442,6 +449,12 @@ def _check_variables(request: FitRequest) -> None:
     """
     if request.is_over_layers and (request.layer, request.target, request.model) != (None, None, None):
         raise SweepError("fit over x: layer, target and model do not apply over layers. x_min is the first layer.")
+    if request.is_over_layers and request.loss != "log":
+        raise SweepError("fit loss: the law over layers is a line of log y, so that only the loss log applies.")
+    if (request.loss == "huber") != (request.huber is not None):
+        raise SweepError(
+            "fit loss: huber is a loss with a threshold. Give both, as in {loss: huber, huber: 0.05}, or neither."
+        )
     if request.is_over_layers and request.threshold is not None:
         raise SweepError(
             f"fit over x: {request.metric} has no value per layer. Fit it over a parameter, such as depth."

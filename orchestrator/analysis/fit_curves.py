@@ -203,7 +203,7 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
                 raise FitError(
                     f"{num_x} value{'' if num_x == 1 else 's'} of {request.x}, at least {MIN_DISTINCT_X} needed"
                 )
-            results = fit_many(design, y, seeds=seeds, target=request.target)
+            results = fit_many(design, y, seeds=seeds, target=request.target, loss=request.loss, huber=request.huber)
         except FitError as error:
             for index in indices:
                 fitted[index] = replace(curves[index], note=str(error))

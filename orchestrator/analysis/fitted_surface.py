@@ -64,9 +64,10 @@ def fit_surface(values: FittedCurve) -> FittedSurface:
     frame[values.metric] = [row["y"] for row in rows]
     if units is not None:
         frame[UNIT] = [str(unit) for unit in units]
-    over = None if units is None else UNIT
+    over, request = None if units is None else UNIT, values.asked
+    names, forms = list(request.variables), request.forms
     try:
-        fit = fit_table(frame, values.metric, list(values.asked.variables), over, forms=values.asked.forms)
+        fit = fit_table(frame, values.metric, names, over, loss=request.loss, huber=request.huber, forms=forms)
     except FitError as error:
         return FittedSurface(values, None, str(error))
     return FittedSurface(values, fit)

@@ -130,6 +130,7 @@ def fit_table(
     x: Sequence[str],
     over: str | None = None,
     *,
+    loss: str = "log",
     huber: float | None = None,
     forms: Sequence[str] = FORMS,
     num_resamples: int = 1000,
@@ -139,7 +140,7 @@ def fit_table(
 
     Args:
         frame, y, x, over, forms: As for `depthrate.fit`.
-        huber, num_resamples, seed: As `delta`, `num_resamples` and `seed` of `fit_surfaces`.
+        loss, huber, num_resamples, seed: As `loss`, `delta`, `num_resamples` and `seed` of `fit_surfaces`.
 
     Raises:
         FitError: A column is unknown or not numeric, or see `fit_surfaces`.
@@ -152,7 +153,7 @@ def fit_table(
     units = units and list(compress(units, is_used))
 
     def fit(x_KN: Sequence[np.ndarray], **options: Any) -> SurfaceFits:
-        return fit_surfaces(np.array(x_KN), y_N, list(x), units=units, delta=huber, seed=seed, **options)
+        return fit_surfaces(np.array(x_KN), y_N, list(x), units=units, loss=loss, delta=huber, seed=seed, **options)
 
     surfaces = fit(x_KN, forms=current_names(forms), num_resamples=num_resamples)
     best = (surfaces.preferred or surfaces.fits)[0]

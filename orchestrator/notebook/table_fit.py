@@ -68,7 +68,8 @@ def fit(
         x: Columns, or arithmetic over columns such as `depth - 2`.
         over: Column of the independent units, such as a seed or a run. Default: each row.
         forms: Forms to fit: `power`, `power_floor`, `power_log`, `power_log2`, `proportional`.
-        **options: huber (Huber's delta for the residuals of log y; default: squares), num_resamples (default: 1,000), seed.
+        **options: loss (`log`, squares of the residuals of log y, the default; `y`, squares of those of y; or `huber`), huber
+            (the residual of log y from which Huber's function is linear), num_resamples (default: 1,000), seed.
 
     Returns:
         Exponents, intervals and sentences: `.rows()`, `.words()`, `.plot()`, `.latex()`.

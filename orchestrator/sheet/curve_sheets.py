@@ -53,6 +53,7 @@ from depthrate.orchestrator.sheet.names import (
     x_base,
     x_text,
 )
+from depthrate.orchestrator.sheet.value_sheets import loss_remarks
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
@@ -380,6 +381,9 @@ def _remarks(curves: Sequence[FittedCurve]) -> list[str]:
             f"{len(above)} of {len(used)} trials have a higher objective than a shallower network, by up to "
             f"{max(above.values()):.1%} of their gap to the limit, or of the objective if no limit is known."
         )
+    for curve in fitted:
+        for text in loss_remarks(curve.power, curve.x) if curve.power else ():
+            remarks.append(f"{curve_name(curve)}: {literal(text)}.")
     return [*remarks, *map(_common, curves_with_common_exponent(curves))]
 
 

@@ -154,6 +154,7 @@ def undecided(surfaces: SurfaceFits) -> Iterator[str]:
         if fit.form == "power_floor" and not is_floor_identified(fit):
             why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
             yield f"E not identified: {why}"
+        yield from loss_remarks(fit)
     if len(preferred) > 1:
         changes = np.abs(np.diff([fit.exponents for fit in preferred], axis=0)).max(0)
         k = int(np.argmax(changes))
@@ -162,6 +163,13 @@ def undecided(surfaces: SurfaceFits) -> Iterator[str]:
         yield f"{preferred[0].n_units} units cannot decide between {forms}; {change}"
     if not preferred:
         yield "no form is adequate: " + ", ".join(f"{fit.form} has {fit.inadequacy}" for fit in surfaces.fits)
+
+
+def loss_remarks(fit: Fit, x: str = "") -> Iterator[str]:
+    """Yield the exponents that depend on the loss, one plain sentence each. `x`: the name of the only variable."""
+    for values in (warning.values for warning in fit.warnings if warning.code == "loss"):
+        change = f"would change the exponent of {x or values['variable']} by {-values['change']:+.2f}"
+        yield f"{fit.form}: squares of the residuals of log y {change}, more than half the width of its interval"
 
 
 def layer_sheets(laws: Sequence[LayerLaw]) -> list[FitSheet]:

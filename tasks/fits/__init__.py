@@ -11,6 +11,8 @@ LOG_FORMS = {"power_log": None, "power_log2": 2.0}
 """Form with a logarithm of the first variable -> its power. None: free."""
 ALL_FORMS = (*FORMS, *LOG_FORMS, "proportional")
 """All forms in several variables."""
+LOSSES = ("log", "y", "huber")
+"""Losses: squares of the residuals of log y, squares of those of y, or Huber's function of those of log y."""
 RENAMED_FORMS = {
     "product": "power",
     "sum": "power_floor",

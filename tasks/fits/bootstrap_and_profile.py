@@ -285,9 +285,11 @@ class ProfileLikelihood:
         rows.lower_PC[self.parameter] = rows.upper_PC[self.parameter] = theta_PR[self.parameter] = held_R
         mean_GR, mass_GR = self.points.mean_GC[:, curve_R], self.points.mass_GC[:, curve_R]
         found = [theta_PR]
+        last = len(theta_PR) - 1 - self.family.is_level_last
         if len(theta_PR) > 1:
             # Start from the fit and from no floor, since the squares can have a second minimum.
-            no_floor_PR = np.concatenate([theta_PR[:-1], rows.lower_PC[-1:]])
+            no_floor_PR = theta_PR.copy()
+            no_floor_PR[last] = np.where(np.isfinite(rows.lower_PC[last]), rows.lower_PC[last], theta_PR[last])
             tolerance_R = np.maximum(1e-9, CLOSE * np.sqrt(self.squares_C[curve_R] / self.points.num_points))
             starts = (theta_PR, no_floor_PR)
             options = {"max_steps": STEPS_FROM_FIT}

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantile
-from depthrate.tasks.fits.estimate import squares_around
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points, as_curve, gather
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, as_curve, gather
+from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds
 
 
@@ -54,7 +54,7 @@ def common_exponent(
     x_y = [(as_curve("x", x), as_curve("y", y)) for x, y in curves]
     if seeds is not None:
         return _over_seeds(x_y, seeds)
-    return _over_values([gather(x_N, y_N[None]) for x_N, y_N in x_y])
+    return _over_values(x_y)
 
 
 def _over_seeds(curves: list[tuple[Array, Array]], seeds: Sequence[Sequence[Hashable]]) -> CommonFit:
@@ -81,24 +81,19 @@ def _over_seeds(curves: list[tuple[Array, Array]], seeds: Sequence[Sequence[Hash
     return CommonFit(exponent, exponent - half, exponent + half, p_common, len(curves))
 
 
-def _over_values(groups: Sequence[Points]) -> CommonFit:
-    within = slopes = information = moment = 0.0
-    for points in groups:
-        mass_G, mean_G = points.mass_GC[:, 0], points.mean_GC[:, 0]
-        u_G = np.log(points.x_G) - mass_G @ np.log(points.x_G) / mass_G.sum()
-        information += float(mass_G @ u_G**2)
-        moment -= float((mass_G * u_G) @ mean_G)
-        within += float(squares_around(POWER, points)[0])
-        slopes += float(((mass_G * u_G) @ mean_G) ** 2 / (mass_G @ u_G**2))
-    num_points = sum(points.num_points for points in groups)
-    free = num_points - 2 * len(groups)
+def _over_values(curves: list[tuple[Array, Array]]) -> CommonFit:
+    """Average the exponents by their information, and test whether they differ, with the pooled residuals as noise."""
+    fits = [fit_rates(x_N, y_N, models=(POWER.name,), num_resamples=1)[0] for x_N, y_N in curves]
+    num_points, q = sum(fit.n_points for fit in fits), len(curves) - 1
+    free = num_points - 2 * len(curves)
     if free < 1:
-        raise FitError(f"{num_points} points in {len(groups)} curves leave no degree of freedom for the test")
-    exponent = moment / information
+        raise FitError(f"{num_points} points in {len(curves)} curves leave no degree of freedom for the test")
+    information_K = np.array([len(x_N) * np.log(x_N).var() for x_N, _ in curves])
+    exponent_K, information = np.array([fit.exponent for fit in fits]), float(information_K.sum())
+    exponent = float(information_K @ exponent_K) / information
+    within = 2 * sum(fit.objective for fit in fits)
     # Squares added by a common slope to the squares around each curve's own slope.
-    added = max(slopes - moment**2 / information, 0.0)
-    q = len(groups) - 1
-    scale = max(within / free, EXACT_FIT_RMS**2)
-    p_common = float(f_tail(added / q / scale, q, free))
+    added = float(information_K @ (exponent_K - exponent) ** 2)
+    p_common = float(f_tail(added / q / max(within / free, EXACT_FIT_RMS**2), q, free))
     half = t_quantile(free + q) * math.sqrt(max(within + added, EXACT_FIT_RMS**2) / (free + q) / information)
-    return CommonFit(exponent, exponent - half, exponent + half, p_common, len(groups))
+    return CommonFit(exponent, exponent - half, exponent + half, p_common, len(curves))

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from depthrate.tasks.fits import LOSSES
 from depthrate.tasks.fits.bootstrap_and_profile import (
     ENDS,
     ProfileLikelihood,
@@ -35,7 +36,7 @@ from depthrate.tasks.fits.fit import Estimate, Fit, FitWarning
 from depthrate.tasks.fits.least_squares import Array, influence, linear_solution, residuals, sum_of_squares
 from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, losses_left, minimise
 from depthrate.tasks.fits.model import CurveFamily, LinearModel, Mask, Model, exp, log_x_at
-from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 from depthrate.tasks.fits.whole_seeds import (
     SeedSpread,
@@ -71,8 +72,10 @@ class Options:
     """Resamples of independent values, if an x has two."""
     target: float | None = None
     """Value of y for `x_at_target`."""
+    loss: str = "log"
+    """One of LOSSES."""
     threshold: float | None = None
-    """Residual of log y from which Huber's function replaces the square."""
+    """Residual of log y from which Huber's function replaces the square, with the loss `huber`."""
     leaves_out: bool = False
     """Whether values of the variables are left out and predicted."""
 
@@ -91,13 +94,69 @@ def fit_form(model: Model, points: Points, options: Options) -> list[Fit] | None
     family = model.family(points)
     if family is None:
         return None
-    if options.threshold is None:
-        return _Estimator(family, points, points, options).fits()
-    squares, values = _Estimator(family, points, points, options), points.single()
-    of_values = model.family(values)
-    assert of_values is not None, "the same x"
-    starting = of_values.with_level_last(squares.theta_PC, squares.level_C)
-    return _Estimator(starting, values, points, options).fits()
+    squares = _Estimator(family, points, points, replace(options, loss="log", threshold=None))
+    if options.loss == "log":
+        return squares.fits()
+    if options.loss == "huber":
+        values = points.single()
+        of_values = model.family(values)
+        assert of_values is not None, "the same x"
+        of_values = of_values.with_level_last(squares.theta_PC, squares.level_C)
+        fits = _Estimator(of_values, values, points, options).fits()
+    else:
+        fits = [_fit_on_y(model, points.select(slice(c, c + 1)), options) for c in range(points.mean_GC.shape[1])]
+    if not model.has_exponents:
+        return fits
+    exponents_CK = squares.theta_PC[: len(points.x_KG)].T.tolist()
+    return [_with_loss_warnings(fit, exponents) for fit, exponents in zip(fits, exponents_CK, strict=True)]
+
+
+def checked_loss(loss: str, threshold: float | None) -> tuple[str, float | None]:
+    """Return the loss and its threshold. A threshold alone implies Huber's function.
+
+    Raises:
+        FitError: The loss is unknown, or lacks its threshold, or has one that does not apply.
+    """
+    if loss not in LOSSES:
+        raise FitError(f"loss is {loss!r}, expected one of {', '.join(LOSSES)}.")
+    if loss == "huber" and threshold is None:
+        raise FitError(
+            "loss is 'huber' without a threshold. Give huber, the residual of log y from which it is linear."
+        )
+    if threshold is not None and not (math.isfinite(threshold) and threshold > 0):
+        raise FitError(f"huber is {threshold}, expected a finite number > 0.")
+    if loss == "y" and threshold is not None:
+        raise FitError(
+            "huber is a threshold for residuals of log y, so that it does not apply to the loss 'y'. Leave out one."
+        )
+    return loss if threshold is None else "huber", threshold
+
+
+def _fit_on_y(model: Model, points: Points, options: Options) -> Fit:
+    """Fit a form to y of one curve, in units of its geometric mean."""
+    log_unit = float(points.count_G @ points.mean_GC[:, 0] / points.count_G.sum())
+    points, unit = replace(points, mean_GC=points.mean_GC - log_unit), math.exp(log_unit)
+    family = model.family(points)
+    assert family is not None, "the same x"
+    options = replace(options, resampling=None, target=options.target and options.target / unit)
+    squares, values = _Estimator(family, points, points, options), points.on_y()
+    family = family.with_level_last(squares.theta_PC, squares.level_C).on_y()
+    (fit,) = _Estimator(family, values, values, options).fits()
+    scaled = {
+        name: estimate.scaled(unit) if name == "floor" else estimate for name, estimate in fit.other_estimates.items()
+    }
+    coefficients = tuple(estimate.scaled(unit) for estimate in fit.coefficient_estimates)
+    return replace(fit, coefficient_estimates=coefficients, other_estimates=scaled, objective=fit.objective * unit**2)
+
+
+def _with_loss_warnings(fit: Fit, exponents: Sequence[float]) -> Fit:
+    """Add a warning for each exponent that squares of log y move by more than half the width of its interval."""
+    found = []
+    for name, estimate, other in zip(fit.variables, fit.exponent_estimates, exponents, strict=True):
+        change, (low, high) = estimate.value - other, estimate.interval or (-math.inf, math.inf)
+        if abs(change) > (high - low) / 2:
+            found.append(FitWarning("loss", {"variable": name, "change": change, "half_width": (high - low) / 2}))
+    return replace(fit, warnings=(*fit.warnings, *found))
 
 
 @dataclass(frozen=True)
@@ -538,13 +597,6 @@ class _Estimator:
                 ]
             )
         return warnings
-
-
-def squares_around(model: Model, points: Points) -> Array:
-    """Return the squares [C] around each curve's fit, including the squares around the group means."""
-    family = model.family(points)
-    assert family is not None, f"{model.name} has no curve on these points"
-    return _Estimator(family, points, points, Options()).squares_C
 
 
 def aicc_of_break(points: Points) -> Array:

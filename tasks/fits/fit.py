@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,6 +35,11 @@ class Estimate:
     """Two-sided p-values of 1/2 and 1. None if no theorem predicts the parameter."""
     has_interval: bool = False
     """Whether there is an interval, which may be open."""
+
+    def scaled(self, unit: float) -> Estimate:
+        """Return the estimate times a unit."""
+        ends = {name: value * unit for name in ("stderr", "low", "high") if (value := getattr(self, name)) is not None}
+        return replace(self, value=self.value * unit, **ends)
 
     @property
     def interval(self) -> Interval | None:

@@ -68,11 +68,12 @@ def fit_layers(layer_N: npt.ArrayLike, value_N: npt.ArrayLike, units: Sequence[H
     if (num_layers := len(np.unique(layer_N))) < MIN_LAYERS:
         raise FitError(f"{num_layers} layer{'' if num_layers == 1 else 's'}, at least {MIN_LAYERS} needed")
     (fit,) = fit_rates(layer_N, value_N, models=("exponential",), seeds=units)
-    points, decays = gather(layer_N, value_N[None], units), {}
+    points = gather(layer_N, value_N[None], units)
     means = dict(zip(points.x_G.astype(int).tolist(), np.exp(points.mean_GC[:, 0]).tolist(), strict=True))
-    for unit, members in places_of(units).items():
-        x_M, log_y_M = layer_N[members] - layer_N[members].mean(), np.log(value_N[members])
-        decays[unit] = -float(x_M @ log_y_M / (x_M @ x_M))
+    decays = {
+        unit: fit_rates(layer_N[members], value_N[members], models=("exponential",), num_resamples=1)[0].exponent
+        for unit, members in places_of(units).items()
+    }
     return LayerFit(fit, means, decays)
 
 

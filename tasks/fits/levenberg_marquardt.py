@@ -108,8 +108,8 @@ class _Rows:
     """Negative gradient of half the squares, the descent direction."""
     normal_TR: Array
     """Upper triangle of the Jacobian's normal matrix."""
-    scale_PR: Array
-    """Diagonal of the normal matrix of all residuals, with which the damping scales."""
+    majorant_PR: Array | None = None
+    """Diagonal of the normal matrix of all residuals, with Huber's function."""
 
     def take(self, rows: np.ndarray) -> _Rows:
         return _Rows(*(part.take(rows, axis=-1) for part in self.parts))
@@ -121,15 +121,22 @@ class _Rows:
     @property
     def parts(self) -> tuple[Array, ...]:
         """All arrays, rows last."""
-        return self.theta_PR, self.squares_R, self.gradient_PR, self.normal_TR, self.scale_PR
+        parts = self.theta_PR, self.squares_R, self.gradient_PR, self.normal_TR
+        return parts if self.majorant_PR is None else (*parts, self.majorant_PR)
+
+    @property
+    def scale_PR(self) -> Array:
+        """Diagonal of the normal matrix of all residuals, with which the damping scales."""
+        return self.normal_TR[_diagonal(len(self.theta_PR))] if self.majorant_PR is None else self.majorant_PR
 
     def curve_moved(self, step_PR: Array) -> Array:
         """Return the mean squares [R] of the curve's change in a step, to first order."""
         # Use a sum of squares, since the terms of the quadratic form cancel in a straight valley.
         normal_PPR, moved_R = _square(self.normal_TR, len(step_PR)), np.zeros(step_PR.shape[1])
+        smallest_PR = ROUNDING * self.scale_PR
         for p, along_R in enumerate(step_PR):
             pivot_R = np.maximum(normal_PPR[p, p], 0.0)
-            ratio_QR = (pivot_R > ROUNDING * self.scale_PR[p]) * normal_PPR[p, p + 1 :] / np.maximum(pivot_R, SMALLEST)
+            ratio_QR = (pivot_R > smallest_PR[p]) * normal_PPR[p, p + 1 :] / np.maximum(pivot_R, SMALLEST)
             moved_R += pivot_R * (along_R + (ratio_QR * step_PR[p + 1 :]).sum(0)) ** 2
             normal_PPR[p + 1 :, p + 1 :] -= ratio_QR[:, None] * normal_PPR[p, p + 1 :]
         return moved_R
@@ -226,8 +233,7 @@ def _start(
         gradient_PCB = np.einsum("pgc,gcb->pcb", jacobian_PGC * share_GC, residual_GCB)
         normal_TR = np.repeat(_normal(jacobian_PGC, share_GC, has_level=True), num_rows, axis=-1)
         gradient_PR = gradient_PCB.reshape(-1, num_curves * num_rows)
-        scale_PR = normal_TR[_diagonal(len(theta_PC))]
-        rows = _Rows(theta_PR, squares_CB.reshape(-1), gradient_PR, normal_TR, scale_PR)
+        rows = _Rows(theta_PR, squares_CB.reshape(-1), gradient_PR, normal_TR)
     else:
         rows = _rows_at(problem, theta_PR, design[0], mean_GCB.reshape(num_groups, -1), design[1])
     place_R = np.arange(len(rows.squares_R))
@@ -248,7 +254,7 @@ def _rows_at(problem: _Problem, theta_PR: Array, ref_R: Array, mean_GR: Array, s
         (num_rows,),
         (num_parameters, num_rows),
         (num_parameters * (num_parameters + 1) // 2, num_rows),
-        (num_parameters, num_rows),
+        *([] if problem.threshold is None else [(num_parameters, num_rows)]),
     )
     rows = _Rows(theta_PR, *(np.empty(size) for size in sizes))
     at_once = max(1, CACHE_VALUES // len(mean_GR))
@@ -271,11 +277,9 @@ def _rows_at(problem: _Problem, theta_PR: Array, ref_R: Array, mean_GR: Array, s
         # With a level, the weighted residuals sum to zero, so a constant over G in the Jacobian does not matter.
         np.einsum("pgr,gr->pr", jacobian_PGR, weighted_GR, out=rows.gradient_PR[:, part])
         rows.normal_TR[:, part] = _normal(jacobian_PGR, curvature_GR, has_level=problem.has_level)
-        if problem.threshold is None:
-            rows.scale_PR[:, part] = rows.normal_TR[_diagonal(num_parameters), part]
-        else:
+        if problem.threshold is not None and rows.majorant_PR is not None:
             above_GR = share * problem.threshold / np.maximum(size_GR, problem.threshold)
-            np.einsum("pgr,gr,pgr->pr", jacobian_PGR, above_GR, jacobian_PGR, out=rows.scale_PR[:, part])
+            np.einsum("pgr,gr,pgr->pr", jacobian_PGR, above_GR, jacobian_PGR, out=rows.majorant_PR[:, part])
     return rows
 
 
@@ -313,7 +317,8 @@ def _step(rows: _Rows, lower_PR: Array, upper_PR: Array, damping_R: Array) -> Ar
     pinned_PR = ((lowest_PR >= 0) & (gradient_PR <= 0)) | ((highest_PR <= 0) & (gradient_PR >= 0))
     left_PR = gradient_PR * ~pinned_PR
     # A share of the trace keeps a parameter without influence (the floor, when a = 0) from diverging.
-    added_PR = rows.scale_PR * damping_R + (1e-6 * damping_R * rows.scale_PR.sum(0) + SMALLEST)
+    scale_PR = rows.scale_PR
+    added_PR = scale_PR * damping_R + (1e-6 * damping_R * scale_PR.sum(0) + SMALLEST)
     normal_PPR = _square(rows.normal_TR, num_parameters)
     for p in range(num_parameters):
         normal_PPR[p, p + 1 :] *= ~(pinned_PR[p] | pinned_PR[p + 1 :])

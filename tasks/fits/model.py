@@ -126,6 +126,18 @@ class CurveFamily:
     is_level_last: bool = False
     """Whether the last parameter is the level."""
 
+    def on_y(self) -> CurveFamily:
+        """Return the curves of y instead of log y. The level must be a parameter."""
+
+        def shape(theta_PR: Array, ref_R: Array) -> Array:
+            curve_QGR = self.shape(theta_PR, ref_R)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.exp(curve_QGR[0], out=curve_QGR[0])
+                curve_QGR[1:] *= curve_QGR[0]
+            return curve_QGR
+
+        return replace(self, shape=shape)
+
     @property
     def is_sum(self) -> bool:
         """Whether theta is a_1 ... a_K, log c_1 ... log c_K, and the floor in units of `exp(ref_C)`."""

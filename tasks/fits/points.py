@@ -56,6 +56,12 @@ class Points:
         nothing_NC = np.zeros_like(value_NC)
         return Points(self.x_KG[:, self.group_N], np.ones(len(number_N)), number_N, value_NC, nothing_NC, self.seed_N)
 
+    def on_y(self) -> Points:
+        """Return the curves of y instead of log y."""
+        y_NC = np.exp(self.mean_GC[self.group_N] + self.deviation_NC)
+        mean_GC = group_sums(y_NC, self.group_N) / self.count_G[:, None]
+        return replace(self, mean_GC=mean_GC, deviation_NC=y_NC - mean_GC[self.group_N])
+
     def select(self, curves: slice) -> Points:
         """Return some of the curves."""
         return replace(self, mean_GC=self.mean_GC[:, curves], deviation_NC=self.deviation_NC[:, curves])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.data.labels import check_dense
 from depthrate.tasks.fits.bootstrap_and_profile import draw
-from depthrate.tasks.fits.estimate import Options, aicc_of_break, fit_form
+from depthrate.tasks.fits.estimate import Options, aicc_of_break, checked_loss, fit_form
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import MODELS, POWER, models_named
@@ -32,6 +32,8 @@ def fit_rates(
     num_resamples: int = 1000,
     seed: int = 0,
     target: float | None = None,
+    loss: str = "log",
+    huber: float | None = None,
 ) -> list[Fit]:
     """Fit models to one curve.
 
@@ -45,6 +47,8 @@ def fit_rates(
         num_resamples: Number of bootstrap resamples.
         seed: Seed of the bootstrap.
         target: Value of y for `x_at_target`.
+        loss: `log` (squares of the residuals of log y), `y` (squares of those of y) or `huber`.
+        huber: Threshold of Huber's function for the residuals of log y, which it implies.
 
     Returns:
         One fit per fitted model, in the order requested.
@@ -52,7 +56,7 @@ def fit_rates(
     Raises:
         FitError: y is not one curve, or see `fit_many`.
     """
-    options = {"num_resamples": num_resamples, "seed": seed, "target": target}
+    options = {"num_resamples": num_resamples, "seed": seed, "target": target, "loss": loss, "huber": huber}
     return fit_many(x_N, as_curve("y", y_N)[None], models=models, seeds=seeds, **options)[0]  # type: ignore[arg-type]
 
 
@@ -65,6 +69,8 @@ def fit_many(
     num_resamples: int = 1000,
     seed: int = 0,
     target: float | None = None,
+    loss: str = "log",
+    huber: float | None = None,
 ) -> list[list[Fit]]:
     """Fit models to many curves measured at the same x.
 
@@ -79,13 +85,16 @@ def fit_many(
         num_resamples: Number of bootstrap resamples.
         seed: Seed of the bootstrap.
         target: Value of y for `x_at_target`.
+        loss: `log` (squares of the residuals of log y), `y` (squares of those of y) or `huber`.
+        huber: Threshold of Huber's function for the residuals of log y, which it implies.
 
     Returns:
         For each curve, one fit per fitted model, in the order requested.
 
     Raises:
         FitError: Fewer than two x are distinct, a value is not positive and finite, lengths differ, a seed is missing (None
-            or NaN), a model is unknown, the target is not positive and finite, or `num_resamples` is below 1.
+            or NaN), a model is unknown, the target is not positive and finite, `num_resamples` is below 1, or the loss is
+            unknown or lacks its threshold.
     """
     requested = models_named(MODELS if models is None else models)
     if num_resamples < 1:
@@ -95,7 +104,7 @@ def fit_many(
     check_dense(y_CN, FitError)
     points = gather(as_curve("x", x_N), np.asarray(y_CN, dtype=np.float64), seeds)
     resampling = draw(points, num_resamples, seed) if seeds is None else None
-    options = Options(num_resamples=num_resamples, seed=seed, resampling=resampling, target=target)
+    options = Options(("x",), num_resamples, seed, resampling, target, *checked_loss(loss, huber))
     fitted = [fit_form(model, points, options) for model in requested if len(points.x_G) >= model.min_distinct_x]
     of_curve = zip(zip(*filter(None, fitted), strict=True), aicc_of_break(points).tolist(), strict=True)
     return [_compared(fits, None if math.isnan(broken) else broken) for fits, broken in of_curve]

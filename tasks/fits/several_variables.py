@@ -16,7 +16,7 @@ import numpy.typing as npt
 from depthrate.tasks.fits import FORMS as DEFAULT_FORMS
 from depthrate.tasks.fits import MAX_VARIABLES
 from depthrate.tasks.fits.bootstrap_and_profile import draw
-from depthrate.tasks.fits.estimate import Options, fit_form
+from depthrate.tasks.fits.estimate import Options, checked_loss, fit_form
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.model import Model
@@ -62,6 +62,7 @@ def fit_surfaces(
     *,
     units: Sequence[Hashable] | None = None,
     forms: Sequence[str] = DEFAULT_FORMS,
+    loss: str = "log",
     delta: float | None = None,
     num_resamples: int = 1000,
     seed: int = 0,
@@ -74,13 +75,14 @@ def fit_surfaces(
         names: Names of the variables.
         units: Independent unit of each value, such as its seed or run, length N. None: each value.
         forms: Forms to fit.
-        delta: Huber's delta for the residuals of log y. None: squares.
+        loss: `log` (squares of the residuals of log y), `y` (squares of those of y) or `huber`.
+        delta: Threshold of Huber's function for the residuals of log y, which it implies.
         num_resamples: Number of resamples.
         seed: Seed of the resamples.
 
     Raises:
         FitError: A value is not positive and finite, lengths differ, a variable has fewer than two values or follows from the
-            others, or there are fewer values than parameters.
+            others, there are fewer values than parameters, or the loss is unknown or lacks its threshold.
     """
     x_KN, y_N = np.asarray(x_KN, dtype=np.float64), as_curve("y", y_N)
     if x_KN.ndim != 2 or x_KN.shape != (len(names), len(y_N)) or not 1 <= len(names) <= MAX_VARIABLES:
@@ -95,7 +97,8 @@ def fit_surfaces(
             f"{len(y_N)} values, expected more than the {num_parameters} parameters of {' or '.join(forms)}."
         )
     resampling = draw(points, num_resamples, seed) if units is None and num_resamples else None
-    options = Options(tuple(names), num_resamples, seed, resampling, threshold=delta, leaves_out=True)
+    checked = checked_loss(loss, delta)
+    options = Options(tuple(names), num_resamples, seed, resampling, None, *checked, leaves_out=True)
     fitted = [fit_form(model, points, options) for model in requested]
     fits = [fits_C[0] for fits_C in fitted if fits_C is not None]
     if not fits:

@@ -104,7 +104,7 @@ class Correction:
 
     @staticmethod
     def of_design(design_CNQ: Array, seed_N: np.ndarray) -> Correction:
-        inverse_CQQ = np.asarray(np.linalg.pinv(np.swapaxes(design_CNQ, 1, 2) @ design_CNQ), dtype=np.float64)
+        inverse_CQQ = np.linalg.pinv(np.swapaxes(design_CNQ, 1, 2) @ design_CNQ).astype(np.float64)
         members, parts = [np.flatnonzero(seed_N == seed) for seed in range(int(seed_N.max()) + 1)], []
         for own in members:
             basis_CMD, triangle_CDQ = np.linalg.qr(design_CNQ[:, own])

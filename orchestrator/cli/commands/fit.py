@@ -15,7 +15,7 @@ from depthrate.orchestrator.console.sheet_table import print_fits, print_sheet
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_warnings
 from depthrate.orchestrator.sheet.value_sheets import table_fields, table_sheet
 from depthrate.storage.files.store import existing_store
-from depthrate.tasks.fits import ALL_FORMS, FORMS
+from depthrate.tasks.fits import ALL_FORMS, FORMS, LOSSES
 
 
 @declared(__doc__)
@@ -24,7 +24,12 @@ from depthrate.tasks.fits import ALL_FORMS, FORMS
 @click.option("--y", help="Column of the table (.csv, .parquet, .json) SWEEP to fit, instead of a sweep.")
 @click.option("--over", help="With --y: column of the independent units, such as a run. Default: each row.")
 @click.option(
-    "--huber", type=click.FloatRange(0, min_open=True), help="With --y: Huber's delta for residuals of log y."
+    "--loss", type=click.Choice(LOSSES), help="Squares of residuals of log y (the default) or y, or Huber's function."
+)
+@click.option(
+    "--huber",
+    type=click.FloatRange(0, min_open=True),
+    help="With loss huber: residual of log y from which it is linear.",
 )
 @click.option("--metric", help="Metric to fit instead of the sweep's fits.")
 @click.option("--x", help="Parameter to fit over, two or three with commas between them, or layer. Default: depth.")
@@ -42,9 +47,10 @@ from depthrate.tasks.fits import ALL_FORMS, FORMS
 def command(
     sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], model: tuple[str, ...], **options: Any
 ) -> int:
-    table = {name: options.pop(name) for name in ("y", "over", "huber")}
+    table = {name: options.pop(name) for name in ("y", "over")}
     if table["y"] is not None:
-        _fit_table(Path(sweep), options["x"] or "depth", **table, forms=model or FORMS, json=json)
+        losses = {"loss": options["loss"] or "log", "huber": options["huber"]}
+        _fit_table(Path(sweep), options["x"] or "depth", **table, **losses, forms=model or FORMS, json=json)
         return 0
     opened = existing_store(store)
     given_options = {"by": list(by) or None, "model": model or None, **options}
@@ -78,10 +84,19 @@ def command(
 
 
 def _fit_table(
-    path: Path, x: str, y: str, over: str | None, huber: float | None, forms: Sequence[str], *, json: bool
+    path: Path,
+    x: str,
+    y: str,
+    over: str | None,
+    loss: str,
+    huber: float | None,
+    forms: Sequence[str],
+    *,
+    json: bool,
 ) -> None:
     """Fit the columns of a table, and print one row per form and variable."""
-    found = fit_table(read_table(path), y, [name.strip() for name in x.split(",")], over, huber=huber, forms=forms)
+    names = [name.strip() for name in x.split(",")]
+    found = fit_table(read_table(path), y, names, over, loss=loss, huber=huber, forms=forms)
     if json:
         print_json(table_fields(found))
         return

@@ -149,7 +149,9 @@ def test_a_sweep_fits_several_variables(tmp_path: Path) -> None:
 def test_a_sweep_fits_the_forms_it_names(tmp_path: Path) -> None:
     bound = "1 / (8 / depth + 4 * log(depth) ** 2 / (depth * width))"
     fits = [{"metric": "nc1", "x": bound, "model": "proportional"}]
-    fits += [{"metric": "nc1", "x": ["depth", "width"], "model": ["power", "power_log2"]}]
+    fits += [
+        {"metric": "nc1", "x": ["depth", "width"], "model": ["power", "power_log2"], "loss": "huber", "huber": 0.1}
+    ]
     spec = {
         "name": "forms",
         "task": "collapse",
@@ -161,12 +163,14 @@ def test_a_sweep_fits_the_forms_it_names(tmp_path: Path) -> None:
     path, store = tmp_path / "forms.yaml", str(tmp_path / "store")
     path.write_text(yaml.safe_dump(spec))
     text = printed("run", str(path), "--store", store, "--workers", "1")
-    assert "proportional: nc1 =" in text and "c in [" in text and "power_log2: nc1 =" in text
+    assert "proportional: nc1 =" in text and "c in [" in text and "power_log2: nc1 (loss huber) =" in text
     assert "corrected for 8 tests (Holm)" in text, "of all fits of the sweep"
     rows = json.loads(printed("query", "select * from fits where model = 'proportional'", "--store", store, "--json"))
     assert [(row["x"], row["exponent"], row["ci_low"]) for row in rows] == [(bound, 1.0, None)]
     for change, message in (
         ({"model": "powr"}, "did you mean 'power'"),
+        ({"loss": "l1"}, "expected one of log, y, huber"),
+        ({"loss": "huber"}, "huber is a loss with a threshold"),
         ({"x": "depth", "model": "power_floor", "target": 0.1}, "x_min and target apply to one variable"),
     ):
         path.write_text(yaml.safe_dump(spec | {"fit": [{"metric": "nc1", "x": ["depth", "width"]} | change]}))

@@ -381,3 +381,48 @@ def test_resamples_of_cells_are_those_of_values() -> None:
     assert squares.method == huber.method == "bootstrap"
     assert np.array(squares.intervals) == pytest.approx(np.array(huber.intervals), abs=1e-6)
     assert squares.left_out == pytest.approx(huber.left_out, abs=1e-8)
+
+
+@pytest.mark.parametrize("form", ["power", "power_floor"])
+def test_squares_of_y_have_scipys_minimum(form: str) -> None:
+    x_KN, y_N, seed_N = table()
+    units = seed_N.tolist()
+    fit = fit_surfaces(x_KN, 1e-4 * y_N, ["depth", "width"], units=units, forms=[form], loss="y").fits[0]
+
+    def residuals(theta: np.ndarray) -> np.ndarray:
+        a, b, c, *rest = theta
+        terms = c * x_KN[0] ** -a, x_KN[1] ** -b
+        return (terms[0] * terms[1] if form == "power" else terms[0] + rest[0] * terms[1] + rest[1]) - y_N
+
+    start = [0.5, 0.5, 1.0] if form == "power" else [0.9, 0.7, 1.0, 4.0, 0.05]
+    reference = optimize.least_squares(residuals, start, bounds=(0, 99), xtol=1e-15, ftol=1e-15, gtol=1e-15)
+    assert fit.exponents == pytest.approx(reference.x[:2], abs=1e-5)
+    assert fit.objective == pytest.approx(1e-8 * reference.cost, rel=1e-8)
+    assert 1e4 * fit.prefactor == pytest.approx(reference.x[2], rel=1e-4) and fit.method == "profile"
+
+
+def test_a_loss_that_moves_an_exponent_is_named() -> None:
+    x_KN, y_N, seed_N = table(noise=0.02, shift=0.0)
+    y_N[x_KN[0] == 13] *= 1.5  # small values, which squares of y hardly see
+    for loss, delta in (("y", None), ("huber", 0.02)):
+        options: dict[str, Any] = {"units": seed_N.tolist(), "forms": ["power"], "loss": loss, "delta": delta}
+        (fit,) = fit_surfaces(x_KN, y_N, ["depth", "width"], **options).fits
+        (squares,) = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["power"]).fits
+        change = fit.exponents[0] - squares.exponents[0]
+        found = {warning.values["variable"]: warning.values for warning in fit.warnings if warning.code == "loss"}
+        assert fit.intervals[0] is not None
+        half = (fit.intervals[0][1] - fit.intervals[0][0]) / 2
+        assert ("depth" in found) == (abs(change) > half)
+        assert "depth" not in found or found["depth"]["change"] == pytest.approx(change)
+    assert fit_rates(x_KN[0], y_N, seeds=seed_N.tolist(), models=["power"], loss="y")[0].exponent > 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "delta", "message"),
+    [("l1", None, "expected one of log, y, huber"), ("huber", None, "without a threshold"), ("y", 0.1, "Leave out one"),
+     ("huber", -1.0, "expected a finite number > 0")],
+)  # fmt: skip
+def test_a_wrong_loss_is_refused(loss: str, delta: float | None, message: str) -> None:
+    x_KN, y_N, _ = table()
+    with pytest.raises(FitError, match=message):
+        fit_surfaces(x_KN, y_N, ["depth", "width"], loss=loss, delta=delta)
