@@ -1,8 +1,8 @@
 """One form fitted to many curves or surfaces: its parameters, their uncertainty, and the record.
 
 Intervals are over whole units where these are known. A form that is linear in its parameters has Student's t, others the
-profile likelihood, scaled by the variance over units. With many units, their resamples replace the profile. Independent values
-that share an x are resampled there (BCa).
+profile likelihood, scaled by the variance over units. Independent values that share an x are resampled there (BCa). With
+another loss than squares of log y, resamples of many whole units replace the profile.
 
 Shapes: K variables, C curves on one design (the same x), N points, G groups (the distinct x, rising), B resamples, V values
 left out, P shape parameters, S starting points, R rows. Curves come last, resamples after them.
@@ -53,8 +53,9 @@ SMALLEST_PART = 256
 ON_BOUND = 1e-6
 """Distance from a bound, as a share of a parameter's size, at which the parameter is on it."""
 MANY_UNITS = 20
-"""Number of units from which intervals of forms without Student's t are percentiles of the bootstrap. Of fewer, resamples are
-too few and too narrow."""
+"""Number of units from which intervals are percentiles of the bootstrap with another loss than squares of log y. Of fewer,
+resamples are too few and too narrow. With squares, the profile covers better: 93 to 97 % of simulated curves of 20 and 30
+seeds, where percentiles cover 91 to 97 %."""
 HIGH_CORRELATION = 0.9
 """Correlation of two estimates above which the values determine only a combination of them."""
 MAX_LEFT_OUT = 60
@@ -278,9 +279,7 @@ class _Estimator:
     def resampled(self) -> tuple[Array, Array] | None:
         """Parameters [P, C, B] and level [C, B] of resamples of whole units, or None if the intervals do not need them."""
         points, options = self.points, self.options
-        is_t = self.family.basis_GP is not None and options.threshold is None
-        is_bca = options.resampling is not None and options.threshold is None
-        if is_t or is_bca or self.num_units < MANY_UNITS or options.num_resamples < 1:
+        if options.loss == "log" or self.num_units < MANY_UNITS or options.num_resamples < 1:
             return None
         weight_NB = resample_units(points, options.num_resamples, options.seed)
         return refit_weighted(self.family, points, self.theta_PC, weight_NB, options.threshold)

@@ -361,25 +361,16 @@ def test_correlated_estimates_are_named() -> None:
     assert size == pytest.approx(covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1]), abs=0.05)
 
 
-def test_resamples_of_cells_are_those_of_values() -> None:
-    """Squares are resampled by cells; Huber's function with a wide delta gives the same from all values."""
+def test_huber_with_a_wide_threshold_is_squares() -> None:
+    """Squares are fitted to the means of cells, and Huber's function to all values. Its intervals are those of resamples."""
     x_KN, y_N, seed_N = table(seeds=24)
+    options: dict[str, Any] = {"units": seed_N.tolist(), "forms": ["power_floor"], "num_resamples": 200}
     squares, huber = (
-        of_form(
-            fit_surfaces(
-                x_KN,
-                y_N,
-                ["depth", "width"],
-                units=seed_N.tolist(),
-                forms=["power_floor"],
-                delta=delta,
-                num_resamples=50,
-            )
-        )
-        for delta in (None, 1e3)
+        of_form(fit_surfaces(x_KN, y_N, ["depth", "width"], delta=delta, **options)) for delta in (None, 1e3)
     )
-    assert squares.method == huber.method == "bootstrap"
-    assert np.array(squares.intervals) == pytest.approx(np.array(huber.intervals), abs=1e-6)
+    assert (squares.method, huber.method) == ("profile", "bootstrap")
+    assert huber.exponents == pytest.approx(squares.exponents, abs=1e-8)
+    assert np.array(huber.intervals) == pytest.approx(np.array(squares.intervals), abs=0.05)
     assert squares.left_out == pytest.approx(huber.left_out, abs=1e-8)
 
 
