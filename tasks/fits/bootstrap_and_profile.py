@@ -40,6 +40,10 @@ STEPS_FROM_FIT = 100
 """Maximum number of steps from a fit to that of a resample, or with a fixed parameter."""
 NUM_FOR_SPREAD = 100
 """Number of resamples from which the spread is estimated."""
+CLOSE_OF_CURVE = 1e-6
+CLOSE_OF_SUM = 1e-3
+"""Tolerance of the height at which an interval by profile ends, as a share of half its length. A sum has several parameters,
+each with its own search."""
 MAX_BRACKETS = 30
 MAX_SECANTS = 40
 
@@ -338,13 +342,19 @@ class ProfileLikelihood:
             inside_R[rows[~over]], low_R[rows[~over]] = tried[~over], value[~over]
             reach_R[rows] *= 2
             rows = rows[~over & (tried != bound_R[rows])]
-        self._close_in(height, inside_R, low_R, outside_R, high_R)
+        tolerance = CLOSE_OF_SUM if self.family.is_sum else CLOSE_OF_CURVE
+        self._close_in(height, inside_R, low_R, outside_R, high_R, tolerance)
         ends_R = np.where(np.isfinite(outside_R), inside_R, np.nan)
         return ends_R[:num_curves], ends_R[num_curves:]
 
     @staticmethod
     def _close_in(
-        height: Callable[[Array, np.ndarray], Array], inside_R: Array, low_R: Array, outside_R: Array, high_R: Array
+        height: Callable[[Array, np.ndarray], Array],
+        inside_R: Array,
+        low_R: Array,
+        outside_R: Array,
+        high_R: Array,
+        tolerance: float,
     ) -> None:
         """Find the root between inside (low < 0) and outside (high > 0), in place: regula falsi, Illinois' variant."""
         rows = np.flatnonzero(np.isfinite(outside_R))
@@ -359,5 +369,5 @@ class ProfileLikelihood:
             high_R[rows] = np.where(over, value, high_R[rows] / 2)
             low_R[rows] = np.where(over, low_R[rows] / 2, value)
             outside_R[rows[over]], inside_R[rows[~over]] = middle[over], middle[~over]
-            inside_R[rows[np.abs(value) < 1e-6]] = middle[np.abs(value) < 1e-6]
-            rows = rows[(np.abs(value) >= 1e-6) & (np.abs(outside_R[rows] - inside_R[rows]) > 1e-12)]
+            inside_R[rows[np.abs(value) < tolerance]] = middle[np.abs(value) < tolerance]
+            rows = rows[(np.abs(value) >= tolerance) & (np.abs(outside_R[rows] - inside_R[rows]) > 1e-12)]
