@@ -163,7 +163,7 @@ def test_a_sweep_fits_the_forms_it_names(tmp_path: Path) -> None:
     path, store = tmp_path / "forms.yaml", str(tmp_path / "store")
     path.write_text(yaml.safe_dump(spec))
     text = printed("run", str(path), "--store", store, "--workers", "1")
-    assert "proportional: nc1 =" in text and "c in [" in text and "power_log2: nc1 (loss huber) =" in text
+    assert "proportional: nc1 =" in text and "c in [" in text and "power_log2: nc1 =" in text and "loss huber" in text
     assert "corrected for 8 tests (Holm)" in text, "of all fits of the sweep"
     rows = json.loads(printed("query", "select * from fits where model = 'proportional'", "--store", store, "--json"))
     assert [(row["x"], row["exponent"], row["ci_low"]) for row in rows] == [(bound, 1.0, None)]
