@@ -33,6 +33,8 @@ from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.serve.overview import _FITS, _first_rate
 from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
+from depthrate.orchestrator.sheet.fit_sheet import IntervalValue
+from depthrate.orchestrator.sheet.markup import plain, typeset
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
