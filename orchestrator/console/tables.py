@@ -160,11 +160,6 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
-def with_interval(value: float, low: float | None, high: float | None) -> str:
-    """Format a number with its interval, if it has one: 0.512 [0.433, 0.591]."""
-    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
-
-
 def listed(names: Sequence[str], limit: int) -> str:
     """Join the first names with commas, and count the remaining names."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -4,12 +4,12 @@ import math
 from typing import TypeGuard
 
 from depthrate.orchestrator.explorer.page import as_html
-from depthrate.orchestrator.sheet.fit_sheet import is_finite
-from depthrate.orchestrator.sheet.markup import Span, minus_signs, spans
+from depthrate.orchestrator.sheet import fit_sheet
+from depthrate.orchestrator.sheet.fit_sheet import interval_text, is_finite
+from depthrate.orchestrator.sheet.markup import Span, minus_signs, spans, typeset
 from depthrate.storage.files.controls import DIRECTIONS
 from depthrate.tasks.fits.fit import Fit
 
-_RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MAX_NAME = 300
 """Maximum number of characters of a user's string in running text."""
 
@@ -21,7 +21,7 @@ def interval_of(fit: Fit) -> tuple[float, float] | None:
 
 def ends_text(ends: tuple[float, float] | None) -> str:
     """Format an interval, as in `[0.41, 0.52]`. Empty without one."""
-    return f"[{', '.join(signed_text(end, '.2f') for end in ends)}]" if ends else ""
+    return typeset(interval_text(*ends)) if ends else ""
 
 
 def number_text(value: float | None, digits: int = 3, *, zeros: bool = False) -> str:
@@ -30,17 +30,12 @@ def number_text(value: float | None, digits: int = 3, *, zeros: bool = False) ->
     Args:
         zeros: Whether to keep trailing zeros, for columns of numbers.
     """
-    if not is_finite(value):
-        return "—"
-    lead, e, power = signed_text(value, f"{'#' if zeros and value else ''}.{digits}g").partition("e")
-    lead = lead.removesuffix(".")
-    return f"{lead}·10{signed_text(int(power.replace('−', '-')), 'd').translate(_RAISED)}" if e else lead
+    return signed_text(value, f"{'#' if zeros and value else ''}.{digits}g") if is_finite(value) else "—"
 
 
 def signed_text(value: float, form: str) -> str:
     """Format a number with a minus sign instead of a hyphen. Zero after rounding has no sign."""
-    text = minus_signs(format(value, form))
-    return text if any(digit in text for digit in "123456789") else text.lstrip("+−")
+    return typeset(f"${fit_sheet.number_text(value, form)}$")
 
 
 def duration_text(seconds: float) -> str:

@@ -4,10 +4,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from depthrate.grouping import grouped
-from depthrate.orchestrator.sheet.markup import plain
 
 
 class Kind(StrEnum):
@@ -41,7 +40,7 @@ class Column:
     """A column of a sheet."""
 
     key: str
-    """Name in records."""
+    """Key of the values in rows."""
     heading: str
     """Heading, with markup."""
     kind: Kind = Kind.TEXT
@@ -127,24 +126,6 @@ class FitSheet:
     def cells(self, columns: Sequence[Column]) -> list[list[str]]:
         """Return the texts of each row."""
         return [[column.text(row.get(column.key)) for column in columns] for row in self.rows]
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the rows with plain values, for JSON and notebooks. Intervals are columns of their own."""
-        records = []
-        for row in self.rows:
-            record: dict[str, Any] = {}
-            for column in self.columns:
-                value = row.get(column.key)
-                if isinstance(value, IntervalValue):
-                    record |= {
-                        column.key: value.value,
-                        f"{column.key}_low": value.low,
-                        f"{column.key}_high": value.high,
-                    }
-                else:
-                    record[column.key] = plain(value) if isinstance(value, str) else value
-            records.append(record)
-        return records
 
 
 def is_finite(value: float | None) -> TypeGuard[float]:

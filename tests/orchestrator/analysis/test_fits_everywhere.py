@@ -33,6 +33,8 @@ from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.serve.overview import _FITS, _first_rate
 from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
+from depthrate.orchestrator.sheet.fit_sheet import IntervalValue
+from depthrate.orchestrator.sheet.markup import plain, typeset
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
@@ -197,13 +199,13 @@ def test_all_that_shows_fits_agrees(live: CheckedSweep, folder: Store) -> None:
     ends = [mark for facet in figure.facets for mark in facet.marks if isinstance(mark, EndLabel)]
     assert sorted(mark.symbol for mark in ends) == ["dot"] * 2 + ["ring"] * 6
     json_states = {row["by"]: row["state"] for row in result.rows}
-    lines = zip(GROUPS.items(), sheet.records(), explored, pairs, strict=True)
+    lines = zip(GROUPS.items(), sheet.rows, explored, pairs, strict=True)
     for (decay, (*_, state, words)), record, row, pair in lines:
         (line,) = [line for line in terminal.splitlines() if line.startswith(f" nc1      {decay} ")]
         (cells,) = [line for line in table.splitlines() if line.startswith(f"{decay} &")]
         (rendered,) = re.findall(f"<tr [^>]*><td class='key '>{decay}</td>.*?</tr>", page)
-        preferred = record["preferred"]
-        assert words in f"{record['exponent']} {preferred}" and preferred in line
+        preferred, exponent = plain(str(record["preferred"])), record["exponent"]
+        assert words in f"{exponent} {preferred}" and preferred in line
         assert row["preferred"].startswith(preferred.replace("R^2", "R²"))
         assert all(
             name in rendered and name.replace("_", r"\_") in cells
@@ -212,18 +214,17 @@ def test_all_that_shows_fits_agrees(live: CheckedSweep, folder: Store) -> None:
         )
         assert json_states.get(json.dumps({"weight_decay": decay}), state) == state
         assert row["is_law"] == (pair.stated_common is not None) == (state == "power law")
-        if isinstance(record["exponent"], float):
-            assert f"{record['exponent']:.3f} [{record['exponent_low']:.3f}, " in line
-            assert f"${record['exponent']:.3f}$ & $[{record['exponent_low']:.3f}, " in cells
-            assert f"<strong>{record['exponent']:.3f}</strong> [{record['exponent_low']:.3f}, " in rendered
-            assert row["exponent"] == record["exponent"]
+        if isinstance(exponent, IntervalValue):
+            assert f"{exponent.value:.3f} [{exponent.low:.3f}, " in line
+            assert f"${exponent.value:.3f}$ & $[{exponent.low:.3f}, " in cells
+            assert f"<strong>{exponent.value:.3f}</strong> [{exponent.low:.3f}, " in rendered
+            assert row["exponent"] == exponent.value
         else:
-            assert (
-                record["exponent"] in line and "--- & ---" in cells and record["exponent"].replace("-", "−") in rendered
-            )
-        assert ("no power law" in line) == (state in ("none", "too few", "another form") and not record["law"])
-    steepest = sheet.records()[1]["exponent"]
-    assert home["exponent"] == steepest == max(row["exponent"] for row in explored if row["is_law"])
+            assert plain(str(exponent)) in line and "--- & ---" in cells and typeset(str(exponent)) in rendered
+        assert ("no power law" in line) == (state in ("none", "too few", "another form") and "law" not in record)
+    steepest = sheet.rows[1]["exponent"]
+    assert isinstance(steepest, IntervalValue)
+    assert home["exponent"] == steepest.value == max(row["exponent"] for row in explored if row["is_law"])
     assert '"another form": 2' in result.rows[0]["group_states"]
     html = explorer_page("s", sent.packed())
     packed = gzip.decompress(base64.b64decode(re.findall('id="data">(.*?)<', html)[0]))

@@ -54,10 +54,5 @@ def test_renderers_show_the_same_cells() -> None:
     assert lines[4:6] == [r"one & $0.500$ & $[-\infty, 0.750]$ & $< 0.001$ & 3 \\", r"two & --- & --- & --- & 0 \\"]
 
 
-def test_records_have_plain_values() -> None:
-    first, second = SHEET.pick(("a", "n")).records()
-    assert first == {"a": 0.5, "a_low": None, "a_high": 0.75, "n": 3} and second == {"a": "too few", "n": 0}
-
-
 def test_each_model_and_state_has_words() -> None:
     assert set(FORMS) == set(MODEL_WORDS) and set(STATE_WORDS) == set(GroupState)
