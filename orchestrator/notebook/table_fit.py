@@ -57,7 +57,7 @@ def fit(
     x: str | Sequence[str],
     over: str | None = None,
     *,
-    forms: Sequence[str] = FORMS,
+    forms: str | Sequence[str] = FORMS,
     **options: Any,
 ) -> Fit:
     """Fit a column over one to three variables.
@@ -78,4 +78,5 @@ def fit(
         FitError: A column is unknown or not numeric, or there are too few values.
         ExpressionError: A variable is not arithmetic.
     """
-    return Fit(**vars(fit_table(frame, y, [x] if isinstance(x, str) else x, over, forms=forms, **options)))
+    variables, named = ([value] if isinstance(value, str) else value for value in (x, forms))
+    return Fit(**vars(fit_table(frame, y, variables, over, forms=named, **options)))

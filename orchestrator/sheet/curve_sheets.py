@@ -225,7 +225,8 @@ def _others(curve: FittedCurve, power: Fit, preference: Preference) -> str:
         + (f", does not fit ({reason_text(why)})" if why else ""),
     ]
     if power.p_lack_of_fit is not None:
-        parts.append(f"{MODEL_WORDS[power.model]}: p = {p_text(power.p_lack_of_fit)}")
+        p = p_text(power.p_lack_of_fit)
+        parts.append(f"{MODEL_WORDS[power.model]}: p {p if p.startswith('<') else f'= {p}'}")
     return "; ".join(parts)
 
 

@@ -23,9 +23,9 @@ RENAMED_FORMS = {
 
 
 def current_names(forms: Sequence[str]) -> tuple[str, ...]:
-    """Return forms under their current names. A former name causes a FutureWarning."""
+    """Return forms under their current names, each once. A former name causes a FutureWarning."""
     for form in forms:
         if form in RENAMED_FORMS:
             text = f"the form {form!r} is now called {RENAMED_FORMS[form]!r}. The next version will refuse the former name."
             warnings.warn(text, FutureWarning, stacklevel=3)
-    return tuple(RENAMED_FORMS.get(form, form) for form in forms)
+    return tuple(dict.fromkeys(RENAMED_FORMS.get(form, form) for form in forms))

@@ -172,7 +172,8 @@ def _descend(problem: _Problem, descent: _Descent, max_steps: int) -> Array:
         is_quadratic = problem.threshold is None
         moved_R = rows.curve_moved(step_PR) if is_quadratic else np.einsum("pr,pr->r", rows.gradient_PR, step_PR)
         # The ratio of steps predicts the length of the step after next, unless damping shortened them.
-        shorter_R = np.minimum(moved_R / np.maximum(descent.before_R, SMALLEST), 1.0)
+        with np.errstate(over="ignore"):  # a ratio that overflows counts as 1, like any above it
+            shorter_R = np.minimum(moved_R / np.maximum(descent.before_R, SMALLEST), 1.0)
         is_shortened_R = (descent.damping_R > 0.01) | (problem.threshold is not None)
         np.maximum(shorter_R, is_shortened_R | (descent.before_R == 0), out=shorter_R)
         # Steps below 1e-8 of the residuals change the squares by less than their rounding error.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from depthrate.tasks.fits import ALL_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits import FORMS as DEFAULT_FORMS
-from depthrate.tasks.fits import MAX_VARIABLES
 from depthrate.tasks.fits.bootstrap_and_profile import draw
 from depthrate.tasks.fits.estimate import Options, checked_loss, fit_form
 from depthrate.tasks.fits.fit import Fit
@@ -89,6 +89,8 @@ def fit_surfaces(
         raise FitError(
             f"x has shape {x_KN.shape}, expected [{len(names)}, {len(y_N)}]: one row for each of at most {MAX_VARIABLES} names."
         )
+    if not forms:
+        raise FitError(f"forms is empty, expected some of {', '.join(ALL_FORMS)}.")
     points = gather(x_KN, y_N[None], units, names, "units")
     requested = [_form(name, names, x_KN) for name in forms]
     num_parameters = max(model.num_parameters_of(len(names)) for model in requested)

@@ -56,6 +56,20 @@ def test_former_names_of_forms_are_read_with_a_note() -> None:
         assert request.forms == ("power_floor", "power")
 
 
+def test_forms_are_a_name_or_several_each_once() -> None:
+    alone = depthrate.fit(table(), "loss", ["depth", "width"], "seed", forms="power")
+    with pytest.warns(FutureWarning):
+        twice = depthrate.fit(table(), "loss", ["depth", "width"], "seed", forms=["power", "product"])
+    assert alone.rows() == twice.rows()
+    with pytest.raises(FitError, match="forms is empty, expected some of power, "):
+        depthrate.fit(table(), "loss", "depth", forms=[])
+
+
+def test_squares_of_y_cause_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    depthrate.fit(table(), "loss", "depth", "seed", forms=["power", "power_floor"], loss="y")
+    assert not recwarn.list
+
+
 def test_rows_that_cannot_be_used_are_counted() -> None:
     frame = table()
     frame.loc[0, "loss"], frame.loc[1, "width"], frame.loc[2, "loss"] = np.nan, 0, -1.0
