@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from depthrate.grouping import grouped
+from depthrate.storage.tables.custom_columns import quoted, quoted_text
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial, canonical_json
@@ -85,10 +86,10 @@ def refuse_mixture(request: FitRequest, trials: Sequence[Trial], may_differ: Set
 
 def _condition(name: str, value: Any) -> str:
     """Return the SQL condition that a parameter has a value."""
-    column = name if name.isidentifier() else f'"{name}"'
+    column = name if name.isidentifier() else quoted(name)
     if value is None:
         return f"{column} is null"
-    return f"{column} = " + ("'" + value.replace("'", "''") + "'" if isinstance(value, str) else canonical_json(value))
+    return f"{column} = " + (quoted_text(value) if isinstance(value, str) else canonical_json(value))
 
 
 def _mixed(request: FitRequest, trials: Sequence[Mapping[str, Any]]) -> list[str]:

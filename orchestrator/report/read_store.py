@@ -26,7 +26,7 @@ from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.query.views import read_live
-from depthrate.storage.tables.custom_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted, quoted_text
 from depthrate.sweeps.trial import Trials
 from depthrate.tasks.figure_request import LAYER, SEED, STEP, VARYING, FigureRequest
 from depthrate.tasks.interface import Task
@@ -246,7 +246,7 @@ def _scatter_query(results: Results, request: FigureRequest, trials: pd.DataFram
     firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(groups, MAX_SCATTERS) if len(part)]
     rows = (
         "select *, max(layer) over (partition by trial_id, step) as deepest from features "
-        f"where trial_id in ({', '.join(map(_text, firsts)) or 'null'}) and kind = {_text(request.features)}"
+        f"where trial_id in ({', '.join(map(quoted_text, firsts)) or 'null'}) and kind = {quoted_text(request.features)}"
     )
     columns = "trial_id, step, sample_index, label, feature[1] as x, feature[2] as y"
     return f"select {columns} from ({rows}) where layer = {_layer_sql(request.layer)} and len(feature) > 1"
@@ -257,10 +257,6 @@ def _layer_sql(layer: int | None) -> str:
     if layer is None:
         return "deepest"
     return str(layer) if layer >= 0 else f"deepest + 1 {layer}"
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _figure_query(request: FigureRequest, columns: Collection[str]) -> str:

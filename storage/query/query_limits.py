@@ -14,6 +14,8 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from depthrate.storage.tables.custom_columns import quoted_text
+
 MEMORY_SHARE = "50%"
 """Share of the memory that DuckDB may use by default. Queries that need more spill to disk where they can."""
 DISK_GB = 50.0
@@ -75,8 +77,7 @@ def keep_pandas_out() -> None:
 def database(pid: int, memory_gb: float | None) -> duckdb.DuckDBPyConnection:
     """Return this process's empty database, created only once, since that takes 30 ms. A forked process needs a new one."""
     connection = duckdb.connect(":memory:")
-    escaped = _temporary_folder(pid).replace("'", "''")
-    connection.execute(f"set temp_directory = '{escaped}'")
+    connection.execute(f"set temp_directory = {quoted_text(_temporary_folder(pid))}")
     connection.execute(
         f"set max_temp_directory_size = '{DISK_GB if memory_gb is None else DISK_PER_MEMORY * memory_gb:.6f}GB'"
     )

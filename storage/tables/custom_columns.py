@@ -105,6 +105,12 @@ def quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
+def quoted_text(value: str) -> str:
+    """Return a string quoted for SQL."""
+    escaped = value.replace("'", "''")
+    return f"'{escaped}'"
+
+
 def column_name_error(name: object) -> str | None:
     """Return the reason why a name cannot be a column's name in SQL or a file, or None if it can."""
     if not isinstance(name, str):
