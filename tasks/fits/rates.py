@@ -106,8 +106,13 @@ def fit_many(
     resampling = draw(points, num_resamples, seed) if seeds is None else None
     options = Options(("x",), num_resamples, seed, resampling, target, *checked_loss(loss, huber))
     fitted = [fit_form(model, points, options) for model in requested if len(points.x_G) >= model.min_distinct_x]
-    of_curve = zip(zip(*filter(None, fitted), strict=True), aicc_of_break(points).tolist(), strict=True)
-    return [_compared(fits, None if math.isnan(broken) else broken) for fits, broken in of_curve]
+    of_curve = list(zip(*filter(None, fitted), strict=True))
+    if len(requested) == 1:  # with nothing to compare
+        return [_compared(fits, None) for fits in of_curve]
+    broken_C = aicc_of_break(points).tolist()
+    return [
+        _compared(fits, None if math.isnan(broken) else broken) for fits, broken in zip(of_curve, broken_C, strict=True)
+    ]
 
 
 def predict(fit: Fit, x_N: npt.ArrayLike) -> Array:
