@@ -7,8 +7,8 @@ Each row is a true curve over the first depths of 2, 3, 5, 8, 13, 21, 34, 55. No
 ln depth, and `skewed`, exponentially distributed.
 
 `rejected`: the test against one mean per depth rejects the power law at 5 %. `alone`: the true form is named alone. `among`:
-it is named among others, or cannot be told from a break. `false alone`: a false form is named alone. `none`: no form is
-named. `flat`: the values are called flat. What is left names several forms, all of them false.
+it is named among others, or another curve is not ruled out. `false alone`: a false form is named alone. `none`: no form is
+named. `flat`: the values are called flat. The other curves get several forms, all of them false.
 """
 
 import argparse
@@ -19,7 +19,8 @@ import numpy as np
 
 from benchmarks.coverage import Array, noise
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.preferred_model import LEVEL, GroupState, preferred_models
+from depthrate.orchestrator.analysis.preferred_model import GroupState, preferred_models
+from depthrate.tasks.fits.fit import LEVEL
 from depthrate.tasks.fits.rates import fit_many
 
 DEPTHS = np.array([2.0, 3, 5, 8, 13, 21, 34, 55])

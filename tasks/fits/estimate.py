@@ -64,7 +64,7 @@ MAX_LEFT_OUT = 60
 
 @dataclass(frozen=True)
 class Options:
-    """What is computed beside the estimates."""
+    """Quantities computed in addition to the estimates."""
 
     names: tuple[str, ...] = ("x",)
     num_resamples: int = 1000
@@ -87,7 +87,7 @@ def fit_form(model: Model, points: Points, options: Options) -> list[Fit] | None
     Args:
         model: The form.
         points: The curves, gathered by x.
-        options: What is computed beside the estimates.
+        options: Quantities computed in addition to the estimates.
 
     Returns:
         One fit per curve, or None if the form has no curve on these points.

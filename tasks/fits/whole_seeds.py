@@ -261,15 +261,13 @@ def p_of_zero_means(value_CSQ: Array, num_values_C: Array) -> Array:
     free = num_seeds - 1
     mean_CQ = value_CSQ.mean(1)
     around_CSQ = value_CSQ - mean_CQ[:, None]
-    gram_CSS = (
-        around_CSQ @ np.swapaxes(around_CSQ, 1, 2) / free
-    )  # with the trace of the covariance, and that of its square
+    # The seeds' products have the trace of the covariance, and their square has that of its square.
+    gram_CSS = around_CSQ @ np.swapaxes(around_CSQ, 1, 2) / free
     variance_C, square_C = np.trace(gram_CSS, axis1=1, axis2=2), (gram_CSS**2).sum((1, 2))
     misfit_C, smallest_C = (mean_CQ**2).sum(1), num_values_C * EXACT_FIT_RMS**2
     with np.errstate(divide="ignore", invalid="ignore"):
-        square_of_trace_C = (
-            free + 1
-        ) * variance_C**2 - 2 * square_C  # times the same factor as the next line, unbiased
+        # Both are unbiased up to one factor, which their ratio does not have.
+        square_of_trace_C = (free + 1) * variance_C**2 - 2 * square_C
         trace_of_square_C = free * square_C - variance_C**2
         share_C = np.clip(square_of_trace_C / trace_of_square_C / num_values_C, 1 / num_values_C, 1.0)
         share_C = np.where(trace_of_square_C > 0, share_C, 1.0)
