@@ -6,8 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.convergence import Drift
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
@@ -81,6 +83,12 @@ class FittedCurve:
     def power(self) -> Fit | None:
         """Power law c x^-a, if its exponent is finite."""
         return next((fit for fit in self.fits if fit.model == POWER.name and math.isfinite(fit.exponent)), None)
+
+    @cached_property
+    def log_means(self) -> dict[float, float]:
+        """Mean of log y at each x, over the positive values."""
+        rows = grouped((row for row in self.rows if row["y"] > 0), lambda row: float(row["x"]))
+        return {x: math.fsum(math.log(row["y"]) for row in at_x) / len(at_x) for x, at_x in rows.items()}
 
     @property
     def asked(self) -> FitRequest:

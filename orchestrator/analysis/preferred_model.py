@@ -3,7 +3,7 @@
 A model is adequate if R^2 of the means of log y is at least MIN_R2, no mean is farther from it than MAX_RESIDUAL_SHARE of
 the range of all means, x has at least MIN_DISTINCT_X values, and the test against one mean per x does not reject it (at
 LEVEL, corrected by Holm's procedure for the number of models). The data prefer the adequate model with the lowest AICc, and
-name beside it each adequate one that AICc does not rule out: within CLEAR_AICC if it is the best, a power law, with a further
+name with it each adequate one that AICc does not rule out: within CLEAR_AICC if it is the best, a power law, with a further
 parameter, and within NO_SUPPORT otherwise. An adequate power law is named unless its own test, without correction, rejects it.
 
 Another curve than the models remains possible if AICc does not rule out a power law with a break, or if there are so few x and
@@ -21,23 +21,19 @@ from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bootstrap_and_profile import holm
-from depthrate.tasks.fits.fit import Fit
+from depthrate.tasks.fits.fit import CLEAR_AICC, LEVEL, MIN_R2, Fit, aicc_of, lack_of_fit_text
 from depthrate.tasks.fits.models import MODELS, POWER
 from depthrate.tasks.fits.rates import predict
 
-MIN_R2 = 0.9
 MAX_RESIDUAL_SHARE = 1 / 3
 MIN_DISTINCT_X = 4
-CLEAR_AICC = 2.0
-"""Difference of AICc from which the power law needs no further parameter (Burnham and Anderson 2002, section 2.6)."""
 NO_SUPPORT = 10.0
-"""Difference of AICc from which a model has essentially no support (there). Below it, a curve of another form prefers one model
-by chance: with 2, a broken power law was called by one false form in 56 to 93 % of simulations (benchmarks/preferred.py)."""
+"""Difference of AICc from which a model has essentially no support (Burnham and Anderson 2002, section 2.6). Below it, a curve
+of another form prefers one model by chance: with 2, a broken power law was called by one false form in 56 to 93 % of
+simulations (benchmarks/preferred.py)."""
 MIN_X_TO_TELL = {3: 8, 5: 7}
 """Number of replicates -> number of x from which a false form was named alone in at most 10 % of simulations at 10 % noise.
 With fewer, a power law with a correction was taken for a power law in 21 to 47 % (benchmarks/preferred.py)."""
-LEVEL = 0.05
-"""Significance level of the test against one mean per x. AICc alone accepts curves that are far from the means."""
 
 
 class GroupState(StrEnum):
@@ -85,20 +81,20 @@ def preferred_models(curve: FittedCurve) -> Preference:
     if curve.num_waiting:
         num_run, x = len(curve.run_x - {None}), "depths" if curve.x == "depth" else f"values of {curve.x}"
         return Preference(GroupState.NOT_YET, (), "", f"{num_run} of {num_run + curve.num_waiting} {x}")
-    if power is None or len(_log_means(curve)) < MIN_DISTINCT_X:
+    if power is None or len(curve.log_means) < MIN_DISTINCT_X:
         reason = (curve.note or "no fit") if power is None else inadequacy(curve, power)
         return Preference(GroupState.TOO_FEW, (), "", reason)
     count = power.n_points if power.n_seeds is None else power.n_seeds
     judges = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
     adequate = adequate_models(curve)
-    ranked = sorted((fit for fit in adequate if math.isfinite(_aicc(fit))), key=_aicc)
-    if _is_flat(power) and power.ci_low is not None and power.ci_high is not None:
-        return Preference(GroupState.FLAT, (), judges, f"slope 0 within ±{max(-power.ci_low, power.ci_high):.2g}")
+    ranked = sorted((fit for fit in adequate if math.isfinite(aicc_of(fit))), key=aicc_of)
+    if (reach := _flat_within(power)) is not None:
+        return Preference(GroupState.FLAT, (), judges, f"slope 0 within ±{reach:.2g}")
     if not ranked:  # without AICc, the power law is the only model that is compared with the values
         if power in adequate:
             return Preference(GroupState.POWER_LAW, (power,), judges, "", is_another_possible=True)
-        reason = inadequacy(curve, power) or _lack_of_fit(curve, power)
-        return Preference(GroupState.NONE, (), judges, reason, min(curve.fits, key=_aicc))
+        reason = inadequacy(curve, power) or _lack_of_fit(curve)[power.model]
+        return Preference(GroupState.NONE, (), judges, reason, min(curve.fits, key=aicc_of))
     best, p = ranked[0], power.p_lack_of_fit
     # without a test, AICc decides on independent values
     is_kept = power.n_seeds is not None if p is None else p >= LEVEL
@@ -106,24 +102,27 @@ def preferred_models(curve: FittedCurve) -> Preference:
     models = [
         fit
         for fit in ranked
-        if (fit is power and is_kept) or _aicc(fit) - _aicc(best) < (_clear_aicc(best, fit) if can_tell else NO_SUPPORT)
+        if (fit is power and is_kept)
+        or aicc_of(fit) - aicc_of(best) < (_clear_aicc(best, fit) if can_tell else NO_SUPPORT)
     ]
     state = GroupState.POWER_LAW if power in models else GroupState.OTHER_FORM
-    has_break = best.aicc_break is not None and best.aicc_break - _aicc(best) < CLEAR_AICC
+    has_break = best.aicc_break is not None and best.aicc_break - aicc_of(best) < CLEAR_AICC
     return Preference(state, tuple(models), judges, "", is_another_possible=has_break or not can_tell)
 
 
 def _can_tell(curve: FittedCurve, power: Fit) -> bool:
     """Return whether one form named alone is seldom another one, by the number of x and of replicates at each."""
-    num_x = len(_log_means(curve))
+    num_x = len(curve.log_means)
     num_replicates = power.n_points // num_x if power.n_seeds is None else power.n_seeds
     return any(num_replicates >= replicates and num_x >= x for replicates, x in MIN_X_TO_TELL.items())
 
 
-def _is_flat(power: Fit) -> bool:
-    """Return whether the values lie on a power law by its test, and its interval includes the exponent 0."""
+def _flat_within(power: Fit) -> float | None:
+    """Return the farther end of the exponent's interval if it includes 0 and the test accepts the power law, or None."""
     low, high, p = power.ci_low, power.ci_high, power.p_lack_of_fit
-    return low is not None and high is not None and low <= 0 <= high and p is not None and p >= LEVEL
+    if low is None or high is None or not low <= 0 <= high or p is None or p < LEVEL:
+        return None
+    return max(-low, high)
 
 
 def followed_power(curve: FittedCurve) -> Fit | None:
@@ -143,7 +142,8 @@ def count_states(curves: Sequence[FittedCurve]) -> dict[str, int]:
 
 def adequate_models(curve: FittedCurve) -> list[Fit]:
     """Return the models that are near the means, and that the test against one mean per x does not reject."""
-    return [fit for fit in curve.fits if not inadequacy(curve, fit) and not _lack_of_fit(curve, fit)]
+    rejected = _lack_of_fit(curve)
+    return [fit for fit in curve.fits if not inadequacy(curve, fit) and not rejected[fit.model]]
 
 
 def adequate_power(curve: FittedCurve) -> Fit | None:
@@ -157,7 +157,7 @@ def adequate_power(curve: FittedCurve) -> Fit | None:
 
 def inadequacy(curve: FittedCurve, fit: Fit) -> str:
     """Return the reason why a model is far from the means, as in `R^2 0.37`, or an empty string."""
-    means = _log_means(curve)
+    means = curve.log_means
     if len(means) < MIN_DISTINCT_X:
         return f"{len(means)} values of {curve.x}, at least {MIN_DISTINCT_X} needed"
     if fit.r2 is not None and fit.r2 < MIN_R2:
@@ -172,14 +172,14 @@ def inadequacy(curve: FittedCurve, fit: Fit) -> str:
     return f"the mean at {curve.x} = {x:g} is off by a factor {math.exp(abs(farthest)):.1f}"
 
 
-def _lack_of_fit(curve: FittedCurve, fit: Fit) -> str:
-    """Return the p-value with which the test rejects a model, as in `lack of fit, p = 0.003`, or an empty string.
+def _lack_of_fit(curve: FittedCurve) -> dict[str, str]:
+    """Return the p-value with which the test rejects each model, as in `lack of fit, p = 0.003`, or an empty string.
 
     It is corrected by Holm's procedure for the models of the curve.
     """
-    tested = {other.model: other.p_lack_of_fit for other in curve.fits if other.p_lack_of_fit is not None}
-    p = dict(zip(tested, holm(list(tested.values())), strict=True)).get(fit.model, 1.0)
-    return "" if p >= LEVEL else "lack of fit, p " + ("< 0.001" if p < 0.001 else f"= {p:.3f}")
+    tested = {fit.model: fit.p_lack_of_fit for fit in curve.fits if fit.p_lack_of_fit is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return {fit.model: lack_of_fit_text(corrected.get(fit.model)) for fit in curve.fits}
 
 
 def _clear_aicc(best: Fit, fit: Fit) -> float:
@@ -190,7 +190,7 @@ def _clear_aicc(best: Fit, fit: Fit) -> float:
 
 def local_exponents(curve: FittedCurve) -> list[float]:
     """Return the exponents a of x^-a between neighbouring x."""
-    pairs = itertools.pairwise(sorted(_log_means(curve).items()))
+    pairs = itertools.pairwise(sorted(curve.log_means.items()))
     return [-(after - before) / math.log(high / low) for (low, before), (high, after) in pairs]
 
 
@@ -198,13 +198,3 @@ def curves_with_common_exponent(curves: Sequence[FittedCurve]) -> list[FittedCur
     """Return the first curve of each request with a tested common exponent whose groups all follow a power law."""
     tested = [[curve for curve in group if curve.common is not None] for group in by_request(curves).values()]
     return [group[0] for group in tested if group and all(map(followed_power, group))]
-
-
-def _log_means(curve: FittedCurve) -> dict[float, float]:
-    """Return the mean of log y at each x, over the positive values."""
-    rows = grouped((row for row in curve.rows if row["y"] > 0), lambda row: float(row["x"]))
-    return {x: math.fsum(math.log(row["y"]) for row in at_x) / len(at_x) for x, at_x in rows.items()}
-
-
-def _aicc(fit: Fit) -> float:
-    return math.inf if fit.aicc is None else fit.aicc

@@ -9,7 +9,6 @@ from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
-    LEVEL,
     GroupState,
     Preference,
     adequate_power,
@@ -54,7 +53,7 @@ from depthrate.orchestrator.sheet.names import (
     x_text,
 )
 from depthrate.orchestrator.sheet.value_sheets import loss_remarks
-from depthrate.tasks.fits.fit import Fit
+from depthrate.tasks.fits.fit import LEVEL, Fit
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 

@@ -16,7 +16,11 @@ from depthrate.tasks.fits.points import check_positive
 
 Interval: TypeAlias = tuple[float, float]
 MIN_R2 = 0.9
+"""R^2 of the means below which a form is inadequate."""
 LEVEL = 0.05
+"""Significance level of the test against one mean per x. AICc alone accepts curves that are far from the means."""
+CLEAR_AICC = 2.0
+"""Difference of AICc from which a form is better than another (Burnham and Anderson 2002, section 2.6)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class Fit:
     p_lack_of_fit: float | None = None
     """p-value of the test against one mean per x. None if the values do not allow it."""
     aicc_break: float | None = None
-    """AICc of a power law of one variable with a break, the same for all forms of a table. None with too few x or values."""
+    """AICc of a power law of one variable with a break, the same for all forms of a table. None with too few x or values, or if
+    one form alone is fitted."""
     objective: float = 0.0
     """Sum of half squares of the residuals, or of Huber's function."""
     profile_low: float | None = None
@@ -211,8 +216,8 @@ class Fit:
         """Reason why the form does not describe a table: R^2 below MIN_R2, or a lack of fit. Empty if it does."""
         if self.r2 is not None and self.r2 < MIN_R2:
             return f"R^2 {self.r2:.2f}"
-        p = self.p_lack_of_fit
-        return "" if p is None or p >= LEVEL else f"a lack of fit, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+        text = lack_of_fit_text(self.p_lack_of_fit)
+        return f"a {text}" if text else ""
 
     @property
     def is_adequate(self) -> bool:
@@ -243,6 +248,16 @@ class Fit:
         others = {name: estimate.value for name, estimate in self.other_estimates.items()}
         with np.errstate(all="ignore"):
             return FORMS[self.form].value(values, self.coefficients, self.exponents, others)
+
+
+def lack_of_fit_text(p: float | None) -> str:
+    """Return the p-value of a test that rejects a form, as in `lack of fit, p = 0.003`. Empty if it does not."""
+    return "" if p is None or p >= LEVEL else f"lack of fit, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+
+
+def aicc_of(fit: Fit) -> float:
+    """Return a fit's AICc, infinite without one."""
+    return math.inf if fit.aicc is None else fit.aicc
 
 
 COLUMNS = (

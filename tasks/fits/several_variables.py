@@ -17,7 +17,7 @@ from depthrate.tasks.fits import ALL_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits import FORMS as DEFAULT_FORMS
 from depthrate.tasks.fits.bootstrap_and_profile import draw
 from depthrate.tasks.fits.estimate import Options, checked_loss, fit_form
-from depthrate.tasks.fits.fit import Fit
+from depthrate.tasks.fits.fit import CLEAR_AICC, Fit, aicc_of
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.model import Model
 from depthrate.tasks.fits.models import FORMS
@@ -29,7 +29,6 @@ SMALLEST_EIGENVALUE = 1e-9
 """Eigenvalue of the correlations below which one variable follows from the others."""
 MAX_ON_BOUND = 0.025
 """Share of resamples with E at 0 above which E is not identified."""
-CLEAR_AICC = 2.0
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,14 @@ class SurfaceFits:
     @property
     def preferred(self) -> tuple[Fit, ...]:
         """Adequate forms that neither AICc nor prediction of values left out separates, the best first."""
-        adequate = sorted((fit for fit in self.fits if fit.is_adequate), key=_aicc)
+        adequate = sorted((fit for fit in self.fits if fit.is_adequate), key=aicc_of)
         if not adequate:
             return ()
         best, predicts = (
-            _aicc(adequate[0]),
+            aicc_of(adequate[0]),
             min(adequate, key=lambda fit: np.inf if fit.left_out is None else fit.left_out),
         )
-        return tuple(fit for fit in adequate if _aicc(fit) - best < CLEAR_AICC or fit is predicts)
+        return tuple(fit for fit in adequate if aicc_of(fit) - best < CLEAR_AICC or fit is predicts)
 
 
 def fit_surfaces(
@@ -120,10 +119,6 @@ def _form(name: str, names: Sequence[str], x_KN: Array) -> Model:
     if model.needs_x_above_one and not (x_KN[0] > 1).all():
         raise FitError(f"{names[0]} has values up to 1, whose logarithm has no power: {name} needs values above 1.")
     return model
-
-
-def _aicc(fit: Fit) -> float:
-    return math.inf if fit.aicc is None else fit.aicc
 
 
 def is_floor_identified(fit: Fit) -> bool:
