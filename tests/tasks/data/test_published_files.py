@@ -43,14 +43,15 @@ def put(root, path, content):
     (root / path).write_bytes(content)
 
 
-def tar(members, mode="w:gz"):
+def tar(members, compressed=True):
+    """Archive with the same bytes at any time: gzip's header would hold the second, and caches go by content."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as archive:
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+    return gzip.compress(buffer.getvalue(), mtime=0) if compressed else buffer.getvalue()
 
 
 def load(root, name, **options):
@@ -73,7 +74,7 @@ def put_cifar10(root, form):
     elif form == "tar.gz":
         put(root, "cifar-10-binary.tar.gz", tar(members))
     elif form == "tar":
-        put(root, "cifar-10-binary.tar", tar(members, "w"))
+        put(root, "cifar-10-binary.tar", tar(members, compressed=False))
     elif form == "archive in its folder":
         put(root, "cifar-10-batches-bin/cifar-10-binary.tar.gz", tar(members))
     else:
