@@ -18,7 +18,7 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.coverage import Array, noise
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preferred_model import GroupState, preferred_models
 from depthrate.tasks.fits.fit import LEVEL
 from depthrate.tasks.fits.rates import fit_many
@@ -75,7 +75,7 @@ def judged(truth: str, kind: str, num_depths: int, num_seeds: int, num_curves: i
     rejected, outcomes = 0, Counter[str]()
     for y_N, fits in zip(y_CN, fit_many(x, y_CN, seeds=seeds), strict=True):
         rows = [{"x": a, "y": b} for a, b in zip(x.tolist(), y_N.tolist(), strict=True)]
-        curve = FittedCurve("nc1", "depth", {}, rows, fits, {})
+        curve = FittedGroup("nc1", "depth", {}, rows, fits, {})
         preference = preferred_models(curve)
         rejected += (fits[0].p_lack_of_fit or 1.0) < LEVEL
         if preference.state is GroupState.FLAT:

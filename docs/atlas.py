@@ -21,7 +21,7 @@ from typing import Any, Literal
 from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preferred_model import preferred_models
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.orchestrator.api.find_sweep import find_sweep
@@ -225,7 +225,7 @@ def _cost(figure: AtlasFigure) -> str:
 
 
 @functools.cache
-def _curves(run: str) -> Sequence[FittedCurve]:
+def _curves(run: str) -> Sequence[FittedGroup]:
     """Return the fitted curves of a shipped sweep in the atlas's store, without groups."""
     checked, view = find_sweep(str(find_sweep_file(run)), existing_store(str(STORE)))
     fitted = fit_sweep(checked, existing_store(str(STORE)), view) if checked.sweep.fit else None

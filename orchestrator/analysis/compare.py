@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.grouping import grouped
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preferred_model import followed_power
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.sweeps.spec import FitRequest
@@ -17,8 +17,8 @@ from depthrate.tasks.fits.points import FitError
 class FitPair:
     """One curve of both sweeps, with the test for equal exponents."""
 
-    first: FittedCurve
-    second: FittedCurve
+    first: FittedGroup
+    second: FittedGroup
     common: CommonFit | None
     """Common exponent with its test, or None if it cannot be tested."""
 
@@ -28,7 +28,7 @@ class FitPair:
         return self.common if followed_power(self.first) and followed_power(self.second) else None
 
 
-def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iterator[FitPair]:
+def pair_up(first: Sequence[FittedGroup], second: Sequence[FittedGroup]) -> Iterator[FitPair]:
     """Yield pairs of curves of the two sweeps with the same metric, x and group, or with the only group of each sweep.
 
     If only one sweep has groups, each group is paired with the other sweep's only curve. If the same curve is requested
@@ -45,7 +45,7 @@ def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iter
             yield FitPair(curve, other, common_fit([curve, other]))
 
 
-def unpaired_text(names: Sequence[str], curves: Sequence[Sequence[FittedCurve]]) -> str:
+def unpaired_text(names: Sequence[str], curves: Sequence[Sequence[FittedGroup]]) -> str:
     """Describe the fits of sweeps that share no fit, and how to make them comparable."""
     fits = [
         f"{name} fits {'; '.join(_describe_fits(own)) or 'nothing'}" for name, own in zip(names, curves, strict=True)
@@ -56,13 +56,13 @@ def unpaired_text(names: Sequence[str], curves: Sequence[Sequence[FittedCurve]])
     )
 
 
-def _describe_fits(curves: Sequence[FittedCurve]) -> list[str]:
+def _describe_fits(curves: Sequence[FittedGroup]) -> list[str]:
     """Name the fits of some curves, with all groups of a fit in one entry."""
     groups = grouped(curves, lambda curve: str(curve.asked)).values()
     return [", ".join(_fit_details(group)) for group in groups]
 
 
-def _fit_details(group: Sequence[FittedCurve]) -> Iterator[str]:
+def _fit_details(group: Sequence[FittedGroup]) -> Iterator[str]:
     request = group[0].asked
     yield f"{request.metric} over {request.x}"
     if request.layer is not None:
@@ -73,15 +73,15 @@ def _fit_details(group: Sequence[FittedCurve]) -> Iterator[str]:
         yield f"by {name} = {', '.join(dict.fromkeys(str(curve.by[name]) for curve in group))}"
 
 
-def _subject(curve: FittedCurve) -> tuple[Any, ...]:
+def _subject(curve: FittedGroup) -> tuple[Any, ...]:
     return curve.metric, curve.x, curve.asked.layer, curve.asked.where
 
 
-def _options(curve: FittedCurve) -> FitRequest:
+def _options(curve: FittedGroup) -> FitRequest:
     return curve.asked.replace(by=())
 
 
-def common_fit(curves: Sequence[FittedCurve]) -> CommonFit | None:
+def common_fit(curves: Sequence[FittedGroup]) -> CommonFit | None:
     """Fit one exponent to all curves, over whole seeds if every curve has them. Return None if it cannot be tested."""
     if not all(curve.fits for curve in curves):
         return None

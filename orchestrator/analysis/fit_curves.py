@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, exclusion, exponent_drift, judge
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.observations import FittedValues
 from depthrate.orchestrator.analysis.replicates import (
     interval_text,
@@ -37,7 +37,7 @@ class RequestedGroups(NamedTuple):
     """A request's curves with their used and excluded trials, not fitted yet."""
 
     request: FitRequest
-    curves: list[FittedCurve]
+    curves: list[FittedGroup]
     values: FittedValues
     ended: Mapping[str, Convergence]
     """Trial -> how its training ended."""
@@ -74,7 +74,7 @@ def requested_groups(
 
 def fit_curves(
     groups: RequestedGroups, declared: Metric | None, params: Mapping[str, Mapping[str, Any]]
-) -> list[FittedCurve]:
+) -> list[FittedGroup]:
     """Fit a request over one variable.
 
     Args:
@@ -93,7 +93,7 @@ Done = tuple[Mapping[str, Any], dict[str, Any]]
 
 def _group_curves(
     request: FitRequest, done: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
-) -> list[FittedCurve]:
+) -> list[FittedGroup]:
     groups = grouped(done, lambda trial: json.dumps([trial[0][name] for name in request.by]))
     values = {key: [group[0][0][name] for name in request.by] for key, group in groups.items()}
     ordered = sorted(groups, key=lambda key: [(str(type(value)), value) for value in values[key]])
@@ -101,8 +101,8 @@ def _group_curves(
 
 
 def _with_waiting(
-    request: FitRequest, curves: list[FittedCurve], waiting: Sequence[Mapping[str, Any]]
-) -> list[FittedCurve]:
+    request: FitRequest, curves: list[FittedGroup], waiting: Sequence[Mapping[str, Any]]
+) -> list[FittedGroup]:
     """Count each curve's x at which trials are running or pending, and none has run."""
     (x,), planned = request.variables, dict[str, set[Any]]()
     for params in waiting:
@@ -117,7 +117,7 @@ def _with_waiting(
 
 def _build_curve(
     request: FitRequest, group: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
-) -> FittedCurve:
+) -> FittedGroup:
     """Split a group's trials into used and excluded trials."""
     trial_ids = [row["trial_id"] for _, row in group]
     unconverged = {trial_id for trial_id in trial_ids if trial_id in ended and not ended[trial_id].is_converged}
@@ -144,7 +144,7 @@ def _build_curve(
         used = [point for point in used if point["x"] >= request.x_min]
     excluded = dict(Counter(point["reason"] for point in left_out))
     ids = {point["trial_id"] for point in used}
-    return FittedCurve(
+    return FittedGroup(
         request.metric, request.x_text, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request,
         above={trial_id: ended[trial_id].above for trial_id in ids & set(ended) if ended[trial_id].above > 0},
         judged=len(ids & set(ended)),
@@ -182,7 +182,7 @@ def _reason_to_exclude(
     return "unconverged" if request.unconverged == "drop" and point["trial_id"] in unconverged else None
 
 
-def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
+def _fitted(curves: list[FittedGroup]) -> list[FittedGroup]:
     """Fit the curves, with one call for all curves that have the same x and seeds."""
     designs: dict[str, list[int]] = {}
     ordered = [sorted(curve.rows, key=lambda row: (float(row["x"]), str(row["draw"]))) for curve in curves]
@@ -213,7 +213,7 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
     return fitted
 
 
-def _with_drift(curves: list[FittedCurve], groups: RequestedGroups) -> list[FittedCurve]:
+def _with_drift(curves: list[FittedGroup], groups: RequestedGroups) -> list[FittedGroup]:
     """Add the change of each exponent over the last quarter of training."""
     if not any(curve.fits for curve in curves):
         return curves
@@ -222,7 +222,7 @@ def _with_drift(curves: list[FittedCurve], groups: RequestedGroups) -> list[Fitt
     return [replace(curve, drift=drift) for curve, drift in zip(curves, drifts, strict=True)]
 
 
-def _with_bound(curve: FittedCurve, declared: Metric | None, params: Mapping[str, Mapping[str, Any]]) -> FittedCurve:
+def _with_bound(curve: FittedGroup, declared: Metric | None, params: Mapping[str, Mapping[str, Any]]) -> FittedGroup:
     """Compare the last layer with the theorem's upper bound, if the metric has one and there are enough whole seeds."""
     if not curve.fits or declared is None or declared.bound is None or curve.asked.layer not in (None, -1):
         return curve

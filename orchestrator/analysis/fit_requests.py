@@ -4,10 +4,10 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves, requested_groups
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.fitted_surface import FittedSurface, fit_surface, with_all_tests
-from depthrate.orchestrator.analysis.layer_law import LayerLaw, fit_layer_laws
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
+from depthrate.orchestrator.analysis.layer_law import fit_layer_laws
 from depthrate.orchestrator.analysis.replicates import random_seeds
+from depthrate.orchestrator.analysis.several_variables import fit_variables
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
@@ -19,16 +19,17 @@ from depthrate.tasks.metric import by_name
 class Fits:
     """The fits of a sweep's requests."""
 
-    curves: list[FittedCurve] = field(default_factory=list)
-    surfaces: list[FittedSurface] = field(default_factory=list)
-    """Fits in several variables."""
-    layer_laws: list[LayerLaw] = field(default_factory=list)
-    """Fits over layers."""
+    curves: list[FittedGroup] = field(default_factory=list)
+    """Groups of requests over one variable."""
+    surfaces: list[FittedGroup] = field(default_factory=list)
+    """Groups of requests in several variables."""
+    layer_laws: list[FittedGroup] = field(default_factory=list)
+    """Groups of requests over layers, one per depth."""
 
     @property
-    def others(self) -> list[FittedSurface | LayerLaw]:
-        """The fits in several variables and over layers."""
-        return [*self.surfaces, *self.layer_laws]
+    def groups(self) -> list[FittedGroup]:
+        """All groups."""
+        return [*self.curves, *self.surfaces, *self.layer_laws]
 
 
 def fit_requests(
@@ -59,9 +60,9 @@ def fit_requests(
     params = {trial.trial_id: trial.params for trial in trials}
     for groups in requested_groups(results, requests, trials, task, unfinished, varied):
         if groups.request.forms:
-            fits.surfaces.extend(map(fit_surface, groups.curves))
+            fits.surfaces.extend(groups.curves)
         elif groups.request.is_over_layers:
             fits.layer_laws.extend(fit_layer_laws(groups, params, random_seeds(task)))
         else:
             fits.curves.extend(fit_curves(groups, declared.get(groups.request.metric), params))
-    return replace(fits, surfaces=with_all_tests(fits.surfaces))
+    return replace(fits, surfaces=fit_variables(fits.surfaces))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from depthrate.grouping import grouped
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bootstrap_and_profile import holm
 from depthrate.tasks.fits.fit import CLEAR_AICC, LEVEL, MIN_R2, Fit, aicc_of, lack_of_fit_text
@@ -75,7 +75,7 @@ class Preference:
         return [fit.model for fit in self.models]
 
 
-def preferred_models(curve: FittedCurve) -> Preference:
+def preferred_models(curve: FittedGroup) -> Preference:
     """Return the models that describe a curve, by the rule of this module."""
     power = curve.power
     if curve.num_waiting:
@@ -110,7 +110,7 @@ def preferred_models(curve: FittedCurve) -> Preference:
     return Preference(state, tuple(models), judges, "", is_another_possible=has_break or not can_tell)
 
 
-def _can_tell(curve: FittedCurve, power: Fit) -> bool:
+def _can_tell(curve: FittedGroup, power: Fit) -> bool:
     """Return whether one form named alone is seldom another one, by the number of x and of replicates at each."""
     num_x = len(curve.log_means)
     num_replicates = power.n_points // num_x if power.n_seeds is None else power.n_seeds
@@ -125,28 +125,28 @@ def _flat_within(power: Fit) -> float | None:
     return max(-low, high)
 
 
-def followed_power(curve: FittedCurve) -> Fit | None:
+def followed_power(curve: FittedGroup) -> Fit | None:
     """Return the power law if it is among the preferred models, and None otherwise."""
     return curve.power if preferred_models(curve).state is GroupState.POWER_LAW else None
 
 
-def by_request(curves: Sequence[FittedCurve]) -> dict[FitRequest, list[FittedCurve]]:
+def by_request(curves: Sequence[FittedGroup]) -> dict[FitRequest, list[FittedGroup]]:
     """Return the groups of each request."""
     return grouped(curves, lambda curve: curve.asked)
 
 
-def count_states(curves: Sequence[FittedCurve]) -> dict[str, int]:
+def count_states(curves: Sequence[FittedGroup]) -> dict[str, int]:
     """Count the groups of a request by their state."""
     return dict(Counter(str(preferred_models(curve).state) for curve in curves))
 
 
-def adequate_models(curve: FittedCurve) -> list[Fit]:
+def adequate_models(curve: FittedGroup) -> list[Fit]:
     """Return the models that are near the means, and that the test against one mean per x does not reject."""
     rejected = _lack_of_fit(curve)
     return [fit for fit in curve.fits if not inadequacy(curve, fit) and not rejected[fit.model]]
 
 
-def adequate_power(curve: FittedCurve) -> Fit | None:
+def adequate_power(curve: FittedGroup) -> Fit | None:
     """Return the power law if all x have run and it is near the means, so that its exponent describes them, or None.
 
     Its test may reject it, and other models may be preferred.
@@ -155,7 +155,7 @@ def adequate_power(curve: FittedCurve) -> Fit | None:
     return None if power is None or curve.num_waiting or inadequacy(curve, power) else power
 
 
-def inadequacy(curve: FittedCurve, fit: Fit) -> str:
+def inadequacy(curve: FittedGroup, fit: Fit) -> str:
     """Return the reason why a model is far from the means, as in `R^2 0.37`, or an empty string."""
     means = curve.log_means
     if len(means) < MIN_DISTINCT_X:
@@ -172,7 +172,7 @@ def inadequacy(curve: FittedCurve, fit: Fit) -> str:
     return f"the mean at {curve.x} = {x:g} is off by a factor {math.exp(abs(farthest)):.1f}"
 
 
-def _lack_of_fit(curve: FittedCurve) -> dict[str, str]:
+def _lack_of_fit(curve: FittedGroup) -> dict[str, str]:
     """Return the p-value with which the test rejects each model, as in `lack of fit, p = 0.003`, or an empty string.
 
     It is corrected by Holm's procedure for the models of the curve.
@@ -188,13 +188,13 @@ def _clear_aicc(best: Fit, fit: Fit) -> float:
     return CLEAR_AICC if contains_best else NO_SUPPORT
 
 
-def local_exponents(curve: FittedCurve) -> list[float]:
+def local_exponents(curve: FittedGroup) -> list[float]:
     """Return the exponents a of x^-a between neighbouring x."""
     pairs = itertools.pairwise(sorted(curve.log_means.items()))
     return [-(after - before) / math.log(high / low) for (low, before), (high, after) in pairs]
 
 
-def curves_with_common_exponent(curves: Sequence[FittedCurve]) -> list[FittedCurve]:
+def curves_with_common_exponent(curves: Sequence[FittedGroup]) -> list[FittedGroup]:
     """Return the first curve of each request with a tested common exponent whose groups all follow a power law."""
     tested = [[curve for curve in group if curve.common is not None] for group in by_request(curves).values()]
     return [group[0] for group in tested if group and all(map(followed_power, group))]

@@ -80,7 +80,7 @@ def fit_sweep(
         models = adequate_models(curve)
         adequate = [{"is_adequate": fit in models} for fit in curve.fits]
         rows += [row | judged | fit for row, fit in zip(shared, adequate, strict=True)]
-    rows += [row for fit in fits.others for row in fit.table_rows(checked.sweep.name)]
+    rows += [row for group in [*fits.surfaces, *fits.layer_laws] for row in group.table_rows(checked.sweep.name)]
     # a task that declares its metrics was checked before it ran
     missing = () if checked.task.measurements else missing_metrics(results, requested, checked.trials.ids)
     warnings = [*missing, *mixtures(checked, store, results.snapshot)]

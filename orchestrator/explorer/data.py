@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depthrate.orchestrator.analysis.columns import known_measurements
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preferred_model import (
     GroupState,
     by_request,
@@ -53,7 +53,7 @@ class SweepData:
     task: Task | None
     """Its task, or None if it cannot be loaded: all metrics are then shown alike."""
     status: SweepStatus
-    fits: Sequence[FittedCurve]
+    fits: Sequence[FittedGroup]
     results: Results
     """The sweep's trials alone."""
     numbers: Results
@@ -179,7 +179,7 @@ def marks_of(annotations: Annotations, sweep: str, trial_ids: Iterable[str]) -> 
     }
 
 
-def fit_rows(curves: Sequence[FittedCurve]) -> list[dict[str, Any]]:
+def fit_rows(curves: Sequence[FittedGroup]) -> list[dict[str, Any]]:
     """Return the fits as the page shows them, each with the headline of its request, and the steepest marked."""
     rows = []
     for group in by_request(curves).values():
@@ -190,7 +190,7 @@ def fit_rows(curves: Sequence[FittedCurve]) -> list[dict[str, Any]]:
     return rows
 
 
-def _fit_row(curve: FittedCurve, steepest: float | None) -> dict[str, Any]:
+def _fit_row(curve: FittedGroup, steepest: float | None) -> dict[str, Any]:
     """Return a curve's power law, its state, and the curve of the preferred model if it is another one."""
     power, request, preference = curve.power, curve.asked, preferred_models(curve)
     is_law = preference.state is GroupState.POWER_LAW

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from depthrate.grouping import grouped
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
@@ -56,7 +56,7 @@ def export_latex(data: ReportData, folder: Path) -> list[Path]:
     Raises:
         UsageError: A file cannot be written.
     """
-    sheets = [surface_sheet(surface) for surface in data.surfaces if surface.fit is not None]
+    sheets = [surface_sheet(surface) for surface in data.surfaces if surface.table is not None]
     texts = {
         "fits.tex": fits_table(data) if data.fits else "",
         "surfaces.tex": "\n".join(
@@ -77,7 +77,7 @@ def fits_table(data: ReportData) -> str:
     return "\n".join(["% needs \\usepackage{booktabs}", *tables])
 
 
-def _metric_table(sweep: str, curves: Sequence[FittedCurve], *, is_only: bool) -> str:
+def _metric_table(sweep: str, curves: Sequence[FittedGroup], *, is_only: bool) -> str:
     sheet = rates_sheet(curves)
     title = f"{_markup(sheet.title)} in {latex(sweep)}."
     caption = [title, *map(_markup, [RULE, *sheet.notes, *(f"{text}." for text in sheet.headlines), *sheet.remarks])]

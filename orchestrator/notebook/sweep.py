@@ -163,19 +163,17 @@ class Sweep:
         opened = existing_store(store)
         checked, view = self.checked(opened)
         result = fit_sweep(checked, opened, view)
-        rows, others = result.rows, result.others
-        groups = ["by"] if any(parse_object(row["by"]) for row in rows) else []
-        columns = ["metric", "x", *groups, "model", "exponent", "ci_low", "ci_high", "prefactor", "r2", "weight"]
+        rows, groups = result.rows, result.groups
+        by = ["by"] if any(parse_object(row["by"]) for row in rows) else []
+        columns = ["metric", "x", *by, "model", "exponent", "ci_low", "ci_high", "prefactor", "r2", "weight"]
         columns.append("n_points")
         frame = pd.DataFrame(rows, columns=columns if rows else [])
-        if groups:
+        if by:
             frame["by"] = [", ".join(f"{k} = {v}" for k, v in parse_object(by).items()) for by in frame["by"]]
-        notes = Counter(curve.note for curve in result.curves if not curve.fits)
-        notes += Counter(other.note for other in others if other.fit is None)
-        num_fits = len(result.curves) + len(others)
-        counts = [f"{counted(num_fits - notes.total(), 'curve')} fitted"]
+        notes = Counter(group.note for group in groups if not group.fits)
+        counts = [f"{counted(len(groups) - notes.total(), 'curve')} fitted"]
         counts += [f"{number} without a fit ({note})" for note, number in notes.items()]
-        return Table(f"{self.name}: {', '.join(counts)}" if num_fits else f"{self.name} requests no fit", frame)
+        return Table(f"{self.name}: {', '.join(counts)}" if groups else f"{self.name} requests no fit", frame)
 
     def report(self, path: str | os.PathLike[str] = "report.html", store: StoreUrl = None) -> ReportFile:
         """Write the report as one self-contained HTML file, and return a link to it.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
 from depthrate.orchestrator.analysis.fit_requests import Fits
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
@@ -83,7 +83,7 @@ def read_report(
     commits = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_batches()
     figures = read_all_figures(checked, results, trials, None if search is None else fitted["trial_id"])
 
-    def declared(curve: FittedCurve) -> FittedCurve:
+    def declared(curve: FittedGroup) -> FittedGroup:
         return replace(curve, measurement=metrics_by_name.get(curve.metric))
 
     return ReportData(
@@ -102,8 +102,8 @@ def read_report(
         problems=[*map(str, results.problems), *(figure.message for figure in figures if figure.problem)],
         measurements=metrics_by_name,
         lists=_read_lists(checked.task, read_rows),
-        surfaces=[replace(surface, values=declared(surface.values)) for surface in fits.surfaces],
-        layer_laws=[replace(law, values=declared(law.values)) for law in fits.layer_laws],
+        surfaces=[declared(group) for group in fits.surfaces],
+        layer_laws=[declared(group) for group in fits.layer_laws],
         cost=compute_cost(records, (row for batch in commits for row in batch.to_pylist()), time.time()),
         search=search,
         figures=figures,

@@ -9,9 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
-from depthrate.orchestrator.analysis.layer_law import LayerLaw
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.figure import Figure
@@ -63,7 +61,7 @@ class ReportData:
     """Columns trial_id, step, split, layer, is_last, measurements: all layers at the last step, the last layer at all steps."""
     curves: pd.DataFrame
     """Columns trial_id, step, split, measurements."""
-    fits: list[FittedCurve]
+    fits: list[FittedGroup]
     store: str
     commands: list[str]
     """Shell commands that reproduce this report."""
@@ -76,9 +74,9 @@ class ReportData:
     """Metrics by name, in the order of the figures. An undeclared column is shown by its name."""
     lists: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns trial_id, vectors and matrices of the last layer at the last step."""
-    surfaces: Sequence[FittedSurface] = ()
+    surfaces: Sequence[FittedGroup] = ()
     """Fits in several variables."""
-    layer_laws: Sequence[LayerLaw] = ()
+    layer_laws: Sequence[FittedGroup] = ()
     """Fits over layers."""
     cost: SweepCost = field(default_factory=SweepCost)
     """Cost of the sweep's attempts, including failed attempts."""

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
@@ -115,7 +115,7 @@ def left_out_table(data: ReportData) -> str:
     return table(*without_empty(["reason", "fits", "trials", "settings"], rows))
 
 
-def _doubts(curve: FittedCurve) -> Iterable[tuple[str, Iterable[str]]]:
+def _doubts(curve: FittedGroup) -> Iterable[tuple[str, Iterable[str]]]:
     for point in curve.left_out:
         yield str(point["reason"]), [str(point["trial_id"])]
     if curve.unconverged:

@@ -7,7 +7,7 @@ from typing import Any
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preferred_model import (
     GroupState,
     Preference,
@@ -69,12 +69,12 @@ _MODELS_NOTE = (
 )
 
 
-def same_fits(curves: Iterable[FittedCurve]) -> list[list[FittedCurve]]:
+def same_fits(curves: Iterable[FittedGroup]) -> list[list[FittedGroup]]:
     """Return the curves of each metric over one x by the same parameters, in order."""
     return list(grouped(curves, lambda curve: (curve_label(curve), curve.x, *curve.by)).values())
 
 
-def rates_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
+def rates_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
     """Return one row per curve: its power law, its preferred models, and the evidence for and against them."""
     by = list(dict.fromkeys(name for curve in curves for name in curve.by))
     xs = list(dict.fromkeys(x_text(curve.x) for curve in curves))
@@ -121,7 +121,7 @@ def rates_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
     )
 
 
-def _rate_row(curve: FittedCurve, preference: Preference) -> dict[str, Value]:
+def _rate_row(curve: FittedGroup, preference: Preference) -> dict[str, Value]:
     power = curve.power
     row: dict[str, Value] = {
         "metric": curve_label(curve),
@@ -149,7 +149,7 @@ def _rate_row(curve: FittedCurve, preference: Preference) -> dict[str, Value]:
     }
 
 
-def exponent_value(curve: FittedCurve, preference: Preference) -> Value:
+def exponent_value(curve: FittedGroup, preference: Preference) -> Value:
     """Return the exponent of an adequate power law, or the reason for its absence."""
     if preference.state is GroupState.NOT_YET:
         return f"{STATE_WORDS[GroupState.NOT_YET]}: {reason_text(preference.reason)}"
@@ -168,13 +168,13 @@ def law_text(x: str, power: Fit) -> str:
     return f"${number_text(power.prefactor, '#.3g')} {literal(x_base(x))}^{{{-power.exponent:z.3f}}}$"
 
 
-def _local(curve: FittedCurve) -> str:
+def _local(curve: FittedGroup) -> str:
     """Return the range of the exponents between neighbouring x."""
     exponents = local_exponents(curve)
     return f"from ${min(exponents):z.2f}$ to ${max(exponents):z.2f}$" if exponents else ""
 
 
-def _bound(curve: FittedCurve) -> str:
+def _bound(curve: FittedGroup) -> str:
     """Return the verdict on a theorem's upper bound, which holds for optima, and the bound up to a factor."""
     check = curve.bound
     if check is None or not curve.is_stationary:
@@ -183,7 +183,7 @@ def _bound(curve: FittedCurve) -> str:
     return f"{verdict} (${literal(x_base(curve.x))}^{{{-check.exponent:z.2f}}}$)"
 
 
-def _bound_ratio(curve: FittedCurve) -> IntervalValue | None:
+def _bound_ratio(curve: FittedGroup) -> IntervalValue | None:
     """Return the exponent of the ratio of the values to a theorem's upper bound."""
     check = curve.bound
     if check is None or not curve.is_stationary:
@@ -191,7 +191,7 @@ def _bound_ratio(curve: FittedCurve) -> IntervalValue | None:
     return IntervalValue(check.ratio, check.ci_low, check.ci_high)
 
 
-def _target(curve: FittedCurve, power: Fit) -> str:
+def _target(curve: FittedGroup, power: Fit) -> str:
     """Return the x at which the power law reaches the target."""
     if curve.asked.target is None:
         return ""
@@ -202,7 +202,7 @@ def _target(curve: FittedCurve, power: Fit) -> str:
     return f"{target} {x} ${number_text(power.x_at_target)}${interval}"
 
 
-def _verdict(curve: FittedCurve, power: Fit, preference: Preference) -> str:
+def _verdict(curve: FittedGroup, power: Fit, preference: Preference) -> str:
     """Return whether the power law is adequate and preferred."""
     if why := inadequacy(curve, power):
         return f"no: {reason_text(why)}"
@@ -211,7 +211,7 @@ def _verdict(curve: FittedCurve, power: Fit, preference: Preference) -> str:
     return "other model preferred" if preference.models else "yes" if preference.state is GroupState.FLAT else "no"
 
 
-def _others(curve: FittedCurve, power: Fit, preference: Preference) -> str:
+def _others(curve: FittedGroup, power: Fit, preference: Preference) -> str:
     """Return the preferred models, the best other model by AICc and the test of the power law."""
     others = [fit for fit in curve.fits if fit is not power and is_finite(fit.aicc)]
     if not others or not is_finite(power.aicc):
@@ -229,14 +229,14 @@ def _others(curve: FittedCurve, power: Fit, preference: Preference) -> str:
     return "; ".join(parts)
 
 
-def _above(curve: FittedCurve) -> str:
+def _above(curve: FittedGroup) -> str:
     """Count the trials with an objective above a shallower network's."""
     if not curve.above:
         return ""
     return f"{len(curve.above)} of {len(curve.rows)} trials, by up to {max(curve.above.values()):.1%}"
 
 
-def _range(curve: FittedCurve) -> str:
+def _range(curve: FittedGroup) -> str:
     """Describe the cut-off, and the exponents without the smallest x and over the three largest x."""
     x = x_text(curve.x)
     parts = [] if curve.asked.x_min is None else [f"from {x} = {curve.asked.x_min:g}"]
@@ -253,7 +253,7 @@ def _range(curve: FittedCurve) -> str:
 # Sentences
 
 
-def _groups_sentence(curves: Sequence[FittedCurve]) -> str:
+def _groups_sentence(curves: Sequence[FittedGroup]) -> str:
     """Describe the groups of one metric over one x: how many follow a power law, and with which exponents."""
     label, x = curve_label(curves[0]), x_text(curves[0].x)
     laws = sorted(
@@ -287,7 +287,7 @@ def _groups_sentence(curves: Sequence[FittedCurve]) -> str:
     return " ".join(sentences)
 
 
-def _groups(chosen: Sequence[FittedCurve], curves: Sequence[FittedCurve]) -> str:
+def _groups(chosen: Sequence[FittedGroup], curves: Sequence[FittedGroup]) -> str:
     """Name some of the groups: by one value if they are all groups with that value."""
     names, rest = [], list(chosen)
     for name in curves[0].by:
@@ -301,7 +301,7 @@ def _groups(chosen: Sequence[FittedCurve], curves: Sequence[FittedCurve]) -> str
     return literal("; ".join(names[:MAX_GROUPS_NAMED] + more if more else names))
 
 
-def _sentence(curve: FittedCurve, preference: Preference) -> str:
+def _sentence(curve: FittedGroup, preference: Preference) -> str:
     """Describe one curve, with the preferred model first."""
     power, group, x = curve.power, literal(group_phrase(curve.by)), x_text(curve.x)
     subject = f"{curve_label(curve)} at {group}" if group else curve_label(curve)
@@ -322,7 +322,7 @@ def _sentence(curve: FittedCurve, preference: Preference) -> str:
     return f"{subject}{what}.{exclusions}"
 
 
-def _models_text(curve: FittedCurve, power: Fit, preference: Preference) -> str:
+def _models_text(curve: FittedGroup, power: Fit, preference: Preference) -> str:
     """Describe the preferred models, with the power law first if it is one of them and last otherwise."""
     others = " or ".join(law_words(fit) for fit in preference.models if fit is not power)
     rate = f"{_verb([power])} as ${literal(x_base(curve.x))}^{{{-power.exponent:z.2f}}}$"
@@ -347,7 +347,7 @@ def _verb(powers: Sequence[Fit]) -> str:
     return "neither falls nor grows significantly," if is_zero_inside else "goes"
 
 
-def _interval(curve: FittedCurve, power: Fit, judges: str) -> str:
+def _interval(curve: FittedGroup, power: Fit, judges: str) -> str:
     """Return the interval of an adequate power law's exponent a, or the reason for its absence."""
     if adequate_power(curve) is None:
         return ""
@@ -363,7 +363,7 @@ def _interval(curve: FittedCurve, power: Fit, judges: str) -> str:
 # Remarks
 
 
-def _remarks(curves: Sequence[FittedCurve]) -> list[str]:
+def _remarks(curves: Sequence[FittedGroup]) -> list[str]:
     """Return what the values do not decide, and what limits the results."""
     remarks = [" ".join(texts)] if (texts := undecided_texts(curves)) else []
     if untrained := frozenset().union(*(curve.untrained for curve in curves)):
@@ -387,7 +387,7 @@ def _remarks(curves: Sequence[FittedCurve]) -> list[str]:
     return [*remarks, *map(_common, curves_with_common_exponent(curves))]
 
 
-def _details(curves: Sequence[FittedCurve]) -> list[str]:
+def _details(curves: Sequence[FittedGroup]) -> list[str]:
     """Explain the evidence on optima."""
     details = []
     if any(curve.fits and curve.bound is not None and not curve.is_stationary for curve in curves):
@@ -401,7 +401,7 @@ def _details(curves: Sequence[FittedCurve]) -> list[str]:
     return details
 
 
-def _convergence(fitted: Sequence[FittedCurve], num_used: int, num_falling: int) -> str:
+def _convergence(fitted: Sequence[FittedGroup], num_used: int, num_falling: int) -> str:
     if all(curve.is_stationary for curve in fitted):
         return f"Stationary: all {num_used} trials, by their solver's tolerance."
     count = f"**{num_falling} of {num_used} trials are unconverged**"
@@ -412,7 +412,7 @@ def _convergence(fitted: Sequence[FittedCurve], num_used: int, num_falling: int)
     return f"The exponents describe training at this budget, not an optimum: {advice}"
 
 
-def _common(curve: FittedCurve) -> str:
+def _common(curve: FittedGroup) -> str:
     """Describe the test for a common exponent of a request's groups."""
     common = curve.common
     assert common is not None
@@ -426,7 +426,7 @@ def _common(curve: FittedCurve) -> str:
 # Other sheets of curves
 
 
-def models_sheet(curves: Sequence[FittedCurve]) -> FitSheet:
+def models_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
     """Return one row per curve and model."""
     parameters = list(dict.fromkeys(parameter for model in MODELS.values() for parameter in model.parameters))
     columns = [

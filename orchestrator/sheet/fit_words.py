@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preferred_model import (
     GroupState,
     Preference,
@@ -55,7 +55,7 @@ def headline(counts: Mapping[str, int]) -> str:
     )
 
 
-def headlines(curves: Sequence[FittedCurve]) -> list[str]:
+def headlines(curves: Sequence[FittedGroup]) -> list[str]:
     """Return the headline of each request with several groups, with its metric, x and options."""
     return [
         literal(f"{', '.join([f'{request.metric} over {request.x_text}', *request.options])}: ")
@@ -92,7 +92,7 @@ def preferred_text(preference: Preference) -> str:
     return f"{names}{doubt(preference)}" if names else state_text(preference)
 
 
-def undecided_texts(curves: Sequence[FittedCurve]) -> list[str]:
+def undecided_texts(curves: Sequence[FittedGroup]) -> list[str]:
     """Explain alternatives in one cell of a table. Empty if the values of each curve decide."""
     named = [preference for preference in map(preferred_models, curves) if preference.models]
     judges = {preference.judges for preference in named if len(preference.models) > 1}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.sheet.markup import literal
 
 MAX_LABEL = 40
@@ -38,7 +38,7 @@ def x_text(x: str) -> str:
     return f"${literal(x_base(x))}$"
 
 
-def curve_label(curve: FittedCurve) -> str:
+def curve_label(curve: FittedGroup) -> str:
     """Name a curve's metric with markup, with its layer, filter and fit options if they are not the default."""
     request = curve.asked
     layer = f", layer ${literal(text)}$" if (text := request.layer_text) else ""
@@ -50,6 +50,6 @@ def group_phrase(by: Mapping[str, Any]) -> str:
     return ", ".join(f"{shorten(name)} {shorten(value_text(value))}" for name, value in by.items())
 
 
-def curve_name(curve: FittedCurve) -> str:
+def curve_name(curve: FittedGroup) -> str:
     """Name a curve with markup, as in `NC1 over depth, width 64`."""
     return ", ".join(filter(None, [f"{curve_label(curve)} over {x_text(curve.x)}", literal(group_phrase(curve.by))]))

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from depthrate.grouping import grouped
-from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
-from depthrate.orchestrator.analysis.layer_law import LayerLaw
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
+from depthrate.orchestrator.analysis.preferred_model import by_request
 from depthrate.orchestrator.analysis.table_fit import CLEAR_SHIFT, FACTS, TableFit
 from depthrate.orchestrator.sheet.fit_sheet import (
     Column,
@@ -45,19 +45,18 @@ _LAYER_COLUMNS = (
 )
 
 
-def surface_sheet(surface: FittedSurface) -> FitSheet:
+def surface_sheet(group: FittedGroup) -> FitSheet:
     """Return a group's fit in several variables: one row per form and variable."""
-    title = surface_title(surface)
-    if surface.fit is None:
-        return FitSheet(title, _SURFACE_COLUMNS, [], remarks=[f"No fit: {literal(surface.note)}."])
-    return table_sheet(surface.fit, title)
+    title = surface_title(group)
+    if group.table is None:
+        return FitSheet(title, _SURFACE_COLUMNS, [], remarks=[f"No fit: {literal(group.note)}."])
+    return table_sheet(group.table, title)
 
 
-def surface_title(surface: FittedSurface) -> str:
+def surface_title(group: FittedGroup) -> str:
     """Name a group's fit in several variables, as in `NC1 over depth, width, seed = 0`."""
-    values = surface.values
-    group = f", {literal(values.label())}" if values.label() else ""
-    return f"{literal(values.metric_label)} over ${literal(values.x)}${group}"
+    label = f", {literal(group.label())}" if group.label() else ""
+    return f"{literal(group.metric_label)} over ${literal(group.x)}${label}"
 
 
 def table_sheet(found: TableFit, title: str = "") -> FitSheet:
@@ -172,28 +171,34 @@ def loss_remarks(fit: Fit, x: str = "") -> Iterator[str]:
         yield f"{fit.form}: squares of the residuals of log y {change}, more than half the width of its interval"
 
 
-def layer_sheets(laws: Sequence[LayerLaw]) -> list[FitSheet]:
+def layer_sheets(laws: Sequence[FittedGroup]) -> list[FitSheet]:
     """Return a sheet per request over layers: one row per depth and group, and the change of rho with the depth."""
-    return [_layer_sheet(part) for part in grouped(laws, lambda law: str(law.values.asked)).values()]
+    return [_layer_sheet(part) for part in by_request(laws).values()]
 
 
-def _layer_sheet(laws: Sequence[LayerLaw]) -> FitSheet:
+def _layer_sheet(laws: Sequence[FittedGroup]) -> FitSheet:
     decays = []
-    for group in grouped(laws, lambda law: str(law.values.by)).values():
-        decay = decay_over_depth({law.depth: law.fit for law in group if law.fit and law.depth})
+    for group in grouped(laws, lambda law: str(law.by)).values():
+        decay = decay_over_depth({law.last_layer: law.law for law in group if law.law and law.last_layer})
         if decay is not None:
             exponent = f"a = ${decay.exponent:z.3f}$ {interval_text(decay.ci_low, decay.ci_high, '.3f')}".rstrip()
             decays.append(
-                f"{literal(group[-1].name)}: $-$log rho = ${number_text(decay.prefactor)} L^{{-a}}$, {exponent}"
+                f"{literal(_law_name(group[-1]))}: $-$log rho = ${number_text(decay.prefactor)} L^{{-a}}$, {exponent}"
             )
-    title = f"{curve_label(laws[0].values)} over the layers"
+    title = f"{curve_label(laws[0])} over the layers"
     return FitSheet(title, _LAYER_COLUMNS, list(map(_layer_row, laws)), remarks=decays, grouped_by="name")
 
 
-def _layer_row(law: LayerLaw) -> dict[str, Value]:
-    row: dict[str, Value] = {"name": literal(law.name), "depth": law.depth, "trials": len(law.values.rows)}
-    if law.fit is None or law.depth is None:
-        return row | {"rho": f"no fit: {literal(law.note)}"}
-    numbers = {"r": law.fit.r, "p": law.fit.fit.p_lack_of_fit, "total": law.depth * law.fit.fit.exponent}
-    rho = IntervalValue(law.fit.rho, *(law.fit.rho_interval or (None, None)))
-    return row | numbers | {"rho": rho, "left_out": literal(law.values.excluded_text)}
+def _law_name(group: FittedGroup) -> str:
+    """Name the metric, the group and the replicates."""
+    return ", ".join(filter(None, [group.metric_label, group.label(), group.draws]))
+
+
+def _layer_row(group: FittedGroup) -> dict[str, Value]:
+    row: dict[str, Value] = {"name": literal(_law_name(group)), "depth": group.last_layer, "trials": len(group.rows)}
+    if group.law is None or group.last_layer is None:
+        return row | {"rho": f"no fit: {literal(group.note)}"}
+    fit = group.law.fit
+    numbers = {"r": group.law.r, "p": fit.p_lack_of_fit, "total": group.last_layer * fit.exponent}
+    rho = IntervalValue(group.law.rho, *(group.law.rho_interval or (None, None)))
+    return row | numbers | {"rho": rho, "left_out": literal(group.excluded_text)}

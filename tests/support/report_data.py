@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.columns import known_measurements
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.monitor.cost import Hours, SweepCost
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.fits.rates import fit_rates
@@ -120,12 +120,12 @@ def _results(metrics: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     return last.merge(ends, on="trial_id").assign(status="ok")
 
 
-def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCurve:
+def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedGroup:
     for column, value in by.items():
         results = results[results[column] == value]
     points = results[["depth", metric, "seed", "trial_id"]].rename(columns={"depth": "x", metric: "y"})
     fits = fit_rates(points["x"], points["y"], num_resamples=50)
-    return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {}, measurement=MEASUREMENTS[metric])
+    return FittedGroup(metric, "depth", by, points.to_dict("records"), fits, {}, measurement=MEASUREMENTS[metric])
 
 
 def bare_data(**given: Any) -> ReportData:

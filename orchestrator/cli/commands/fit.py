@@ -64,11 +64,10 @@ def command(
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
-    used = [*result.curves, *(fit.values for fit in result.others)]
-    if changes and not any(curve.rows for curve in used):
+    if changes and not any(group.rows for group in result.groups):
         given = ", ".join(f"{name} {value}" for name, value in changes.items())
         counts = f"{counted(len(checked.trials), 'trial')} of sweep {checked.sweep.name!r}"
-        left_out = "".join(f". Left out: {curve.excluded_text}" for curve in used[:1])
+        left_out = "".join(f". Left out: {group.excluded_text}" for group in result.groups[:1])
         raise UsageError(f"nothing to fit: none of {counts} is committed with a value for {given}{left_out}")
     console, code = make_console(), 2 if result.missing else 0 if result.is_saved else 1
     print_warnings(result.warnings)

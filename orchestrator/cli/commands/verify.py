@@ -12,7 +12,7 @@ import click
 from rich.progress import Progress
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.analysis.layer_law import EQUI_SEPARATION
+from depthrate.orchestrator.analysis.fitted_group import EQUI_SEPARATION
 from depthrate.orchestrator.cli.options import declared, json_option, store_option
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock

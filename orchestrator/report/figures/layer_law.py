@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from depthrate.grouping import grouped
-from depthrate.orchestrator.analysis.layer_law import LayerLaw
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
+from depthrate.orchestrator.analysis.preferred_model import by_request
 from depthrate.orchestrator.report.curve_groups import Group, facets_of, split_facets
 from depthrate.orchestrator.report.figure import Axis, EndLabel, Figure, Mark, mean_line
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
@@ -16,32 +16,31 @@ from depthrate.orchestrator.sheet.value_sheets import layer_sheets
 
 def layer_law_plots(data: ReportData) -> list[Figure]:
     """Plot the metric of each request over the layers, one line per depth."""
-    return [figure for laws in _requests(data.layer_laws) if (figure := _plot(laws)) is not None]
+    return [figure for laws in by_request(data.layer_laws).values() if (figure := _plot(laws)) is not None]
 
 
-def layer_law_panels(laws: Sequence[LayerLaw]) -> list[dict[str, Any]]:
+def layer_law_panels(laws: Sequence[FittedGroup]) -> list[dict[str, Any]]:
     """Return the sheet and the figure of each request for the explorer."""
-    return [sheet_panel(sheet, _plot(part)) for sheet, part in zip(layer_sheets(laws), _requests(laws), strict=True)]
+    return [
+        sheet_panel(sheet, _plot(part))
+        for sheet, part in zip(layer_sheets(laws), by_request(laws).values(), strict=True)
+    ]
 
 
-def _requests(laws: Sequence[LayerLaw]) -> list[list[LayerLaw]]:
-    return list(grouped(laws, lambda law: str(law.values.asked)).values())
-
-
-def _plot(laws: Sequence[LayerLaw]) -> Figure | None:
-    laws = [law for law in laws if law.fit is not None]
+def _plot(laws: Sequence[FittedGroup]) -> Figure | None:
+    laws = [law for law in laws if law.law is not None]
     if not laws:
         return None
-    first = laws[0].values
-    groups = [((*map(value_text, law.values.by.values()), str(law.depth)), law) for law in laws]
+    first = laws[0]
+    groups = [((*map(value_text, law.by.values()), str(law.last_layer)), law) for law in laws]
     parts, omissions = split_facets([*first.by, "L"], groups, "groups")
     facets = facets_of(parts, Axis(title="Layer"), Axis(title=first.metric_label, is_log=True), _marks)
     notes = ["Dots: geometric means. Lines: D₀ρˡ, with ρ per layer.", *omissions]
     return Figure(f"{typeset(curve_label(first))} over the layers", facets, notes)
 
 
-def _marks(group: Group[LayerLaw]) -> list[Mark]:
-    found, name, colour = group.content.fit, group.name, group.colour
+def _marks(group: Group[FittedGroup]) -> list[Mark]:
+    found, name, colour = group.content.law, group.name, group.colour
     if found is None:
         return []
     x, means = list(found.means), list(found.means.values())

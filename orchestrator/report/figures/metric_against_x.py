@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.grouping import grouped
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preferred_model import followed_power, preferred_models
 from depthrate.orchestrator.report.curve_groups import (
     Group,
@@ -52,7 +52,7 @@ DODGE = 0.02
 """Distance of lines at the same value in the figure of exponents, as a share of the axis."""
 
 
-def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
+def rate_plots(curves: Sequence[FittedGroup]) -> list[Figure]:
     """Plot each metric against x on log axes, one line per group, and the exponents of the groups."""
     requests = grouped(curves, lambda curve: (typeset(curve_label(curve)), curve.x, tuple(curve.by)))
     figures: list[Figure | None] = []
@@ -62,7 +62,7 @@ def rate_plots(curves: Sequence[FittedCurve]) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _fit_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
+def _fit_plot(label: str, x: str, curves: Sequence[FittedGroup]) -> Figure | None:
     drawable = [(curve, points) for curve in curves if not (points := _positive_points(curve)).empty]
     if not drawable:
         return None
@@ -82,18 +82,18 @@ def _fit_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | Non
     return Figure(f"{label} against {x}", facets, notes, list(keys.values()))
 
 
-def _texts(curve: FittedCurve) -> tuple[str, ...]:
+def _texts(curve: FittedGroup) -> tuple[str, ...]:
     return tuple(map(value_text, curve.by.values()))
 
 
-def _positive_points(curve: FittedCurve) -> pd.DataFrame:
+def _positive_points(curve: FittedGroup) -> pd.DataFrame:
     """Return the points that log axes can show."""
     points = curve.points[["x", "y"]].astype(float)
     drawable = ((points > 0) & (points < np.inf)).all(axis=1)
     return curve.points.loc[drawable].astype({"x": float, "y": float})
 
 
-def _fit_marks(group: Group[tuple[FittedCurve, pd.DataFrame]], budget: int) -> list[Mark]:
+def _fit_marks(group: Group[tuple[FittedGroup, pd.DataFrame]], budget: int) -> list[Mark]:
     """Return a group's band, trials, means, line and label."""
     (curve, points), name, colour = group.content, group.name, group.colour
     means, power = _mean_table(points), followed_power(curve)
@@ -117,7 +117,7 @@ def _fit_marks(group: Group[tuple[FittedCurve, pd.DataFrame]], budget: int) -> l
     return [*marks, EndLabel(x=x[-1], y=y[-1], text=text, detail=detail, colour=colour, symbol=symbol)]
 
 
-def _label(curve: FittedCurve) -> tuple[str, str]:
+def _label(curve: FittedGroup) -> tuple[str, str]:
     """Return the exponent and its interval, or the reason for a missing power law."""
     power = followed_power(curve)
     if power is not None:
@@ -126,7 +126,7 @@ def _label(curve: FittedCurve) -> tuple[str, str]:
     return state, typeset(detail)
 
 
-def _excluded_x(curve: FittedCurve) -> list[float]:
+def _excluded_x(curve: FittedGroup) -> list[float]:
     """Return the x of excluded trials: diverged, zero, negative."""
     points = [point for point in curve.left_out if point["reason"] != "below the cut-off"]
     return [float(point["x"]) for point in points if is_number(point["x"]) and point["x"] > 0]
@@ -139,7 +139,7 @@ def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table | {"count": logs["count"]}).reset_index()
 
 
-def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure | None:
+def _exponent_plot(label: str, x: str, curves: Sequence[FittedGroup]) -> Figure | None:
     """Plot the exponents against the grouping parameter with the most values, one line per value of the others."""
     fitted = [(curve, power) for curve in curves if (power := curve.power) is not None]
     keys = [_texts(curve) for curve, _ in fitted]
@@ -152,7 +152,7 @@ def _exponent_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Figure 
     places = [float(value) if is_numeric else index for index, value in enumerate(values)]
     place_of, colour_of = dict(zip(values, places, strict=True)), dict(zip(values, colours_of(values), strict=True))
     is_log = is_numeric and min(places) > 0
-    lines: dict[str, list[tuple[FittedCurve, Fit]]] = {}
+    lines: dict[str, list[tuple[FittedGroup, Fit]]] = {}
     for (curve, power), key in zip(fitted, keys, strict=True):
         others = [place for place in varying if place != along]
         lines.setdefault(setting_text([names[i] for i in others], [key[i] for i in others]), []).append((curve, power))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from depthrate.grouping import grouped
-from depthrate.orchestrator.analysis.fitted_surface import FittedSurface
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.orchestrator.report.figure import (
     MAX_LINES,
@@ -63,9 +63,9 @@ def surface_plot(found: TableFit, title: str) -> Figure | None:
     return Figure(title, facets, notes, keys if len(keys) > 1 else [], has_common_axes=False)
 
 
-def surface_figure(surface: FittedSurface) -> Figure | None:
+def surface_figure(group: FittedGroup) -> Figure | None:
     """Return the figure of a sweep's fit. None without a fit, or if no line connects its values."""
-    return None if surface.fit is None else surface_plot(surface.fit, typeset(surface_title(surface)))
+    return None if group.table is None else surface_plot(group.table, typeset(surface_title(group)))
 
 
 class _Cells:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from depthrate.orchestrator.analysis.compare import pair_up
 from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.orchestrator.console.sheet_table import print_fits
@@ -265,11 +265,11 @@ def test_averaged_parameters_are_named(folder: Store) -> None:
 
 
 def test_two_sweeps_are_compared_over_whole_seeds() -> None:
-    def curve(mean: float, slopes: list[float]) -> FittedCurve:
+    def curve(mean: float, slopes: list[float]) -> FittedGroup:
         values = [(x, seed, x ** -(mean + slope)) for seed, slope in enumerate(slopes) for x in (2, 3, 5, 8, 13)]
         rows = [{"x": x, "y": y, "seed": seed, "draw": seed, "trial_id": f"{x} {seed}"} for x, seed, y in values]
         fits = fit_rates([x for x, _, _ in values], [y for _, _, y in values], models=("power",))
-        return FittedCurve("nc1", "depth", {}, rows, fits, {})
+        return FittedGroup("nc1", "depth", {}, rows, fits, {})
 
     own = [-0.3, -0.15, 0.0, 0.15, 0.3]
     pairs = pair_up([curve(0.9, own)], [curve(1.0, own[::-1])]), pair_up([curve(0.9, own)], [curve(1.0, own)])

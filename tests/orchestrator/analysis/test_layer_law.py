@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from depthrate.orchestrator.analysis.fit_requests import fit_requests
-from depthrate.orchestrator.analysis.layer_law import LayerLaw
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.sheet.markup import plain
@@ -32,11 +32,11 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(str(shutil.copytree(ATLAS, tmp_path_factory.mktemp("atlas") / "store")))
 
 
-def laws_of_optimum(atlas: Store, metric: str) -> dict[int | None, LayerLaw]:
+def laws_of_optimum(atlas: Store, metric: str) -> dict[int | None, FittedGroup]:
     checked, _ = find_sweep("optimum", atlas)
     request = FitRequest(metric, x="layer", over="data_seed", where=PAIRS)
     laws = fit_requests(results_of(atlas, checked.task), [request], checked.trials, checked.task).layer_laws
-    return {law.depth: law for law in laws}
+    return {law.last_layer: law for law in laws}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def laws_of_optimum(atlas: Store, metric: str) -> dict[int | None, LayerLaw]:
 )
 def test_the_optimum_obeys_the_law(atlas, metric, r, rho, totals):
     laws = laws_of_optimum(atlas, metric)
-    fits = [laws[depth].fit for depth in (13, 21, 34)]
+    fits = [laws[depth].law for depth in (13, 21, 34)]
     assert [round(fit.r, 4) for fit in fits] == list(r) and [round(fit.rho, 4) for fit in fits] == list(rho)
     assert [round(depth * fit.fit.exponent, 1) for depth, fit in zip((13, 21, 34), fits, strict=True)] == list(totals)
     assert {fit.fit.n_seeds for fit in fits} == {5} and laws[2].note == "2 layers, at least 3 needed"
@@ -62,8 +62,8 @@ def test_numbers_agree_with_the_rows(atlas):
     frame, laws = rows.df(), laws_of_optimum(atlas, "nc1_pinv")
     for depth, part in frame[frame["depth"] > 2].groupby("depth"):
         slope, intercept = np.polyfit(part["layer"], part["y"], 1)
-        assert laws[depth].fit.rho == pytest.approx(math.exp(slope))
-        assert laws[depth].fit.fit.prefactor == pytest.approx(math.exp(intercept))
+        assert laws[depth].law.rho == pytest.approx(math.exp(slope))
+        assert laws[depth].law.fit.prefactor == pytest.approx(math.exp(intercept))
 
 
 def profiles(params: Any) -> list[dict[str, Any]]:
@@ -86,12 +86,12 @@ def test_trials_are_fitted_by_depth_and_excluded_with_a_reason(folder: Store) ->
     requests = [FitRequest("nc1", x="layer"), FitRequest("nc1", x="layer", x_min=2)]
     laws = fit_requests(results_of(folder), requests, trials).layer_laws
     first, cut = laws[:4], laws[4:]
-    assert [law.depth for law in first] == [law.depth for law in cut] == [3, 5, 8, 13]
-    assert first[1].values.excluded == {"not positive at every layer": 1, "not measured at every layer": 1}
+    assert [law.last_layer for law in first] == [law.last_layer for law in cut] == [3, 5, 8, 13]
+    assert first[1].excluded == {"not positive at every layer": 1, "not measured at every layer": 1}
     for law in [*first, *cut[1:]]:
-        assert law.fit is not None and law.depth is not None
-        assert law.fit.rho == pytest.approx(math.exp(-1.05 * law.depth**-0.6)) and len(law.values.rows) == 3
-        assert law.fit.fit.prefactor == pytest.approx(3), "layer 0 is the input, not a layer"
+        assert law.law is not None and law.last_layer is not None
+        assert law.law.rho == pytest.approx(math.exp(-1.05 * law.last_layer**-0.6)) and len(law.rows) == 3
+        assert law.law.fit.prefactor == pytest.approx(3), "layer 0 is the input, not a layer"
     assert cut[0].note == "2 layers, at least 3 needed", "x_min is the first layer"
     whole, later = layer_sheets(laws)
     assert list(map(plain, whole.remarks)) == ["nc1, 3 seeds: -log rho = 1.05 L^-a, a = 0.600 [0.600, 0.600]"]
@@ -110,17 +110,17 @@ def test_trials_without_layers_have_a_note(folder: Store) -> None:
         results_of(folder), [FitRequest(m, x="layer") for m in ("nc1", "nothing")], trials
     ).layer_laws
     assert one.note == "1 layer, at least 3 needed" and one.table_rows("s") == []
-    assert unknown.depth is None and unknown.note == "nothing to fit: 3 not measured"
+    assert unknown.last_layer is None and unknown.note == "nothing to fit: 3 not measured"
 
 
 def test_groups_and_trials_without_a_seed(folder: Store) -> None:
     grid = [{"depth": 5, "seed": s, "bad": "", "seed_scope": "trial"} for s in range(4)]
     trials = stored(folder, grid, profiles)
     (law,) = fit_requests(results_of(folder), [FitRequest("nc1", x="layer")], trials).layer_laws
-    assert law.fit is not None and law.fit.fit.n_seeds == 4, "each trial is a unit"
+    assert law.law is not None and law.law.fit.n_seeds == 4, "each trial is a unit"
     laws = fit_requests(results_of(folder), [FitRequest("nc1", x="layer", by=("seed",))], trials).layer_laws
-    assert [law.values.by for law in laws] == [{"seed": s} for s in range(4)]
-    assert all(law.fit is not None and law.fit.rho_interval is None for law in laws)
+    assert [law.by for law in laws] == [{"seed": s} for s in range(4)]
+    assert all(law.law is not None and law.law.rho_interval is None for law in laws)
 
 
 def test_fractions_name_the_nearest_layer(folder: Store) -> None:

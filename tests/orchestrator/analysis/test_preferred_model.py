@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.fit_requests import Fits
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preferred_model import (
     adequate_power,
     curves_with_common_exponent,
@@ -30,11 +30,11 @@ from depthrate.tasks.fits.rates import fit_rates
 DEPTHS = [2, 3, 5, 8, 13]
 
 
-def curve_of(x: Sequence[float], y: Sequence[float], **changes: object) -> FittedCurve:
+def curve_of(x: Sequence[float], y: Sequence[float], **changes: object) -> FittedGroup:
     """Return a curve of one value per x with all models fitted."""
     pairs = zip(x, y, strict=True)
     rows = [{"x": a, "y": b, "seed": 0, "trial_id": f"{i}"} for i, (a, b) in enumerate(pairs)]
-    return FittedCurve("nc1", "depth", {}, rows, fit_rates(x, y), {}, **changes)  # type: ignore[arg-type]
+    return FittedGroup("nc1", "depth", {}, rows, fit_rates(x, y), {}, **changes)  # type: ignore[arg-type]
 
 
 POWER = partial(curve_of, DEPTHS, [0.3 * x**-0.5 * (1 + 0.01 * (-1) ** x) for x in DEPTHS])
@@ -53,7 +53,7 @@ RISING_AND_FALLING = partial(curve_of, DEPTHS, [0.1, 0.2, 0.3, 0.2, 0.1])
         (partial(curve_of, DEPTHS, [0.1] * 5), ""),
     ],
 )
-def test_adequacy_of_a_power_law(make: Callable[[], FittedCurve], why: str) -> None:
+def test_adequacy_of_a_power_law(make: Callable[[], FittedGroup], why: str) -> None:
     curve = make()
     assert curve.power is not None
     assert inadequacy(curve, curve.power) == why
@@ -72,7 +72,7 @@ def test_local_exponents_are_those_between_neighbours() -> None:
     assert local_exponents(curve_of([1, 2, 4, 8], [1.0, 0.5, 0.5, 1.0])) == pytest.approx([1, 0, -1])
 
 
-def over_seeds(curve: Sequence[float], spread: float, p: float) -> FittedCurve:
+def over_seeds(curve: Sequence[float], spread: float, p: float) -> FittedGroup:
     """Return a curve of three seeds around given means, with the p-value of its power law."""
     rng = np.random.default_rng(0)
     y = np.exp(np.log(curve) + spread * rng.standard_normal((3, len(curve)))).reshape(-1).tolist()
@@ -80,7 +80,7 @@ def over_seeds(curve: Sequence[float], spread: float, p: float) -> FittedCurve:
     rows = [{"x": a, "y": b, "seed": 0, "trial_id": f"{i}"} for i, (a, b) in enumerate(zip(x, y, strict=True))]
     fits = fit_rates(x, y, seeds=seeds)
     fits = [replace(fit, p_lack_of_fit=p if fit.model == "power" else fit.p_lack_of_fit) for fit in fits]
-    return FittedCurve("nc1", "depth", {}, rows, fits, {})
+    return FittedGroup("nc1", "depth", {}, rows, fits, {})
 
 
 LOG_FACTOR = [math.log(x) / x for x in [*DEPTHS, 21, 34]]
@@ -97,7 +97,7 @@ LOG_FACTOR = [math.log(x) / x for x in [*DEPTHS, 21, 34]]
         (partial(over_seeds, LOG_FACTOR, 0.1, 0.01), ["power_log", "power_correction", "log_linear"]),
     ],
 )
-def test_terminal_report_and_latex_agree(make: Callable[[], FittedCurve], names: list[str]) -> None:
+def test_terminal_report_and_latex_agree(make: Callable[[], FittedGroup], names: list[str]) -> None:
     curve = make()
     preference = preferred_models(curve)
     assert preference.names == names

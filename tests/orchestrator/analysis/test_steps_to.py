@@ -104,7 +104,7 @@ def test_fit_in_two_variables(folder: Store) -> None:
     (surface,) = fit_requests(
         results_of(folder), [FitRequest("steps_to(loss <= 0.25)", x=("depth", "width"))], trials
     ).surfaces
-    assert len(surface.values.rows) == 9 and surface.fit is not None
+    assert len(surface.rows) == 9 and surface.table is not None
 
 
 def test_check_names_the_measured_metric() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.report.page import RATES, render_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.sheet_html import drawn_table
@@ -36,7 +36,7 @@ def long_data() -> ReportData:
     return replace(data, trials=trials, problems=problems, versions=versions, git=LONG, spec={"name": "s"})
 
 
-def group(width: int, decay: float, *fits: Any, **changes: Any) -> FittedCurve:
+def group(width: int, decay: float, *fits: Any, **changes: Any) -> FittedGroup:
     return replace(make_curve(*fits, by={"width": width, "weight_decay": decay}), **changes)
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE, Drift
 from depthrate.orchestrator.analysis.fit_requests import Fits
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.orchestrator.report import figures as report_figures
 from depthrate.orchestrator.report.drawing.render import draw, figure_html
@@ -72,12 +72,12 @@ def make_fit(
     return Fit(model, exponents, (Estimate(prefactor),), others, **(usual | changes))
 
 
-def make_curve(*fits: Fit, excluded: dict[str, int] | None = None, by: dict[str, Any] | None = None) -> FittedCurve:
+def make_curve(*fits: Fit, excluded: dict[str, int] | None = None, by: dict[str, Any] | None = None) -> FittedGroup:
     """A curve whose values lie on the first of its fits, a power law."""
     values = [(x, predict(fits[0], x).item() if fits else 0.1) for x in (2, 3, 5, 8)]
     rows = [{"x": x, "y": y, "seed": 0, "trial_id": name} for (x, y), name in zip(values, "abcd", strict=True)]
     note, shown = None if fits else "2 points with 1 x", MEASUREMENTS["nc1"]
-    return FittedCurve("nc1", "depth", by or {}, rows, list(fits), excluded or {}, note, measurement=shown)
+    return FittedGroup("nc1", "depth", by or {}, rows, list(fits), excluded or {}, note, measurement=shown)
 
 
 def words(content: str) -> str:
@@ -85,23 +85,23 @@ def words(content: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", content.replace("<sup>", "^")))
 
 
-def sentences_of(*curves: FittedCurve) -> list[str]:
+def sentences_of(*curves: FittedGroup) -> list[str]:
     """The sentences on the page."""
     return [words(markup(sentence)) for sentence in rates_sheet(curves).sentences]
 
 
-def remarks_of(*curves: FittedCurve) -> str:
+def remarks_of(*curves: FittedGroup) -> str:
     """The remarks on the page."""
     return " ".join(words(markup(remark)) for remark in rates_sheet(curves).remarks)
 
 
-def evidence_of(curve: FittedCurve) -> str:
+def evidence_of(curve: FittedGroup) -> str:
     """The table of what speaks for and against a curve's fits."""
     sheet = rates_sheet([curve])
     return sheet_table(sheet.pick(EVIDENCE)) + paragraphs(sheet.details)
 
 
-def supported(curve: FittedCurve) -> list[str]:
+def supported(curve: FittedGroup) -> list[str]:
     """The cells of a curve's row of what speaks for and against it."""
     return [words(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", evidence_of(curve))]
 
@@ -187,7 +187,7 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize(("curve", "sentence", "cells"), SENTENCES.values(), ids=SENTENCES)
-def test_a_sentence_and_its_evidence(curve: FittedCurve, sentence: str, cells: list[str]) -> None:
+def test_a_sentence_and_its_evidence(curve: FittedGroup, sentence: str, cells: list[str]) -> None:
     """A sentence that ends with a full stop is the whole one. The cells are the last ones of the evidence."""
     (written,) = sentences_of(curve)
     assert written == sentence if sentence.endswith(".") else written.startswith(sentence)

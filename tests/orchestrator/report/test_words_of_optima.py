@@ -10,7 +10,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import Convergence
 from depthrate.orchestrator.analysis.fit_requests import Fits
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.rates import BoundCheck, fit_many
@@ -31,7 +31,7 @@ def curve():
     x, y, seeds = ([row[name] for row in ROWS] for name in ("x", "y", "seed"))
     (fits,) = fit_many(x, [y], seeds=seeds, num_resamples=50)
     given = {"request": FitRequest("nc1"), "judged": len(ROWS), "bound": BoundCheck(0.4, -0.05, -0.1, -0.01)}
-    return FittedCurve("nc1", "depth", {}, ROWS, fits, {}, **given)
+    return FittedGroup("nc1", "depth", {}, ROWS, fits, {}, **given)
 
 
 def printed(curve):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.orchestrator.console.tables import make_console
@@ -162,7 +162,7 @@ def test_outside_model_is_kept_and_printed(added: Model, folder: Store, capsys: 
     assert_told(added, curves[0])
 
 
-def assert_told(added: Model, curve: FittedCurve) -> None:
+def assert_told(added: Model, curve: FittedGroup) -> None:
     """The report's sentence and its table say the model's words, formula and parameters."""
     sheet = models_sheet([curve])
     (sentence,) = (text(markup(sentence)) for sentence in rates_sheet([curve]).sentences)

@@ -1,4 +1,4 @@
-"""One curve of a metric over x with its fits, as shown by the fits table, the terminal and the report."""
+"""One group of trials of a fit request with its fits: over one variable, over several, or over layers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.convergence import Drift
+from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.fit import Fit
+from depthrate.tasks.fits.layer_law import LayerFit
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.rates import BoundCheck
 from depthrate.tasks.metric import Metric
@@ -21,16 +23,20 @@ from depthrate.tasks.metric import Metric
 if TYPE_CHECKING:
     import pandas as pd
 
+EQUI_SEPARATION = "equi_separation"
+"""Model of a law's row in the fits table."""
+
 
 @dataclass(frozen=True)
-class FittedCurve:
-    """One curve of a metric over x, with every model fitted to it if a fit is possible."""
+class FittedGroup:
+    """A metric's values in one group of trials, with every form fitted to them if a fit is possible."""
 
     metric: str
     x: str
     by: dict[str, Any]
     rows: list[dict[str, Any]]
-    """Values used: trial_id, seed, x, y."""
+    """Values used: trial_id, seed, x, y. In several variables also `variables`, their values, and over layers `layers`, the
+    value of each layer."""
     fits: list[Fit]
     excluded: dict[str, int]
     """Number of excluded trials per reason."""
@@ -61,6 +67,12 @@ class FittedCurve:
     """Comparison of the data with a theorem's upper bound, if one exists."""
     num_waiting: int = 0
     """Number of x at which no trial has run yet, and some are running or pending."""
+    table: TableFit | None = None
+    """Fit in several variables."""
+    last_layer: int | None = None
+    """Depth L of the trials of a law over layers. None for trials that measured the metric at no layer."""
+    law: LayerFit | None = None
+    """Law over layers."""
 
     @property
     def is_stationary(self) -> bool:
@@ -116,13 +128,21 @@ class FittedCurve:
         names += [f"layer {layer}"] if (layer := self.asked.layer_text) else []
         return ", ".join([*names, *self.asked.options])
 
-    def values_columns(self, sweep: str) -> dict[str, Any]:
-        """Return the columns of the fits table on the values used, whatever is fitted to them."""
+    def table_rows(self, sweep: str, preferred: str = "") -> list[dict[str, Any]]:
+        """Return the group's rows of the fits table. `preferred`: the forms that describe a curve, in words."""
+        if self.table is not None:
+            return self._rows_of_variables(self.table, sweep)
+        if self.law is not None:
+            return self._rows_of_law(self.law, sweep)
+        return self._rows_of_curve(sweep, preferred)
+
+    def _columns_of_values(self, sweep: str, by: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns on the values used, whatever is fitted to them."""
         is_fraction = isinstance(self.asked.layer, float)
         return {
             "sweep": sweep,
             "metric": self.metric,
-            "by": json.dumps(self.by, sort_keys=True),
+            "by": json.dumps(by, sort_keys=True),
             "n_trials": len(self.rows) + sum(self.excluded.values()),
             "excluded": json.dumps(self.excluded, sort_keys=True),
             "n_unconverged": len(self.unconverged),
@@ -132,10 +152,30 @@ class FittedCurve:
             "over": self.draws or None,
         }
 
-    def table_rows(self, sweep: str, preferred: str = "") -> list[dict[str, Any]]:
-        """Return the curve's rows of the fits table. `preferred`: the models that describe the curve, in words."""
+    def _rows_of_variables(self, table: TableFit, sweep: str) -> list[dict[str, Any]]:
+        """Return one row per form and variable."""
+        preferred = " or ".join(fit.form for fit in table.preferred) or "none"
+        shared = self._columns_of_values(sweep, self.by) | {"variables": self.x, "preferred": preferred}
+        copied = ["x", "exponent", "ci_low", "ci_high", "floor", "r2", "aicc"]
+        copied += ["p_half", "p_one", "p_lack_of_fit", "n_points"]
+        return [
+            {name: row[name] for name in copied}
+            | {"model": row["form"], "prefactor": row["coefficient"], "ci_method": row["method"] or None}
+            | {"n_seeds": row["n_units"] if self.draws else None, "is_adequate": row["adequate"]}
+            | shared
+            for row in table.rows()
+        ]
+
+    def _rows_of_law(self, law: LayerFit, sweep: str) -> list[dict[str, Any]]:
+        """Return the law's row. Its `by` has the depth as `last_layer`."""
+        shared = self._columns_of_values(sweep, {**self.by, "last_layer": self.last_layer})
+        row = law.fit.row() | {"model": EQUI_SEPARATION, "aicc": None, "weight": None}
+        return [row | shared | {"x": self.x, "x_min": self.asked.x_min}]
+
+    def _rows_of_curve(self, sweep: str, preferred: str) -> list[dict[str, Any]]:
+        """Return one row per model."""
         request, common = self.asked, self.common
-        shared = self.values_columns(sweep) | {
+        shared = self._columns_of_values(sweep, self.by) | {
             "x": self.x,
             "target": request.target,
             "x_min": request.x_min,
