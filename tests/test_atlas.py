@@ -17,7 +17,10 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
+from depthrate.orchestrator.api.find_sweep import find_sweep
+from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
+from depthrate.storage.files.store import existing_store
 from depthrate.sweeps.atlas import Check, Verdict, atlas_figures
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import find_sweep_file, load_sweep
@@ -112,6 +115,32 @@ def test_lowest_objectives_are_those_of_lbfgs():
     values = [value for row in rows for value in row.values()]
     expected = [value for value in (0.0595430391, 0.0791833242, 0.088162205931) for _ in range(2)]
     assert values == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", dict.fromkeys(figure.run for figure in RUN if load_sweep(figure.run).fit))
+def test_fits_are_those_of_the_store(pages, run):
+    """Golden numbers: another definition or minimiser changes the store's table of fits, and is seen in its difference."""
+    copy, names = (
+        existing_store(str(pages.STORE)),
+        ("metric", "x", "variables", "by", "filter", "layer", "model", "x_min"),
+    )
+    checked, view = find_sweep(str(find_sweep_file(run)), copy)
+    found = fit_sweep(checked, copy, view).rows
+    asked = f"select * from fits where sweep = '{checked.sweep.name}'"
+    stored = json.loads(call("query", asked, "--store", str(ATLAS / "store"), "--format", "json"))
+    golden = {tuple(map(row.get, names)): row for row in stored}
+    assert len(golden) == len(found) > 0
+    for row in found:
+        # of a form that is minimised, the ends of an interval may be determined to a few digits only
+        is_linear = row["model"] not in ("power_floor", "power_correction")
+        of_store = golden[tuple(map(row.get, names))]
+        for name in row.keys() & of_store.keys():
+            value = row[name]
+            expected = (
+                pytest.approx(value, rel=1e-9 if is_linear else 1e-4, abs=1e-12) if isinstance(value, float) else value
+            )
+            assert of_store[name] == expected, (row["metric"], row["by"], row["model"], name)
 
 
 @pytest.mark.slow
