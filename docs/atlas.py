@@ -22,12 +22,11 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import preferred_models
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.sheet.fit_words import preferred_text
+from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
 from depthrate.orchestrator.sheet.markup import plain
 from depthrate.storage.files.store import existing_store
 from depthrate.sweeps.atlas import AtlasFigure, Check, Verdict, atlas_figures
@@ -233,21 +232,11 @@ def _curves(run: str) -> Sequence[FittedGroup]:
 
 
 def _fits(figure: AtlasFigure) -> list[str]:
-    rows = [
-        [
-            ", ".join(filter(None, (curve.metric, curve.label()))),
-            curve.x,
-            _digits(curve.power.exponent),
-            f"{_digits(curve.power.ci_low)} to {_digits(curve.power.ci_high)}",
-            plain(preferred_text(preferred_models(curve))),
-            "" if curve.drift is None else f"{curve.drift.moved:+z.2f} (could move {curve.drift.could_move:.2f})",
-            f"{len(curve.unconverged)} of {len(curve.rows)}",
-        ]
-        for curve in _curves(figure.run)
-        if curve.power
-    ]
-    columns = ["metric", "over", "exponent", "95 % interval", "best model", "moved", "unconverged"]
-    return [_table(columns, rows)] if rows else []
+    if not (curves := _curves(figure.run)):
+        return []
+    sheet = rates_sheet(curves).pick(("metric", "over", "exponent", "preferred", "moved", "trials", "unconverged"))
+    cells = [[plain(text).replace("|", r"\|") for text in row] for row in sheet.cells(sheet.used)]
+    return [_table([plain(column.heading) for column in sheet.used], cells), plain(" ".join(sheet.remarks)), ""]
 
 
 @dataclass(frozen=True)

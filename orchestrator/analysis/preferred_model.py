@@ -56,7 +56,7 @@ class Preference:
     models: tuple[Fit, ...]
     """Adequate models that the values do not rule out, lowest AICc first. Empty if no model is adequate."""
     judges: str
-    """Values that decide, as in `3 seeds` or `15 values`."""
+    """Values that decide, as in `3 seeds at 5 depths` or `15 values at 5 depths`."""
     reason: str
     """Reason why the power law is inadequate, if no model is adequate, or why the values cannot decide yet."""
     nearest: Fit | None = None
@@ -79,13 +79,15 @@ def preferred_models(curve: FittedGroup) -> Preference:
     """Return the models that describe a curve, by the rule of this module."""
     power = curve.power
     if curve.num_waiting:
-        num_run, x = len(curve.run_x - {None}), "depths" if curve.x == "depth" else f"values of {curve.x}"
-        return Preference(GroupState.NOT_YET, (), "", f"{num_run} of {num_run + curve.num_waiting} {x}")
+        num_run = len(curve.run_x - {None})
+        reason = f"{num_run} of {num_run + curve.num_waiting} {_places(curve)}"
+        return Preference(GroupState.NOT_YET, (), "", reason)
     if power is None or len(curve.log_means) < MIN_DISTINCT_X:
         reason = (curve.note or "no fit") if power is None else inadequacy(curve, power)
         return Preference(GroupState.TOO_FEW, (), "", reason)
     count = power.n_points if power.n_seeds is None else power.n_seeds
-    judges = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
+    counted = f"{count} {'value' if power.n_seeds is None else 'seed'}{'' if count == 1 else 's'}"
+    judges = f"{counted} at {len(curve.log_means)} {_places(curve)}"
     adequate = adequate_models(curve)
     ranked = sorted((fit for fit in adequate if math.isfinite(aicc_of(fit))), key=aicc_of)
     if (reach := _flat_within(power)) is not None:
@@ -108,6 +110,11 @@ def preferred_models(curve: FittedGroup) -> Preference:
     state = GroupState.POWER_LAW if power in models else GroupState.OTHER_FORM
     has_break = best.aicc_break is not None and best.aicc_break - aicc_of(best) < CLEAR_AICC
     return Preference(state, tuple(models), judges, "", is_another_possible=has_break or not can_tell)
+
+
+def _places(curve: FittedGroup) -> str:
+    """Name the x of a curve: depths, also if x is arithmetic over the depth alone."""
+    return "depths" if set(curve.asked.x_names) == {"depth"} else f"values of {curve.x}"
 
 
 def _can_tell(curve: FittedGroup, power: Fit) -> bool:

@@ -60,6 +60,7 @@ from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 MAX_GROUPS_NAMED = 4
 """Maximum number of groups named in a sentence."""
 _MOVED = "a moved: change of the exponent in the last quarter of training, and how far another quarter could move it."
+_MOVED_OF_LOG = " It is that of squares of the residuals of log y, whatever the loss of the fit."
 _MODELS_NOTE = (
     "95 % interval of a: over whole seeds (Student's t, all values of a seed together), ∞ for an open end. SD over seeds: "
     "standard deviation of a between seeds, including noise. If each trial is its own replicate: bootstrap over the trials at "
@@ -83,6 +84,7 @@ def rates_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
     if len(xs) == 1:
         rows = [row | {"over": None} for row in rows]
     is_in_law = all("law" in row for row in rows)
+    has_other_loss = any(curve.asked.loss != "log" for curve in curves)
     columns = [
         Column("metric", "metric", is_name=True),
         Column("over", "over", is_optional=True, is_name=True, is_detail=is_in_law),
@@ -95,7 +97,7 @@ def rates_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
         Column("bound", "theorem's bound", is_optional=True),
         Column("preferred", "preferred model", is_spare=True),
         Column("target", "target", is_optional=True),
-        Column("moved", "a moved", note=_MOVED, is_optional=True),
+        Column("moved", "a moved", note=_MOVED + (_MOVED_OF_LOG if has_other_loss else ""), is_optional=True),
         Column("left_out", "left out", is_optional=True),
         Column("bound_ratio", "a of the ratio to the bound", Kind.INTERVAL, is_optional=True, is_detail=True),
         Column("verdict", "adequate", is_detail=True),
@@ -208,7 +210,9 @@ def _verdict(curve: FittedGroup, power: Fit, preference: Preference) -> str:
         return f"no: {reason_text(why)}"
     if followed_power(curve):
         return "yes"
-    return "other model preferred" if preference.models else "yes" if preference.state is GroupState.FLAT else "no"
+    return (
+        STATE_WORDS[preference.state] if preference.models else "yes" if preference.state is GroupState.FLAT else "no"
+    )
 
 
 def _others(curve: FittedGroup, power: Fit, preference: Preference) -> str:
@@ -318,7 +322,7 @@ def _sentence(curve: FittedGroup, preference: Preference) -> str:
         near = "" if nearest is None else f"; the nearest is the {MODEL_WORDS[nearest.model]}"
         what = f": **no form fits** ({reason_text(preference.reason)}){near}{local}"
     else:
-        what = f" {_models_text(curve, power, preference)}{_interval(curve, power, preference.judges)}"
+        what = f" {_models_text(curve, power, preference)}{_interval(curve, power)}"
     return f"{subject}{what}.{exclusions}"
 
 
@@ -347,17 +351,21 @@ def _verb(powers: Sequence[Fit]) -> str:
     return "neither falls nor grows significantly," if is_zero_inside else "goes"
 
 
-def _interval(curve: FittedGroup, power: Fit, judges: str) -> str:
+def _interval(curve: FittedGroup, power: Fit) -> str:
     """Return the interval of an adequate power law's exponent a, or the reason for its absence."""
     if adequate_power(curve) is None:
         return ""
     interval = interval_text(power.ci_low, power.ci_high)
     if not interval:
-        why = "too few points" if power.n_seeds is None else f"{judges}, at least {MIN_SEEDS} needed"
+        why = "too few points" if power.n_seeds is None else f"{_seeds(power.n_seeds)}, at least {MIN_SEEDS} needed"
         return f", no interval ({why})"
     over = f" over {literal(curve.draws)}" if curve.draws else ""
     of_a = "" if is_finite(power.ci_low) and power.ci_low > 0 else " of a"
     return f", 95 % interval{of_a} {interval}{over}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'' if count == 1 else 's'}"
 
 
 # Remarks
@@ -428,7 +436,7 @@ def _common(curve: FittedGroup) -> str:
 
 def models_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
     """Return one row per curve and model."""
-    parameters = list(dict.fromkeys(parameter for model in MODELS.values() for parameter in model.parameters))
+    symbols = dict.fromkeys(parameter.symbol for model in MODELS.values() for parameter in model.parameters)
     columns = [
         Column("fit", "fit"),
         Column("model", "model"),
@@ -439,7 +447,7 @@ def models_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
         Column("p_half", "p(a = ½)", Kind.P_VALUE, is_optional=True),
         Column("p_one", "p(a = 1)", Kind.P_VALUE, is_optional=True),
         Column("prefactor", "c", Kind.NUMBER, "#.3g"),
-        *(Column(p.name, p.symbol, Kind.NUMBER, "#.3g", is_optional=True) for p in parameters),
+        *(Column(symbol, symbol, Kind.NUMBER, "#.3g", is_optional=True) for symbol in symbols),
         Column("r2", "$R^{2}$", Kind.NUMBER),
         Column("aicc", "AICc", Kind.NUMBER, ".1f", is_optional=True),
         Column("weight", "weight", Kind.NUMBER, ".1%", is_optional=True),
@@ -469,7 +477,7 @@ def models_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
                 {"fit": title, "model": MODEL_WORDS[fit.model], "exponent": IntervalValue(fit.exponent, *ends)}
                 | {"profile": interval_text(fit.profile_low, fit.profile_high, ".3f")}
                 | {name: getattr(fit, name) for name in names}
-                | {parameter.name: fit.parameter(parameter.name) for parameter in parameters}
+                | {parameter.symbol: fit.parameter(parameter.name) for parameter in MODELS[fit.form].parameters}
             )
     formulas = "; ".join(f"{MODEL_WORDS[model.name]}: ${model.formula}$" for model in MODELS.values())
     note = f"Models of a metric y over x, fitted to log y of every trial: {formulas}. {_MODELS_NOTE}"

@@ -66,12 +66,13 @@ def headlines(curves: Sequence[FittedGroup]) -> list[str]:
 
 
 def doubt(preference: Preference) -> str:
-    """Return what the values cannot decide, as in `: 3 seeds cannot decide`. Empty if they decide."""
+    """Return what the values cannot decide, as in `: 3 seeds at 5 depths cannot decide`. Empty if they decide."""
     if preference.is_decided or not preference.models:
         return ""
     if len(preference.models) == 1:
-        return f" ({preference.judges} cannot rule out another curve)"
-    return f"{' or another curve' if preference.is_another_possible else ''}: {preference.judges} cannot decide"
+        return f" ({literal(preference.judges)} cannot rule out another curve)"
+    another = " or another curve" if preference.is_another_possible else ""
+    return f"{another}: {literal(preference.judges)} cannot decide"
 
 
 def state_text(preference: Preference) -> str:
@@ -96,9 +97,12 @@ def undecided_texts(curves: Sequence[FittedGroup]) -> list[str]:
     """Explain alternatives in one cell of a table. Empty if the values of each curve decide."""
     named = [preference for preference in map(preferred_models, curves) if preference.models]
     judges = {preference.judges for preference in named if len(preference.models) > 1}
-    sentences = [f"Models joined by or: {' or '.join(sorted(judges))} cannot decide between them."] if judges else []
+    sentences = (
+        [f"Models joined by or: {literal(' or '.join(sorted(judges)))} cannot decide between them."] if judges else []
+    )
     if num_open := sum(preference.is_another_possible for preference in named):
-        sentences.append(f"Another curve is not ruled out in {num_open} of {len(named)} groups.")
+        groups = f" in {num_open} of {len(named)} groups" if len(named) > 1 else ""
+        sentences.append(f"Another curve is not ruled out{groups}.")
     return sentences
 
 

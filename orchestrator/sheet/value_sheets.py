@@ -1,6 +1,7 @@
 """Sheets of fits in several variables, of a sweep or of any table, and of fits over layers."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,9 @@ def surface_sheet(group: FittedGroup) -> FitSheet:
     title = surface_title(group)
     if group.table is None:
         return FitSheet(title, _SURFACE_COLUMNS, [], remarks=[f"No fit: {literal(group.note)}."])
-    return table_sheet(group.table, title)
+    sheet = table_sheet(group.table, title)
+    left_out = [f"Trials left out: {literal(group.excluded_text)}."] if group.excluded_text else []
+    return replace(sheet, remarks=[*sheet.remarks, *left_out])
 
 
 def surface_title(group: FittedGroup) -> str:
@@ -125,7 +128,7 @@ def law_text(fit: Fit) -> str:
 def remarks(found: TableFit) -> list[str]:
     """Return what the values do not decide and which rows are not used, one plain sentence each."""
     shifts = [
-        f"with {name} - 1 instead of {name}, its exponent changes by {shift:+.2f}"
+        f"with {name} - 1 instead of {name}, the exponent of {name} changes by {shift:+.2f}"
         for name, shift in found.shifts.items()
         if abs(shift) > CLEAR_SHIFT
     ]
@@ -151,7 +154,8 @@ def undecided(surfaces: SurfaceFits) -> Iterator[str]:
                 yield f"{fit.form}: {correlate}: only a combination is determined"
     for fit in described:
         if fit.form == "power_floor" and not is_floor_identified(fit):
-            why = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else "its interval includes 0"
+            share = f"{fit.on_bound:.0%} of resamples have E = 0" if fit.on_bound else ""
+            why = share or ("its interval includes 0" if fit.floor_interval else "it is 0 at the best fit")
             yield f"E not identified: {why}"
         yield from loss_remarks(fit)
     if len(preferred) > 1:

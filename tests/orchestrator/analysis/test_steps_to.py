@@ -12,6 +12,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
 from depthrate.orchestrator.sheet.markup import plain
+from depthrate.orchestrator.sheet.value_sheets import surface_sheet
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.spec import FitRequest, SweepSpec, check_fits
@@ -105,6 +106,14 @@ def test_fit_in_two_variables(folder: Store) -> None:
         results_of(folder), [FitRequest("steps_to(loss <= 0.25)", x=("depth", "width"))], trials
     ).surfaces
     assert len(surface.rows) == 9 and surface.table is not None
+
+
+def test_trials_without_a_logarithm_of_a_variable_are_counted(folder: Store) -> None:
+    grid = [{"depth": d, "batch": b} for d in (2, 4, 8) for b in (0, 8, 16, 32)]
+    trials = stored(folder, grid, lambda p: [{"step": 20, "layer": 1, "nc1": 1 / (p["depth"] * (1 + p["batch"]))}])
+    (surface,) = fit_requests(results_of(folder), [FitRequest("nc1", x=("depth", "batch"))], trials).surfaces
+    assert surface.table is not None
+    assert "Trials left out: 3 batch not positive." in surface_sheet(surface).remarks
 
 
 def test_check_names_the_measured_metric() -> None:

@@ -43,7 +43,8 @@ def test_a_table_is_fitted_with_words() -> None:
     ]
     counted = depthrate.fit(table(), y="loss", x=["depth", "width"], over="seed")
     assert any(
-        text.startswith("with depth - 1 instead of depth, its exponent changes by -") for text in counted.words()
+        text.startswith("with depth - 1 instead of depth, the exponent of depth changes by -")
+        for text in counted.words()
     )
 
 

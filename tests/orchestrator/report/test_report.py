@@ -128,7 +128,7 @@ def test_cited_titles_are_on_the_page() -> None:
 
 FLOOR = make_fit("power_floor", 0.81, prefactor=0.45, floor=0.0123)
 BARE = make_fit(stderr=None, ci_low=None, ci_high=None, method="", r2=None, aicc=None, weight=None, n_points=2)
-DOUBT = " (15 values cannot rule out another curve)"
+DOUBT = " (15 values at 4 depths cannot rule out another curve)"
 SENTENCES = {
     "a power law is preferred": (
         make_curve(make_fit(), make_fit("exponential", aicc=-33.9)),
@@ -147,20 +147,20 @@ SENTENCES = {
     ),
     "one seed prefers no other model": (
         make_curve(make_fit(n_seeds=1, ci_low=None, ci_high=None), replace(FLOOR, aicc=-62.0, n_seeds=1)),
-        "NC1 goes as depth^−0.58 or follows a power law with floor (exponent 0.81, floor 0.0123) or another curve: 1 seed "
-        "cannot decide, no interval (1 seed, at least 3 needed)",
+        "NC1 goes as depth^−0.58 or follows a power law with floor (exponent 0.81, floor 0.0123) or another curve: "
+        "1 seed at 4 depths cannot decide, no interval (1 seed, at least 3 needed)",
         [
-            "preferred: power law with floor or power law or another curve: 1 seed cannot decide; power law with floor: "
-            "ΔAICc −22.0"
+            "preferred: power law with floor or power law or another curve: 1 seed at 4 depths cannot decide; "
+            "power law with floor: ΔAICc −22.0"
         ],
     ),
     "models are indistinguishable": (
         make_curve(make_fit(), replace(FLOOR, aicc=-41.0)),
-        "NC1 falls as depth^−0.58 or follows a power law with floor (exponent 0.81, floor 0.0123) or another curve: 15 values "
-        "cannot decide",
+        "NC1 falls as depth^−0.58 or follows a power law with floor (exponent 0.81, floor 0.0123) or another curve: "
+        "15 values at 4 depths cannot decide",
         [
-            "preferred: power law with floor or power law or another curve: 15 values cannot decide; power law with floor: "
-            "ΔAICc −1.0"
+            "preferred: power law with floor or power law or another curve: 15 values at 4 depths cannot decide; "
+            "power law with floor: ΔAICc −1.0"
         ],
     ),
     "a metric grows": (
@@ -175,7 +175,7 @@ SENTENCES = {
     ),
     "no interval": (
         make_curve(BARE),
-        "NC1 goes as depth^−0.58 (2 values cannot rule out another curve), no interval (too few points).",
+        "NC1 goes as depth^−0.58 (2 values at 4 depths cannot rule out another curve), no interval (too few points).",
         ["NC1", "none (too few distinct values or points)"],
     ),
     "no fit": (
