@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.coverage import Array, noise
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import GroupState, preferred_models
-from depthrate.tasks.fits.fit import LEVEL
+from depthrate.orchestrator.analysis.preference import LEVEL, GroupState
+from depthrate.orchestrator.analysis.preferred_models import preferred_models
 from depthrate.tasks.fits.rates import fit_many
 
 DEPTHS = np.array([2.0, 3, 5, 8, 13, 21, 34, 55])

@@ -17,7 +17,9 @@ import resource
 import time
 
 import numpy as np
+import pandas as pd
 
+from depthrate.orchestrator.analysis.table_fit import fit_table
 from depthrate.tasks.fits.several_variables import MAX_INFLATION, fit_surfaces
 
 DEPTHS, WIDTHS, SEEDS = (2, 3, 5, 8, 13, 21), (16, 32, 64, 128, 256), 5
@@ -78,13 +80,18 @@ def main() -> None:
         covered, only, among, wrong_adequate = np.zeros(2), 0, 0, 0
         for _ in range(given.cases):
             y_N = values(form, rng, depth_N, width_N, seed_N)
-            found = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], units=seed_N.tolist())
-            fit = next(fit for fit in found.fits if fit.form == form)
+            found = fit_table(
+                pd.DataFrame({"depth": depth_N, "width": width_N, "y": y_N, "seed": seed_N}),
+                "y",
+                ["depth", "width"],
+                "seed",
+            )
+            fit = next(fit for fit in found.surfaces.fits if fit.form == form)
             ends = [interval or (np.inf, -np.inf) for interval in fit.intervals]
             covered += [low <= a <= high for a, (low, high) in zip(exponents, ends, strict=True)]
             names = [fit.form for fit in found.preferred]
             only, among = only + (names == [form]), among + (form in names)
-            wrong_adequate += any(other.is_adequate for other in found.fits if other.form != form)
+            wrong_adequate += any(not reason for other, reason in found.inadequacy.items() if other != form)
         shares = ", ".join(f"{share:.3f}" for share in covered / given.cases)
         print(
             f"{form:8} covered {shares}; right form alone {only / given.cases:.3f}, among {among / given.cases:.3f}; "
@@ -97,8 +104,8 @@ def main() -> None:
     rng, flagged = np.random.default_rng(0), 0
     for _ in range(given.cases):
         y_N = values("power", rng, depth_N, width_N, seed_N)
-        found = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], units=seed_N.tolist())
-        flagged += found.inflation > MAX_INFLATION
+        confounded = fit_surfaces([depth_N, width_N], y_N, ["depth", "width"], units=seed_N.tolist())
+        flagged += confounded.inflation > MAX_INFLATION
     print(f"confounded grids flagged {flagged / given.cases:.3f}")
     if given.fits:
         depth_N, width_N, seed_N = grid(seeds=20)

@@ -291,7 +291,7 @@ def test_one_room_has_the_words_of_fits() -> None:
         nodes = nodes_of(path)
         docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         place = path.relative_to(ROOT).as_posix()
-        if place.startswith("orchestrator/sheet/") or place == "orchestrator/analysis/preferred_model.py":
+        if place.startswith("orchestrator/sheet/") or place == "orchestrator/analysis/preference.py":
             continue
         for node in nodes:
             if isinstance(node, ast.Constant) and id(node) not in docs and "power law" in str(node.value).lower():

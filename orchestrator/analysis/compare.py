@@ -6,7 +6,7 @@ from typing import Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import followed_power
+from depthrate.orchestrator.analysis.preferred_models import followed_power
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent

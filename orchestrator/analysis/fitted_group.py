@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.convergence import Drift
+from depthrate.orchestrator.analysis.preference import LogMeans, power_of
 from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
@@ -94,13 +95,13 @@ class FittedGroup:
     @property
     def power(self) -> Fit | None:
         """Power law c x^-a, if its exponent is finite."""
-        return next((fit for fit in self.fits if fit.model == POWER.name and math.isfinite(fit.exponent)), None)
+        return power_of(self.fits)
 
     @cached_property
-    def log_means(self) -> dict[float, float]:
+    def log_means(self) -> LogMeans:
         """Mean of log y at each x, over the positive values."""
         rows = grouped((row for row in self.rows if row["y"] > 0), lambda row: float(row["x"]))
-        return {x: math.fsum(math.log(row["y"]) for row in at_x) / len(at_x) for x, at_x in rows.items()}
+        return {(x,): math.fsum(math.log(row["y"]) for row in at_x) / len(at_x) for x, at_x in rows.items()}
 
     @property
     def asked(self) -> FitRequest:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from depthrate.orchestrator.analysis.preference import LogMeans, Preference, judge, why_inadequate
 from depthrate.sweeps.expression import Expression
 from depthrate.tasks.fits import FORMS, LOG_FORMS, current_names
 from depthrate.tasks.fits.bootstrap_and_profile import holm
@@ -73,10 +75,32 @@ class TableFit:
     other_p_values: tuple[float, ...] = ()
     """p-values of a sweep's other fits, for which Holm's procedure corrects too."""
 
+    @cached_property
+    def log_means(self) -> LogMeans:
+        """Mean of log y at each combination of the variables."""
+        cells_KC, cell_N = np.unique(self.x_KN, axis=1, return_inverse=True)
+        means_C = np.bincount(cell_N.reshape(-1), np.log(self.y_N)) / np.bincount(cell_N.reshape(-1))
+        return dict(zip(map(tuple, cells_KC.T.tolist()), means_C.tolist(), strict=True))
+
+    @cached_property
+    def preference(self) -> Preference:
+        """The forms that describe the values, by the rule for all fits."""
+        return judge(self.surfaces.fits, self.log_means, self.variables)
+
+    @cached_property
+    def inadequacy(self) -> dict[str, str]:
+        """Form -> why it does not describe the values, or an empty string."""
+        return why_inadequate(self.surfaces.fits, self.log_means, self.variables)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the variables."""
+        return self.surfaces.fits[0].variables
+
     @property
     def preferred(self) -> tuple[Fit, ...]:
-        """Adequate forms that the values do not separate, the best first."""
-        return self.surfaces.preferred
+        """Adequate forms that the values do not rule out, the best first."""
+        return self.preference.models
 
     def p_values(self) -> list[float]:
         """Return the p-values of all tests, uncorrected."""
@@ -91,7 +115,7 @@ class TableFit:
         for fit in self.surfaces.fits:
             shared = {
                 "preferred": fit in self.preferred,
-                "adequate": fit.is_adequate,
+                "adequate": not self.inadequacy[fit.form],
                 **{name: getattr(fit, name) for name in ("floor", "objective", "r2", "aicc", "left_out", "on_bound")},
                 **{name: getattr(fit, name) for name in ("p_lack_of_fit", "n_points", "n_units", "method")},
                 **dict(zip(("floor_low", "floor_high"), fit.floor_interval or (None, None), strict=True)),
@@ -156,7 +180,12 @@ def fit_table(
         return fit_surfaces(np.array(x_KN), y_N, list(x), units=units, loss=loss, delta=huber, seed=seed, **options)
 
     surfaces = fit(x_KN, forms=current_names(forms), num_resamples=num_resamples)
-    best = (surfaces.preferred or surfaces.fits)[0]
+    numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units or range(len(y_N))))}
+    unit_N = np.array([numbers[unit] for unit in units or range(len(y_N))])
+    rows = zip(*(column.tolist() for column in (*x_KN, y_N)), units or [None] * len(y_N), strict=True)
+    repeated = len(y_N) - len(set(rows))
+    found = TableFit(y, surfaces, int((~is_used).sum()), repeated, {}, np.array(x_KN), y_N, unit_N)
+    best = (found.preferred or surfaces.fits)[0]
     shifts = {}
     for k, name in enumerate(x):
         has_logarithm = k == 0 and best.form in LOG_FORMS  # which needs values above 1
@@ -164,11 +193,7 @@ def fit_table(
             moved = [*x_KN[:k], x_KN[k] - 1, *x_KN[k + 1 :]]
             again = fit(moved, forms=[best.form], num_resamples=0).fits[0]
             shifts[name] = again.exponents[k] - best.exponents[k]
-    numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units or range(len(y_N))))}
-    unit_N = np.array([numbers[unit] for unit in units or range(len(y_N))])
-    rows = zip(*(column.tolist() for column in (*x_KN, y_N)), units or [None] * len(y_N), strict=True)
-    repeated = len(y_N) - len(set(rows))
-    return TableFit(y, surfaces, int((~is_used).sum()), repeated, shifts, np.array(x_KN), y_N, unit_N)
+    return replace(found, shifts=shifts)
 
 
 def _column(frame: pd.DataFrame, name: str) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
 from depthrate.orchestrator.analysis.observations import missing_metrics
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.preferred_model import adequate_models, by_request, count_states, preferred_models
+from depthrate.orchestrator.analysis.preferred_models import adequate_models, by_request, count_states, preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.monitor.status import sweep_status

@@ -10,13 +10,8 @@ import numpy as np
 
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import (
-    GroupState,
-    by_request,
-    count_states,
-    followed_power,
-    preferred_models,
-)
+from depthrate.orchestrator.analysis.preference import GroupState
+from depthrate.orchestrator.analysis.preferred_models import by_request, count_states, followed_power, preferred_models
 from depthrate.orchestrator.explorer.columns import Column, dictionary_column, metric_column, pack, parameter_column
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.sheet.fit_words import headline, preferred_text, state_label

@@ -8,7 +8,7 @@ from typing import Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.preferred_model import GroupState
+from depthrate.orchestrator.analysis.preference import GroupState
 from depthrate.orchestrator.api.status import StatusSnapshot
 from depthrate.orchestrator.attempts.record import stalled_text
 from depthrate.orchestrator.console.tables import counted

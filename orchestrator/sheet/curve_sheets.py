@@ -8,9 +8,8 @@ from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import (
-    GroupState,
-    Preference,
+from depthrate.orchestrator.analysis.preference import LEVEL, GroupState, Preference
+from depthrate.orchestrator.analysis.preferred_models import (
     adequate_power,
     curves_with_common_exponent,
     followed_power,
@@ -53,7 +52,7 @@ from depthrate.orchestrator.sheet.names import (
     x_text,
 )
 from depthrate.orchestrator.sheet.value_sheets import loss_remarks
-from depthrate.tasks.fits.fit import LEVEL, Fit
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 

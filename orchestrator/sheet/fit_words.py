@@ -3,13 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import (
-    GroupState,
-    Preference,
-    by_request,
-    count_states,
-    preferred_models,
-)
+from depthrate.orchestrator.analysis.preference import GroupState, Preference
+from depthrate.orchestrator.analysis.preferred_models import by_request, count_states, preferred_models
 from depthrate.orchestrator.sheet.fit_sheet import number_text
 from depthrate.orchestrator.sheet.markup import literal
 from depthrate.tasks.fits.fit import Fit

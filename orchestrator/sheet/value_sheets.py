@@ -8,7 +8,8 @@ import numpy as np
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import by_request
+from depthrate.orchestrator.analysis.preference import GroupState
+from depthrate.orchestrator.analysis.preferred_models import by_request
 from depthrate.orchestrator.analysis.table_fit import CLEAR_SHIFT, FACTS, TableFit
 from depthrate.orchestrator.sheet.fit_sheet import (
     Column,
@@ -19,12 +20,13 @@ from depthrate.orchestrator.sheet.fit_sheet import (
     interval_text,
     number_text,
 )
+from depthrate.orchestrator.sheet.fit_words import STATE_WORDS
 from depthrate.orchestrator.sheet.markup import literal
 from depthrate.orchestrator.sheet.names import curve_label, x_base
 from depthrate.tasks.fits import LOG_FORMS
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.layer_law import decay_over_depth
-from depthrate.tasks.fits.several_variables import MAX_INFLATION, SurfaceFits, is_floor_identified
+from depthrate.tasks.fits.several_variables import MAX_INFLATION, is_floor_identified
 
 _SURFACE_COLUMNS = (
     Column("form", "form"),
@@ -81,7 +83,7 @@ def table_sheet(found: TableFit, title: str = "") -> FitSheet:
     by = f"intervals by {methods}" if methods else "too few units for intervals"
     tests = f"p-values corrected for {table_rows[0]['num_tests']} tests (Holm)"
     counts = f"{fits[0].n_points} values of {fits[0].n_units} units, {by}, {tests}"
-    laws = [_law_sentence(found.y, fit, is_preferred=fit in found.preferred) for fit in fits]
+    laws = [_law_sentence(found, fit) for fit in fits]
     title = title or f"{literal(found.y)} over {', '.join(f'${literal(name)}$' for name in fits[0].variables)}"
     return FitSheet(title, _SURFACE_COLUMNS, rows, remarks=[*laws, counts, *map(literal, remarks(found))])
 
@@ -100,15 +102,15 @@ def table_fields(found: TableFit) -> dict[str, Any]:
     }
 
 
-def _law_sentence(y: str, fit: Fit, *, is_preferred: bool) -> str:
+def _law_sentence(found: TableFit, fit: Fit) -> str:
     """Return a form's formula with its facts."""
-    mark = "preferred" if is_preferred else "" if fit.is_adequate else "inadequate"
+    mark = "preferred" if fit in found.preferred else "inadequate" if found.inadequacy[fit.form] else ""
     constant = None if len(fit.coefficients) > 1 else fit.coefficient_intervals[0]
     named = (("E", fit.floor_interval), ("c", constant), ("b", fit.log_power_interval))
     intervals = [f"{letter} in {interval_text(*ends, '.4g')}" for letter, ends in named if ends is not None]
     numbers = (("$R^{2}$", fit.r2, ".3f"), ("AICc", fit.aicc, ".1f"), ("left out", fit.left_out, ".3g"))
     facts = [mark, *intervals, *(f"{name} ${number_text(n, form)}$" for name, n, form in numbers if n is not None)]
-    return f"{literal(fit.form)}: {literal(y)} = {law_text(fit)} ({', '.join(filter(None, facts))})"
+    return f"{literal(fit.form)}: {literal(found.y)} = {law_text(fit)} ({', '.join(filter(None, facts))})"
 
 
 def law_text(fit: Fit) -> str:
@@ -137,12 +139,13 @@ def remarks(found: TableFit) -> list[str]:
         f"{found.repeated} of {len(found.y_N)} rows repeat an earlier row: copies look like replicates without noise, "
         "which can make every form inadequate. Keep one of each"
     ]
-    return [*undecided(found.surfaces), *shifts, *omitted, *(repeated if found.repeated else [])]
+    return [*undecided(found), *shifts, *omitted, *(repeated if found.repeated else [])]
 
 
-def undecided(surfaces: SurfaceFits) -> Iterator[str]:
-    """Yield what the values of several variables do not decide, one plain sentence each."""
-    preferred = surfaces.preferred
+def undecided(found: TableFit) -> Iterator[str]:
+    """Yield what the values do not decide, one plain sentence each."""
+    surfaces, preference = found.surfaces, found.preference
+    preferred = preference.models
     described = preferred or surfaces.fits
     if surfaces.inflation > MAX_INFLATION:
         names = " and ".join(surfaces.confounded)
@@ -164,8 +167,12 @@ def undecided(surfaces: SurfaceFits) -> Iterator[str]:
         forms = " and ".join(fit.form for fit in preferred)
         change = f"the exponent of {preferred[0].variables[k]} changes by {changes[k]:.2f} between them"
         yield f"{preferred[0].n_units} units cannot decide between {forms}; {change}"
-    if not preferred:
-        yield "no form is adequate: " + ", ".join(f"{fit.form} has {fit.inadequacy}" for fit in surfaces.fits)
+    if preference.is_another_possible and preferred and len(found.variables) == 1:
+        yield "another curve is not ruled out"
+    if preference.state is GroupState.NONE:
+        yield "no form is adequate: " + ", ".join(f"{form} has {reason}" for form, reason in found.inadequacy.items())
+    elif not preferred:
+        yield f"{STATE_WORDS[preference.state]}: {preference.reason}"
 
 
 def loss_remarks(fit: Fit, x: str = "") -> Iterator[str]:

@@ -15,12 +15,6 @@ from depthrate.tasks.fits.models import FORMS
 from depthrate.tasks.fits.points import check_positive
 
 Interval: TypeAlias = tuple[float, float]
-MIN_R2 = 0.9
-"""R^2 of the means below which a form is inadequate."""
-LEVEL = 0.05
-"""Significance level of the test against one mean per x. AICc alone accepts curves that are far from the means."""
-CLEAR_AICC = 2.0
-"""Difference of AICc from which a form is better than another (Burnham and Anderson 2002, section 2.6)."""
 
 
 @dataclass(frozen=True)
@@ -211,19 +205,6 @@ class Fit:
         found = [warning.values for warning in self.warnings if warning.code == "trade_off"]
         return tuple((values["one"], values["other"], values["correlation"]) for values in found)
 
-    @property
-    def inadequacy(self) -> str:
-        """Reason why the form does not describe a table: R^2 below MIN_R2, or a lack of fit. Empty if it does."""
-        if self.r2 is not None and self.r2 < MIN_R2:
-            return f"R^2 {self.r2:.2f}"
-        text = lack_of_fit_text(self.p_lack_of_fit)
-        return f"a {text}" if text else ""
-
-    @property
-    def is_adequate(self) -> bool:
-        """Whether the form describes a table."""
-        return not self.inadequacy
-
     def parameter(self, name: str) -> float | None:
         """Return a parameter other than c and a, or None if the form does not have it or it is not finite."""
         value = self.other_estimates[name].value if name in self.other_estimates else np.nan
@@ -248,16 +229,6 @@ class Fit:
         others = {name: estimate.value for name, estimate in self.other_estimates.items()}
         with np.errstate(all="ignore"):
             return FORMS[self.form].value(values, self.coefficients, self.exponents, others)
-
-
-def lack_of_fit_text(p: float | None) -> str:
-    """Return the p-value of a test that rejects a form, as in `lack of fit, p = 0.003`. Empty if it does not."""
-    return "" if p is None or p >= LEVEL else f"lack of fit, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
-
-
-def aicc_of(fit: Fit) -> float:
-    """Return a fit's AICc, infinite without one."""
-    return math.inf if fit.aicc is None else fit.aicc
 
 
 COLUMNS = (

@@ -17,7 +17,7 @@ from depthrate.tasks.fits import ALL_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits import FORMS as DEFAULT_FORMS
 from depthrate.tasks.fits.bootstrap_and_profile import draw
 from depthrate.tasks.fits.estimate import Options, checked_loss, fit_form
-from depthrate.tasks.fits.fit import CLEAR_AICC, Fit, aicc_of
+from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.model import Model
 from depthrate.tasks.fits.models import FORMS
@@ -40,18 +40,6 @@ class SurfaceFits:
     """Largest variance inflation of the variables' logarithms."""
     confounded: tuple[str, ...] = ()
     """The two variables with the largest correlation of their logarithms."""
-
-    @property
-    def preferred(self) -> tuple[Fit, ...]:
-        """Adequate forms that neither AICc nor prediction of values left out separates, the best first."""
-        adequate = sorted((fit for fit in self.fits if fit.is_adequate), key=aicc_of)
-        if not adequate:
-            return ()
-        best, predicts = (
-            aicc_of(adequate[0]),
-            min(adequate, key=lambda fit: np.inf if fit.left_out is None else fit.left_out),
-        )
-        return tuple(fit for fit in adequate if aicc_of(fit) - best < CLEAR_AICC or fit is predicts)
 
 
 def fit_surfaces(

@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import followed_power, preferred_models
+from depthrate.orchestrator.analysis.preferred_models import followed_power, preferred_models
 from depthrate.orchestrator.report.curve_groups import (
     Group,
     facets_of,

@@ -10,16 +10,22 @@ import pandas as pd
 import pytest
 from scipy import optimize, stats
 
+from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.orchestrator.sheet.value_sheets import undecided
 from depthrate.tasks.fits.bootstrap_and_profile import holm
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.models import FORMS
 from depthrate.tasks.fits.points import FitError, gather
 from depthrate.tasks.fits.rates import fit_rates
-from depthrate.tasks.fits.several_variables import MAX_INFLATION, fit_surfaces
+from depthrate.tasks.fits.several_variables import MAX_INFLATION, SurfaceFits, fit_surfaces
 
 DATA = Path(os.environ.get("DEPTHRATE_DATA", "missing")) / "scaling"
 tables = pytest.mark.skipif(not DATA.is_dir(), reason="needs the public tables in DEPTHRATE_DATA")
+
+
+def judged(fits: SurfaceFits, x_KN: Any, y_N: Any) -> TableFit:
+    """Return fits with the values that judge them."""
+    return TableFit("y", fits, 0, 0, {}, np.array(x_KN, float), np.array(y_N, float), np.arange(len(y_N)))
 
 
 def of_form(fits: Any, form: str = "power_floor") -> Fit:
@@ -57,7 +63,8 @@ def test_chinchilla() -> None:
         assert np.log(interval) == pytest.approx(np.log((low, high)), abs=0.15 * np.log(high / low))
     assert fit.floor_interval is not None and fit.intervals[1] is not None
     assert fit.floor_interval[0] > 1.69 and fit.intervals[1][0] > 0.28, "the earlier published values are rejected"
-    assert [fit.form for fit in found.preferred] == ["power_floor"] and not list(undecided(found))
+    table = judged(found, [size, tokens], frame["loss"])
+    assert [fit.form for fit in table.preferred] == ["power_floor"] and not list(undecided(table))
 
 
 @tables
@@ -71,7 +78,7 @@ def test_depth_width_and_tokens() -> None:
     assert 2 * fit.objective / 203 <= 3.02738e-5 * (1 + 1e-5)
     assert fit.exponents == pytest.approx((0.9455, 1.3251, 0.2991), abs=2e-4)
     assert fit.floor == pytest.approx(1.7536, abs=2e-4)
-    (confounded,) = undecided(found)
+    (confounded,) = undecided(judged(found, x, frame["loss"]))
     assert confounded.startswith("width and depth are confounded (variance inflation 6.6)")
     later = fit_surfaces([x[0], x[1] - 2, x[2]], frame["loss"].to_numpy(), ["w", "d", "t"], num_resamples=0)
     assert of_form(later).exponents == pytest.approx((0.951, 1.098, 0.2989), abs=1e-3)
@@ -88,7 +95,7 @@ def test_gemstones_have_no_floor() -> None:
     assert fit.objective <= 0.0038782174 * (1 + 1e-6)
     assert fit.exponents == pytest.approx((0.2607, 0.1416, 0.5309), abs=2e-4)
     assert np.log(fit.coefficients) == pytest.approx((2.114, 0.731, 11.283), abs=2e-3)
-    assert any(text.startswith("E not identified") for text in undecided(found))
+    assert any(text.startswith("E not identified") for text in undecided(judged(found, x, y)))
     finer = fit_surfaces(
         x, y, ["w", "d", "t"], units=frame["run"].tolist(), delta=1e-4, forms=["power_floor"], num_resamples=0
     )
@@ -205,17 +212,21 @@ def test_scales_and_order_change_nothing() -> None:
 def test_forms_are_told_apart() -> None:
     x_KN, y_N, seed_N = table()
     found = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist())
-    assert [fit.form for fit in found.preferred] == ["power_floor"] and not of_form(found, "power").is_adequate
+    one = judged(found, x_KN, y_N)
+    assert [fit.form for fit in one.preferred] == ["power_floor"] and one.inadequacy["power"]
     plane = 2 * x_KN[0] ** -0.5 * x_KN[1] ** -0.3 * np.exp(np.random.default_rng(3).normal(0, 0.1, len(y_N)))
     found = fit_surfaces(x_KN, plane, ["depth", "width"], units=seed_N.tolist())
-    assert [fit.form for fit in found.preferred] == ["power"] and not of_form(found, "power_floor").is_adequate
+    one = judged(found, x_KN, plane)
+    assert [fit.form for fit in one.preferred] == ["power"] and one.inadequacy["power_floor"]
 
 
 def test_confounded_variables_are_named() -> None:
     x_KN, y_N, seed_N = table()
     wide = np.stack([x_KN[0], 16 * x_KN[0] * np.where(x_KN[1] > 40, 1.2, 1.0)])
     found = fit_surfaces(wide, y_N, ["depth", "width"], units=seed_N.tolist())
-    assert found.inflation > MAX_INFLATION and next(undecided(found)).startswith("depth and width are confounded")
+    assert found.inflation > MAX_INFLATION and next(undecided(judged(found, wide, y_N))).startswith(
+        "depth and width are confounded"
+    )
     nearly = np.stack([x_KN[0], 16 * x_KN[0] * (1 + 1e-6 * x_KN[1])])
     (fit,) = fit_surfaces(nearly, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["power"]).fits
     assert fit.coefficient_intervals[0] is not None
@@ -229,7 +240,7 @@ def test_a_floor_that_the_data_lack_is_not_identified() -> None:
     found = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["power_floor"])
     fit = found.fits[0]
     assert fit.floor_interval is not None and fit.floor_interval[0] == 0 < fit.floor_interval[1] < 0.2
-    assert any(text.startswith("E not identified") for text in undecided(found))
+    assert any(text.startswith("E not identified") for text in undecided(judged(found, x_KN, y_N)))
 
 
 def test_starts_find_the_minimum_of_exact_data() -> None:
@@ -291,10 +302,11 @@ def test_a_logarithm_is_a_column_of_the_plane() -> None:
     assert (*fixed.exponents, fixed.log_power, *np.log(fixed.coefficients)) == pytest.approx((a, b, 2, log_c))
     assert fixed.log_power_interval is None and free.log_power_interval is not None
     assert free.log_power_interval[0] < 2 < free.log_power_interval[1]
-    assert found.preferred[0] in (free, fixed) and product not in found.preferred
+    preferred = judged(found, x_KN, y_N).preferred
+    assert preferred[0] in (free, fixed) and product not in preferred
     assert free.trade_offs[0][:2] == ("the exponent of depth", "the power of log depth") and not fixed.trade_offs
     alone = fit_surfaces(x_KN, y_N, ["depth", "width"], units=seed_N.tolist(), forms=["power_log"])
-    assert any("the power of log depth correlate at" in text for text in undecided(alone))
+    assert any("the power of log depth correlate at" in text for text in undecided(judged(alone, x_KN, y_N)))
     with pytest.raises(FitError, match="needs values above 1"):
         fit_surfaces(x_KN - 1, y_N, ["depth - 1", "width"], forms=["power_log"])
 
@@ -315,7 +327,7 @@ def test_one_constant_times_a_whole_bound() -> None:
         (means.mean() - reach, means.mean() + reach)
     )
     assert constant.exponents == (1.0,) and constant.intervals == (None,) and constant.p_one is None
-    assert constant in found.preferred and product.intervals[0] is not None
+    assert constant in judged(found, [1 / bound_N], y_N).preferred and product.intervals[0] is not None
     assert product.intervals[0][0] < 1 < product.intervals[0][1]
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.analysis.fit_requests import Fits
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_model import (
+from depthrate.orchestrator.analysis.preferred_models import (
     adequate_power,
     curves_with_common_exponent,
     inadequacy,
