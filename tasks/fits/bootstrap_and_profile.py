@@ -288,20 +288,18 @@ class ProfileLikelihood:
         held_R = np.clip(a_R, rows.lower_PC[self.parameter], rows.upper_PC[self.parameter])
         rows.lower_PC[self.parameter] = rows.upper_PC[self.parameter] = theta_PR[self.parameter] = held_R
         mean_GR, mass_GR = self.points.mean_GC[:, curve_R], self.points.mass_GC[:, curve_R]
-        found = [theta_PR]
-        last = len(theta_PR) - 1 - self.family.is_level_last
+        num_rows, last = len(held_R), len(theta_PR) - 1 - self.family.is_level_last
         if len(theta_PR) > 1:
             # Start from the fit and from no floor, since the squares can have a second minimum.
             no_floor_PR = theta_PR.copy()
             no_floor_PR[last] = np.where(np.isfinite(rows.lower_PC[last]), rows.lower_PC[last], theta_PR[last])
             tolerance_R = np.maximum(1e-9, CLOSE * np.sqrt(self.squares_C[curve_R] / self.points.num_points))
-            starts = (theta_PR, no_floor_PR)
-            options = {"max_steps": STEPS_FROM_FIT}
-            found = [
-                minimise(rows, start_PR, mean_GR[..., None], mass_GR, tolerance_R, **options)[..., 0]
-                for start_PR in starts
-            ]
-        best_R = np.min([losses_left(rows, at_PR, mean_GR, mass_GR) for at_PR in found], axis=0)
+            rows, theta_PR = rows.select(np.tile(np.arange(num_rows), 2)), np.hstack([theta_PR, no_floor_PR])
+            mean_GR, mass_GR, tolerance_R = np.tile(mean_GR, 2), np.tile(mass_GR, 2), np.tile(tolerance_R, 2)
+            theta_PR = minimise(
+                rows, theta_PR, mean_GR[..., None], mass_GR, tolerance_R, max_steps=STEPS_FROM_FIT
+            )[..., 0]
+        best_R = losses_left(rows, theta_PR, mean_GR, mass_GR).reshape(-1, num_rows).min(0)
         outside_R = held_R != a_R  # the model has no curve there
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 

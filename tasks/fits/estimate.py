@@ -358,11 +358,7 @@ class _Estimator:
         estimates: list[dict[str, Array]] = [{"value": theta_C} for theta_C in theta_PC]
         errors = [np.full_like(theta_C, np.nan) for theta_C in theta_PC]
         if spread is not None:
-            errors = [np.sqrt(spread.variance(own_GC)) for own_GC in self.influence_PGC]
-            errors = [
-                np.where((own_GC == 0).all(0), np.nan, e_C)
-                for own_GC, e_C in zip(self.influence_PGC, errors, strict=True)
-            ]
+            errors = [_stderr(spread, own_GC) for own_GC in self.influence_PGC]
             for estimate, error_C in zip(estimates, errors, strict=True):
                 estimate["stderr"] = error_C
         k, method = len(self.points.x_KG) if self.model.has_exponents else 0, ""
@@ -380,16 +376,7 @@ class _Estimator:
             columns |= at_target
             method = "bca"
         elif spread is not None and (is_linear or not is_squares):
-            half_PC = (
-                np.stack(
-                    [
-                        t_quantiles(spread.freedom(own_GC)) * error_C
-                        for own_GC, error_C in zip(self.influence_PGC, errors, strict=True)
-                    ]
-                )
-                if len(theta_PC)
-                else theta_PC
-            )
+            half_PC = np.array([_student_half(spread, own_GC) for own_GC in self.influence_PGC]).reshape(theta_PC.shape)
             low_PC, high_PC, method = theta_PC - half_PC, theta_PC + half_PC, "t"
         elif spread is not None:
             method = "profile"
@@ -486,7 +473,7 @@ class _Estimator:
                 low_C, high_C = np.quantile(exp(log_c_CB), ENDS, axis=1)
                 columns |= {"low": low_C, "high": high_C, "has_interval": np.ones(len(low_C))}
             elif self.spread is not None:
-                half_C = t_quantiles(self.spread.freedom(own_GC)) * np.sqrt(self.spread.variance(own_GC))
+                half_C = _student_half(self.spread, own_GC)
                 columns |= {
                     "low": exp(log_c_C - half_C),
                     "high": exp(log_c_C + half_C),
@@ -648,6 +635,16 @@ def _best(family: CurveFamily, points: Points, threshold: float | None) -> Array
     equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * EXACT_FIT_RMS**2
     theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)
     return theta_PSC[:, equal_SC.argmax(0), np.arange(num_curves)]
+
+
+def _stderr(spread: Spread, influence_GC: Array) -> Array:
+    """Return the standard error [C] of a quantity from the influence of each mean. NaN if no mean has one."""
+    return np.where((influence_GC == 0).all(0), np.nan, np.sqrt(spread.variance(influence_GC)))
+
+
+def _student_half(spread: Spread, influence_GC: Array) -> Array:
+    """Return half the width [C] of the 95 % interval by Student's t. NaN if no mean has an influence."""
+    return t_quantiles(spread.freedom(influence_GC)) * _stderr(spread, influence_GC)
 
 
 def _known(value: float, num_curves: int) -> dict[str, Array]:
