@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depthrate.sweeps.expression import Expression
-from depthrate.tasks.fits import FORMS, LOG_FORMS, current_names
+from depthrate.tasks.fits import DEFAULT_FORMS, current_names
 from depthrate.tasks.fits.bootstrap_and_profile import holm
 from depthrate.tasks.fits.fit import Fit
+from depthrate.tasks.fits.models import FORMS
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.several_variables import SurfaceFits, fit_surfaces
 from depthrate.tasks.parameters import nearest
@@ -132,7 +133,7 @@ def fit_table(
     *,
     loss: str = "log",
     huber: float | None = None,
-    forms: Sequence[str] = FORMS,
+    forms: Sequence[str] = DEFAULT_FORMS,
     num_resamples: int = 1000,
     seed: int = 0,
 ) -> TableFit:
@@ -159,7 +160,7 @@ def fit_table(
     best = (surfaces.preferred or surfaces.fits)[0]
     shifts = {}
     for k, name in enumerate(x):
-        has_logarithm = k == 0 and best.form in LOG_FORMS  # which needs values above 1
+        has_logarithm = k == 0 and FORMS[best.form].needs_x_above_one
         if name.isidentifier() and _counts(x_KN[k]) and not (has_logarithm and x_KN[k].min() <= 2):
             moved = [*x_KN[:k], x_KN[k] - 1, *x_KN[k + 1 :]]
             again = fit(moved, forms=[best.form], num_resamples=0).fits[0]

@@ -1,4 +1,4 @@
-"""Fit models and the table MODELS.
+"""Fit models and the tables of them: FORMS has all forms, MODELS those that are compared on a curve.
 
 Shapes: K variables, C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (exponents
 first), S starting points. Curves and rows come last.
@@ -28,6 +28,7 @@ from depthrate.tasks.fits.model import (
     power_slope,
 )
 from depthrate.tasks.fits.points import FitError, Points
+from depthrate.tasks.parameters import nearest
 
 LOG_REACH = 100.0
 """Bound on a log(x_max / x_min) in PowerFloor of one variable, whose exponent may not be determined by the points: 43 decades
@@ -385,18 +386,34 @@ POWER, POWER_LOG = Power(), PowerLog()
 MODELS: dict[str, Model] = {
     model.name: model for model in (POWER, PowerFloor(), PowerCorrection(), POWER_LOG, Exponential(), LogLinear())
 }
-"""Models of one variable by name, in the order of the fits table."""
+"""Models that are compared on a curve of one variable, by name, in the order of the fits table."""
 FORMS: ChainMap[str, Model] = ChainMap({model.name: model for model in (PowerLog2(), Proportional())}, MODELS)
-"""All forms by name."""
+"""All forms by name. Each allows all losses, and up to `max_variables` variables."""
 
 
-def models_named(names: Iterable[str]) -> list[Model]:
-    """Return the models with these names.
+def forms_of(num_variables: int) -> dict[str, Model]:
+    """Return the forms that allow this number of variables, by name."""
+    return {name: model for name, model in FORMS.items() if model.max_variables >= num_variables}
+
+
+def forms_named(names: Iterable[str], num_variables: int = 1) -> list[Model]:
+    """Return the forms with these names.
+
+    Args:
+        names: Names of the forms.
+        num_variables: Number of variables.
 
     Raises:
-        FitError: A name is unknown.
+        FitError: There is no name, or one is unknown or that of a form with fewer variables.
     """
-    names = list(names)
-    if unknown := [name for name in names if name not in FORMS]:
-        raise FitError(f"models has {unknown}, expected some of {', '.join(FORMS)}.")
+    allowed, names = forms_of(num_variables), list(names)
+    expected = f"expected some of {', '.join(allowed)}"
+    if not names:
+        raise FitError(f"forms is empty, {expected}.")
+    for name in names:
+        if name not in FORMS:
+            raise FitError(f"form {name!r} is unknown{nearest(name, allowed)}, {expected}.")
+        if name not in allowed:
+            at_most = "one variable" if FORMS[name].max_variables == 1 else f"{FORMS[name].max_variables} variables"
+            raise FitError(f"form {name!r} takes {at_most}, and there are {num_variables}: {expected}.")
     return [FORMS[name] for name in names]
