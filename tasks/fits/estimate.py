@@ -33,7 +33,7 @@ from depthrate.tasks.fits.bootstrap_and_profile import (
     t_quantiles,
 )
 from depthrate.tasks.fits.fit import Estimate, Fit, FitWarning
-from depthrate.tasks.fits.least_squares import Array, influence, linear_solution, residuals, sum_of_squares
+from depthrate.tasks.fits.least_squares import Array, influence, information, linear_solution, residuals, sum_of_squares
 from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, losses_left, minimise
 from depthrate.tasks.fits.model import CurveFamily, LinearModel, Mask, Model, exp, log_x_at
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points
@@ -426,12 +426,7 @@ class _Estimator:
         """Return the squares per degree of freedom of noise [C] in the direction of an influence."""
         assert self.spread is not None
         with np.errstate(invalid="ignore"):
-            return np.asarray(_stderr(self.spread, influence_GC) ** 2 * self._information(influence_GC))
-
-    def _information(self, influence_GC: Array) -> Array:
-        """Return the information [C] about a parameter: 1 over its variance in units of the noise variance."""
-        with np.errstate(divide="ignore"):
-            return np.asarray(1 / (influence_GC**2 / self.points.mass_GC).sum(0))
+            return np.asarray(_stderr(self.spread, influence_GC) ** 2 * information(influence_GC, self.points.mass_GC))
 
     def _profile_ends(self, p: int, unit_C: Array, error_C: Array) -> tuple[Array, Array]:
         """Return the limits of the values of a parameter whose squares are less than t^2 units above the minimum."""
@@ -456,7 +451,7 @@ class _Estimator:
         found, freedom_C = {}, self.spread.freedom(self.influence_PGC[p])
         for name, theory in (("p_half", 0.5), ("p_one", 1.0)):
             if self.family.basis_GP is not None or self.options.threshold is not None:
-                added_C = self._information(self.influence_PGC[p]) * (self.theta_PC[p] - theory) ** 2
+                added_C = information(self.influence_PGC[p], self.points.mass_GC) * (self.theta_PC[p] - theory) ** 2
             else:
                 profile = ProfileLikelihood(self.family, self.points, self.theta_PC, self.squares_C, p)
                 added_C = profile.squares_at(np.full_like(unit_C, theory), np.arange(len(unit_C))) - self.squares_C
