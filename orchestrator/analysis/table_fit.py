@@ -38,6 +38,9 @@ FACTS = (
     *(
         "floor",
         "floor_interval",
+        "correction",
+        "loss",
+        "huber",
         "objective",
         "r2",
         "aicc",
@@ -93,8 +96,10 @@ class TableFit:
             shared = {
                 "preferred": fit in self.preferred,
                 "adequate": fit.is_adequate,
-                **{name: getattr(fit, name) for name in ("floor", "objective", "r2", "aicc", "left_out", "on_bound")},
-                **{name: getattr(fit, name) for name in ("p_lack_of_fit", "n_points", "n_units", "method")},
+                **{name: getattr(fit, name) for name in ("floor", "loss", "huber", "objective", "r2", "aicc")},
+                **{name: getattr(fit, name) for name in ("left_out", "on_bound", "p_lack_of_fit")},
+                **{name: getattr(fit, name) for name in ("n_points", "n_units", "method")},
+                "omitted": self.omitted,
                 **dict(zip(("floor_low", "floor_high"), fit.floor_interval or (None, None), strict=True)),
                 "num_tests": len(tests) + len(self.other_p_values),
             }

@@ -332,6 +332,8 @@ class _Estimator:
                 n_points=points.num_points,
                 n_seeds=None if points.seed_N is None else points.num_seeds,
                 method=method,
+                loss=self.options.loss,
+                huber=self.options.threshold,
                 warnings=tuple(warnings[c]),
                 **facts_of_curve,
             )

@@ -15,7 +15,7 @@ import yaml
 import depthrate
 from depthrate.orchestrator.report.figure import Range, Series
 from depthrate.orchestrator.sheet.markup import plain
-from depthrate.orchestrator.sheet.value_sheets import law_text
+from depthrate.orchestrator.sheet.value_sheets import law_text, table_fields
 from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request
 from depthrate.tasks.fits import LOSSES, _warn_of_former_name
 from depthrate.tasks.fits.models import FORMS
@@ -82,10 +82,14 @@ def test_one_variable_has_all_forms_and_all_losses(form: str, loss: str, recwarn
     request = fit_request({"metric": "nc1", "x": "depth", "model": form, "loss": loss, "huber": huber})
     check_fits(SweepSpec("one", "collapse", fit=(request,)), load_task("collapse"))
     frame, value = table().assign(loss=lambda rows: rows["loss"] * rows["width"] ** 0.3), FORMS[form]
-    (fit,) = depthrate.fit(frame, "loss", "depth", "seed", forms=form, loss=loss, huber=huber).surfaces.fits
+    found = depthrate.fit(frame, "loss", "depth", "seed", forms=form, loss=loss, huber=huber)
+    (fit,) = found.surfaces.fits
     assert fit.form == form and (fit.intervals[0] is not None) == value.has_exponents and not recwarn.list
     assert fit.predict([[3.0]]) == pytest.approx(np.exp(np.log(frame.query("depth == 3")["loss"]).mean()), rel=0.5)
     assert f"`{form}`" in (depthrate.fit.__doc__ or "")
+    (row,) = found.rows()
+    (fields,) = table_fields(found)["fits"]
+    assert all((facts["loss"], facts["huber"]) == (loss, huber) for facts in (row, fields))
     (curve,) = fit_rates(
         frame["depth"], frame["loss"], models=[form], seeds=frame["seed"].tolist(), loss=loss, huber=huber
     )
@@ -112,6 +116,7 @@ def test_rows_that_cannot_be_used_are_counted() -> None:
     frame.loc[0, "loss"], frame.loc[1, "width"], frame.loc[2, "loss"] = np.nan, 0, -1.0
     found = depthrate.fit(frame, y="loss", x=["depth", "width"])
     assert found.omitted == 3 and "3 rows left out: a value is missing or not positive" in found.words()
+    assert {row["omitted"] for row in found.rows()} == {3}
 
 
 def test_rows_that_occur_twice_are_said() -> None:
