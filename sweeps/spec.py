@@ -16,7 +16,7 @@ from depthrate.sweeps.part import SpecSection, read_section, section_spec
 from depthrate.sweeps.threshold import Threshold, parse_threshold
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.figure_request import FIGURE_KEYS, LAYER, SEED, STEP, VARYING, FigureRequest
-from depthrate.tasks.fits import ALL_FORMS, FORMS, LOSSES, MAX_VARIABLES, current_names
+from depthrate.tasks.fits import DEFAULT_FORMS, LOSSES, MAX_VARIABLES, current_names
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.metric import scalars
@@ -164,7 +164,7 @@ class FitRequest(SpecSection, frozen=True):
         "x_min": "expected a number above zero",
         "target": "expected a number above zero",
         "over": "expected a parameter's name",
-        "model": f"expected one or several of {', '.join(ALL_FORMS)}",
+        "model": "expected a form or a list of forms, as in power_floor or [power, exponential]",
         "loss": f"expected one of {', '.join(LOSSES)}",
         "huber": "expected a number above zero",
     }
@@ -189,7 +189,7 @@ class FitRequest(SpecSection, frozen=True):
     over: str = SEED
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
     model: str | tuple[str, ...] | None = None
-    """Forms of a fit in several variables. Default of several variables: power and power_floor."""
+    """Forms to fit. Default of several variables: power and power_floor. Of one variable: all that a curve allows."""
     loss: Literal["log", "y", "huber"] = "log"
     """log: squares of the residuals of log y. y: squares of those of y. huber: Huber's function of those of log y."""
     huber: Positive | None = None
@@ -206,9 +206,9 @@ class FitRequest(SpecSection, frozen=True):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Forms of a fit in several variables. Empty: the models of one variable."""
+        """Requested forms. Empty: the models that are compared on a curve of one variable."""
         if self.model is None:
-            return FORMS if len(self.variables) > 1 else ()
+            return DEFAULT_FORMS if len(self.variables) > 1 else ()
         return current_names((self.model,) if isinstance(self.model, str) else self.model)
 
     @property
@@ -464,10 +464,18 @@ def _check_variables(request: FitRequest) -> None:
         raise SweepError(
             f"fit over x: {format_value(list(variables))}, expected at most {MAX_VARIABLES} different variables"
         )
-    if unknown := [form for form in request.forms if form not in ALL_FORMS]:
-        raise SweepError(f"fit model: {unknown[0]!r}{nearest(unknown[0], ALL_FORMS)}, expected {', '.join(ALL_FORMS)}")
+    if request.forms:
+        from depthrate.tasks.fits.models import forms_named  # needs numpy
+        from depthrate.tasks.fits.points import FitError
+
+        try:
+            forms_named(request.forms, len(variables))
+        except FitError as error:
+            raise SweepError(f"fit model: {error}") from None
     if request.forms and (request.x_min is not None or request.target is not None):
-        raise SweepError("fit over x: x_min and target apply to one variable. Use where: instead of x_min.")
+        raise SweepError(
+            "fit over x: x_min and target apply to one variable without model. Use where: instead of x_min."
+        )
 
 
 def check_figures(sweep: SweepSpec, task: Task) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 
 from depthrate.orchestrator.analysis.preference import LogMeans, Preference, judge, why_inadequate
 from depthrate.sweeps.expression import Expression
-from depthrate.tasks.fits import FORMS, LOG_FORMS, current_names
+from depthrate.tasks.fits import DEFAULT_FORMS, current_names
 from depthrate.tasks.fits.bootstrap_and_profile import holm
 from depthrate.tasks.fits.fit import Fit
+from depthrate.tasks.fits.models import FORMS
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.several_variables import SurfaceFits, fit_surfaces
 from depthrate.tasks.parameters import nearest
@@ -39,6 +40,9 @@ FACTS = (
     *(
         "floor",
         "floor_interval",
+        "correction",
+        "loss",
+        "huber",
         "objective",
         "r2",
         "aicc",
@@ -116,8 +120,10 @@ class TableFit:
             shared = {
                 "preferred": fit in self.preferred,
                 "adequate": not self.inadequacy[fit.form],
-                **{name: getattr(fit, name) for name in ("floor", "objective", "r2", "aicc", "left_out", "on_bound")},
-                **{name: getattr(fit, name) for name in ("p_lack_of_fit", "n_points", "n_units", "method")},
+                **{name: getattr(fit, name) for name in ("floor", "loss", "huber", "objective", "r2", "aicc")},
+                **{name: getattr(fit, name) for name in ("left_out", "on_bound", "p_lack_of_fit")},
+                **{name: getattr(fit, name) for name in ("n_points", "n_units", "method")},
+                "omitted": self.omitted,
                 **dict(zip(("floor_low", "floor_high"), fit.floor_interval or (None, None), strict=True)),
                 "num_tests": len(tests) + len(self.other_p_values),
             }
@@ -156,7 +162,7 @@ def fit_table(
     *,
     loss: str = "log",
     huber: float | None = None,
-    forms: Sequence[str] = FORMS,
+    forms: Sequence[str] = DEFAULT_FORMS,
     num_resamples: int = 1000,
     seed: int = 0,
 ) -> TableFit:
@@ -188,7 +194,7 @@ def fit_table(
     best = (found.preferred or surfaces.fits)[0]
     shifts = {}
     for k, name in enumerate(x):
-        has_logarithm = k == 0 and best.form in LOG_FORMS  # which needs values above 1
+        has_logarithm = k == 0 and FORMS[best.form].needs_x_above_one
         if name.isidentifier() and _counts(x_KN[k]) and not (has_logarithm and x_KN[k].min() <= 2):
             moved = [*x_KN[:k], x_KN[k] - 1, *x_KN[k + 1 :]]
             again = fit(moved, forms=[best.form], num_resamples=0).fits[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.table_fit import TableFit, fit_table
 from depthrate.orchestrator.sheet.value_sheets import remarks, table_sheet
-from depthrate.tasks.fits import FORMS
+from depthrate.tasks.fits import DEFAULT_FORMS
 from depthrate.tasks.fits.points import FitError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def fit(
     x: str | Sequence[str],
     over: str | None = None,
     *,
-    forms: str | Sequence[str] = FORMS,
+    forms: str | Sequence[str] = DEFAULT_FORMS,
     **options: Any,
 ) -> Fit:
     """Fit a column over one to three variables.
@@ -67,7 +67,8 @@ def fit(
         y: Column to fit.
         x: Columns, or arithmetic over columns such as `depth - 2`.
         over: Column of the independent units, such as a seed or a run. Default: each row.
-        forms: Forms to fit: `power`, `power_floor`, `power_log`, `power_log2`, `proportional`.
+        forms: Forms to fit: `power`, `power_floor`, `power_log`, `power_log2`, `proportional`, and of one variable also
+            `power_correction`, `exponential`, `log_linear`.
         **options: loss (`log`, squares of the residuals of log y, the default; `y`, squares of those of y; or `huber`), huber
             (the residual of log y from which Huber's function is linear), num_resamples (default: 1,000), seed.
 

@@ -116,6 +116,8 @@ FITS = pa.schema(
         ("bound_ratio_high", _REAL),
         ("variables", _TEXT),
         ("layer_fraction", _REAL),
+        ("loss", _TEXT),
+        ("huber", _REAL),
     ]
 )
 ATTEMPTS = pa.schema(

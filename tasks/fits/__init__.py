@@ -1,16 +1,15 @@
 """Rates: curves fitted to metrics over depth, with their uncertainty."""
 
+import functools
 import warnings
 from collections.abc import Sequence
 
 MAX_VARIABLES = 3
 """Maximum number of variables of a fit."""
-FORMS = ("power", "power_floor")
-"""Default forms in several variables."""
+DEFAULT_FORMS = ("power", "power_floor")
+"""Default forms of a table, and in several variables. All forms are in `models.FORMS`."""
 LOG_FORMS = {"power_log": None, "power_log2": 2.0}
 """Form with a logarithm of the first variable -> its power. None: free."""
-ALL_FORMS = (*FORMS, *LOG_FORMS, "proportional")
-"""All forms in several variables."""
 LOSSES = ("log", "y", "huber")
 """Losses: squares of the residuals of log y, squares of those of y, or Huber's function of those of log y."""
 RENAMED_FORMS = {
@@ -23,9 +22,14 @@ RENAMED_FORMS = {
 
 
 def current_names(forms: Sequence[str]) -> tuple[str, ...]:
-    """Return forms under their current names, each once. A former name causes a FutureWarning."""
+    """Return forms under their current names, each once. A former name causes a FutureWarning, once in a process."""
     for form in forms:
         if form in RENAMED_FORMS:
-            text = f"the form {form!r} is now called {RENAMED_FORMS[form]!r}. The next version will refuse the former name."
-            warnings.warn(text, FutureWarning, stacklevel=3)
+            _warn_of_former_name(form)
     return tuple(dict.fromkeys(RENAMED_FORMS.get(form, form) for form in forms))
+
+
+@functools.cache
+def _warn_of_former_name(form: str) -> None:
+    text = f"the form {form!r} is now called {RENAMED_FORMS[form]!r}. The next version will refuse the former name."
+    warnings.warn(text, FutureWarning, stacklevel=4)

@@ -200,7 +200,7 @@ def resampled(
             for end_PC, end_C in zip((low_PC, high_PC), ends, strict=True):  # the model has no curve outside the box
                 end_PC[p, part] = np.clip(end_C, family_here.lower_PC[p], family_here.upper_PC[p])
         if target is not None:
-            log_c_C = family.model.log_prefactor(estimate_PC, level_C[part], family_here.ref_C)
+            log_c_C = family_here.log_coefficients(estimate_PC, level_C[part], family_here.ref_C)[0]
             log_x_C = log_x_at(family_here, estimate_PC, log_c_C, family_here.ref_C, target)
             log_x_CB = _resampled_x_at(family_here, points_here, theta_PCB, mean_GCB, target)
             low_C, high_C = bca_interval(log_x_C, log_x_CB, np.zeros_like(log_x_C), corrections[0][1][part])
@@ -266,7 +266,7 @@ def _resampled_x_at(family: CurveFamily, points: Points, theta_PCB: Array, mean_
     theta_PR, mass_GR = theta_PCB.reshape(-1, len(curve_R)), points.mass_GC[:, curve_R]
     mean_GR, ref_R, share_GR = mean_GCB.reshape(num_groups, -1), family.ref_C[curve_R], mass_GR / mass_GR.sum(0)
     level_R, _, _ = residuals(family.shape, theta_PR, ref_R, mean_GR, share_GR, has_level=family.has_level)
-    log_c_R = family.model.log_prefactor(theta_PR, level_R, ref_R)
+    log_c_R = family.log_coefficients(theta_PR, level_R, ref_R)[0]
     return log_x_at(family, theta_PR, log_c_R, ref_R, target).reshape(num_curves, num_resamples)
 
 
@@ -288,20 +288,18 @@ class ProfileLikelihood:
         held_R = np.clip(a_R, rows.lower_PC[self.parameter], rows.upper_PC[self.parameter])
         rows.lower_PC[self.parameter] = rows.upper_PC[self.parameter] = theta_PR[self.parameter] = held_R
         mean_GR, mass_GR = self.points.mean_GC[:, curve_R], self.points.mass_GC[:, curve_R]
-        found = [theta_PR]
-        last = len(theta_PR) - 1 - self.family.is_level_last
+        num_rows, last = len(held_R), len(theta_PR) - 1 - self.family.is_level_last
         if len(theta_PR) > 1:
             # Start from the fit and from no floor, since the squares can have a second minimum.
             no_floor_PR = theta_PR.copy()
             no_floor_PR[last] = np.where(np.isfinite(rows.lower_PC[last]), rows.lower_PC[last], theta_PR[last])
             tolerance_R = np.maximum(1e-9, CLOSE * np.sqrt(self.squares_C[curve_R] / self.points.num_points))
-            starts = (theta_PR, no_floor_PR)
-            options = {"max_steps": STEPS_FROM_FIT}
-            found = [
-                minimise(rows, start_PR, mean_GR[..., None], mass_GR, tolerance_R, **options)[..., 0]
-                for start_PR in starts
+            rows, theta_PR = rows.select(np.tile(np.arange(num_rows), 2)), np.hstack([theta_PR, no_floor_PR])
+            mean_GR, mass_GR, tolerance_R = np.tile(mean_GR, 2), np.tile(mass_GR, 2), np.tile(tolerance_R, 2)
+            theta_PR = minimise(rows, theta_PR, mean_GR[..., None], mass_GR, tolerance_R, max_steps=STEPS_FROM_FIT)[
+                ..., 0
             ]
-        best_R = np.min([losses_left(rows, at_PR, mean_GR, mass_GR) for at_PR in found], axis=0)
+        best_R = losses_left(rows, theta_PR, mean_GR, mass_GR).reshape(-1, num_rows).min(0)
         outside_R = held_R != a_R  # the model has no curve there
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 
@@ -342,7 +340,7 @@ class ProfileLikelihood:
             inside_R[rows[~over]], low_R[rows[~over]] = tried[~over], value[~over]
             reach_R[rows] *= 2
             rows = rows[~over & (tried != bound_R[rows])]
-        tolerance = CLOSE_OF_SUM if self.family.is_sum else CLOSE_OF_CURVE
+        tolerance = CLOSE_OF_SUM if self.family.is_sum and len(self.points.x_KG) > 1 else CLOSE_OF_CURVE
         self._close_in(height, inside_R, low_R, outside_R, high_R, tolerance)
         ends_R = np.where(np.isfinite(outside_R), inside_R, np.nan)
         return ends_R[:num_curves], ends_R[num_curves:]

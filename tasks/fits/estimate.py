@@ -33,7 +33,7 @@ from depthrate.tasks.fits.bootstrap_and_profile import (
     t_quantiles,
 )
 from depthrate.tasks.fits.fit import Estimate, Fit, FitWarning
-from depthrate.tasks.fits.least_squares import Array, influence, linear_solution, residuals, sum_of_squares
+from depthrate.tasks.fits.least_squares import Array, influence, information, linear_solution, residuals, sum_of_squares
 from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, losses_left, minimise
 from depthrate.tasks.fits.model import CurveFamily, LinearModel, Mask, Model, exp, log_x_at
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points
@@ -302,13 +302,14 @@ class _Estimator:
         coefficients = self._coefficients()
         if points.seed_N is not None and self.spread is not None and num_profiled:
             columns["seed_spread"] = np.sqrt(points.num_seeds) * estimates[0]["stderr"]
-        log_c_C = self.model.log_prefactor(theta_PC, self.shape_level_C, self.family.ref_C)
         if self.options.target is not None:
+            log_c_C = self.family.log_coefficients(theta_PC, self.shape_level_C, self.family.ref_C)[0]
             columns["x_at_target"] = exp(
                 log_x_at(self.family, theta_PC, log_c_C, self.family.ref_C, self.options.target)
             )
         with np.errstate(all="ignore"):
-            others = {name: {"value": value_C} for name, value_C in self._others().items()}
+            values = self.model.others(theta_PC, self.family.ref_C)
+            others = {name: {"value": value_C} for name, value_C in values.items()}
         free = [parameter.name for parameter in self.model.parameters if parameter.name not in self.model.fixed]
         if isinstance(self.model, LinearModel) or self.family.is_sum:
             for place, name in enumerate(free):
@@ -331,16 +332,13 @@ class _Estimator:
                 n_points=points.num_points,
                 n_seeds=None if points.seed_N is None else points.num_seeds,
                 method=method,
+                loss=self.options.loss,
+                huber=self.options.threshold,
                 warnings=tuple(warnings[c]),
                 **facts_of_curve,
             )
             for c, facts_of_curve in enumerate(facts)
         ]
-
-    def _others(self) -> dict[str, Array]:
-        if self.family.is_sum:
-            return {"floor": self.theta_PC[-1] * exp(self.family.ref_C)}
-        return self.model.others(self.shape_theta_PC, self.shape_level_C, self.family.ref_C)
 
     def _scaled(self, columns: dict[str, Array], name: str) -> dict[str, Array]:
         """Return a floor in the units of y, and any other parameter as it is."""
@@ -358,11 +356,7 @@ class _Estimator:
         estimates: list[dict[str, Array]] = [{"value": theta_C} for theta_C in theta_PC]
         errors = [np.full_like(theta_C, np.nan) for theta_C in theta_PC]
         if spread is not None:
-            errors = [np.sqrt(spread.variance(own_GC)) for own_GC in self.influence_PGC]
-            errors = [
-                np.where((own_GC == 0).all(0), np.nan, e_C)
-                for own_GC, e_C in zip(self.influence_PGC, errors, strict=True)
-            ]
+            errors = [_stderr(spread, own_GC) for own_GC in self.influence_PGC]
             for estimate, error_C in zip(estimates, errors, strict=True):
                 estimate["stderr"] = error_C
         k, method = len(self.points.x_KG) if self.model.has_exponents else 0, ""
@@ -380,20 +374,11 @@ class _Estimator:
             columns |= at_target
             method = "bca"
         elif spread is not None and (is_linear or not is_squares):
-            half_PC = (
-                np.stack(
-                    [
-                        t_quantiles(spread.freedom(own_GC)) * error_C
-                        for own_GC, error_C in zip(self.influence_PGC, errors, strict=True)
-                    ]
-                )
-                if len(theta_PC)
-                else theta_PC
-            )
+            half_PC = np.array([_student_half(spread, own_GC) for own_GC in self.influence_PGC]).reshape(theta_PC.shape)
             low_PC, high_PC, method = theta_PC - half_PC, theta_PC + half_PC, "t"
         elif spread is not None:
             method = "profile"
-        units = {p: self._unit(p, errors[p]) for p in wanted} if spread is not None else {}
+        units = {p: self._unit(p) for p in wanted} if spread is not None else {}
         for p in wanted:
             if method == "profile":
                 low_C, high_C = self._profile_ends(p, units[p], errors[p])
@@ -404,7 +389,7 @@ class _Estimator:
             estimates[p] |= {"low": low_C, "high": high_C, "has_interval": np.ones(len(low_C))}
         if self.model.has_theory and spread is not None:
             for p in range(k):
-                estimates[p] |= self._p_values(p, units[p], errors[p])
+                estimates[p] |= self._p_values(p, units[p])
         if self.points.seed_N is None and spread is not None and is_squares and k == 1:
             is_bootstrap = method in ("bootstrap", "bca")
             ends = (
@@ -417,16 +402,33 @@ class _Estimator:
             columns |= self._seeds_x_at(spread, self.options.target)
         return estimates, method
 
-    def _unit(self, p: int, error_C: Array) -> Array:
-        """Return the squares per degree of freedom of noise [C] that a parameter has. On a bound, it has that of the values."""
-        free = max(self.points.num_points - self.num_parameters, 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(np.isnan(error_C), self.squares_C / free, error_C**2 * self._information(p))
+    def _unit(self, p: int) -> Array:
+        """Return the squares per degree of freedom of noise [C] that a parameter has. On a bound, it has that of the values.
 
-    def _information(self, p: int) -> Array:
-        """Return the information about a parameter [C]: 1 over its variance in units of the noise variance."""
-        with np.errstate(divide="ignore"):
-            return np.asarray(1 / (self.influence_PGC[p] ** 2 / self.points.mass_GC).sum(0))
+        Where the interval of a sum's floor reaches 0, the profile of another parameter continues along curves without a
+        floor, and whole units may differ more in that direction. The larger noise of both applies.
+        """
+        free = max(self.points.num_points - self.num_parameters, 1)
+        unit_C = self._noise(self.influence_PGC[p])
+        unit_C = np.where(np.isnan(unit_C), self.squares_C / free, unit_C)
+        if not self.family.is_sum or p == len(self.theta_PC) - 1:
+            return unit_C
+        assert self.spread is not None
+        floor_low_C = self.theta_PC[-1] - _student_half(self.spread, self.influence_PGC[-1])
+        return np.where(floor_low_C > 0, unit_C, np.fmax(unit_C, self._noise(self._floorless_PGC[p])))
+
+    @cached_property
+    def _floorless_PGC(self) -> Array:
+        """Influence of each group mean on each parameter of a sum whose floor is known."""
+        jacobian_PGC = self.jacobian_PGC.copy()
+        jacobian_PGC[-1] = 0.0
+        return influence(jacobian_PGC, self.points.mass_GC)
+
+    def _noise(self, influence_GC: Array) -> Array:
+        """Return the squares per degree of freedom of noise [C] in the direction of an influence."""
+        assert self.spread is not None
+        with np.errstate(invalid="ignore"):
+            return np.asarray(_stderr(self.spread, influence_GC) ** 2 * information(influence_GC, self.points.mass_GC))
 
     def _profile_ends(self, p: int, unit_C: Array, error_C: Array) -> tuple[Array, Array]:
         """Return the limits of the values of a parameter whose squares are less than t^2 units above the minimum."""
@@ -445,13 +447,13 @@ class _Estimator:
         lows, highs = zip(*in_threads(ends, parts), strict=True)
         return np.concatenate(lows), np.concatenate(highs)
 
-    def _p_values(self, p: int, unit_C: Array, error_C: Array) -> dict[str, Array]:
+    def _p_values(self, p: int, unit_C: Array) -> dict[str, Array]:
         """Return the p-values of a = 1/2 and a = 1. `unit_C`: squares per degree of freedom of noise."""
         assert self.spread is not None
         found, freedom_C = {}, self.spread.freedom(self.influence_PGC[p])
         for name, theory in (("p_half", 0.5), ("p_one", 1.0)):
             if self.family.basis_GP is not None or self.options.threshold is not None:
-                added_C = self._information(p) * (self.theta_PC[p] - theory) ** 2
+                added_C = information(self.influence_PGC[p], self.points.mass_GC) * (self.theta_PC[p] - theory) ** 2
             else:
                 profile = ProfileLikelihood(self.family, self.points, self.theta_PC, self.squares_C, p)
                 added_C = profile.squares_at(np.full_like(unit_C, theory), np.arange(len(unit_C))) - self.squares_C
@@ -460,21 +462,18 @@ class _Estimator:
 
     def _coefficients(self) -> list[dict[str, Array]]:
         """Return the coefficients, with Student's t of their logarithms, or percentiles of resamples."""
-        family, theta_PC, points = self.family, self.theta_PC, self.points
-        mass_GC, log_c_LP = points.mass_GC, family.log_c_LP
+        family, mass_GC, log_c_LP = self.family, self.points.mass_GC, self.family.log_c_LP
+        log_c_LC = family.log_coefficients(self.shape_theta_PC, self.shape_level_C, family.ref_C)
         if log_c_LP is not None:
-            log_c_LC = log_c_LP @ theta_PC + family.ref_C
             influence_LGC = np.einsum("lp,pgc->lgc", log_c_LP, self.influence_PGC)
+        elif isinstance(self.model, LinearModel) and family.basis_GP is None:
+            influence_LGC = self.influence_PGC[-1:]
+        elif family.basis_GP is None:
+            return [{"value": exp(log_c_C)} for log_c_C in log_c_LC]
         else:
-            log_c_LC = self.model.log_prefactor(self.shape_theta_PC, self.shape_level_C, family.ref_C)[None]
-            if isinstance(self.model, LinearModel) and family.basis_GP is None:
-                influence_LGC = self.influence_PGC[-1:]
-            elif family.basis_GP is None:
-                return [{"value": exp(log_c_C)} for log_c_C in log_c_LC]
-            else:
-                share_GC = mass_GC / mass_GC.sum(0)
-                mean_PC = family.basis_GP.T @ share_GC
-                influence_LGC = (share_GC - np.einsum("pc,pgc->gc", mean_PC, self.influence_PGC))[None]
+            share_GC = mass_GC / mass_GC.sum(0)
+            mean_PC = family.basis_GP.T @ share_GC
+            influence_LGC = (share_GC - np.einsum("pc,pgc->gc", mean_PC, self.influence_PGC))[None]
         coefficients = []
         for place, (log_c_C, own_GC) in enumerate(zip(log_c_LC, influence_LGC, strict=True)):
             columns = {"value": exp(log_c_C)}
@@ -486,7 +485,7 @@ class _Estimator:
                 low_C, high_C = np.quantile(exp(log_c_CB), ENDS, axis=1)
                 columns |= {"low": low_C, "high": high_C, "has_interval": np.ones(len(low_C))}
             elif self.spread is not None:
-                half_C = t_quantiles(self.spread.freedom(own_GC)) * np.sqrt(self.spread.variance(own_GC))
+                half_C = _student_half(self.spread, own_GC)
                 columns |= {
                     "low": exp(log_c_C - half_C),
                     "high": exp(log_c_C + half_C),
@@ -648,6 +647,16 @@ def _best(family: CurveFamily, points: Points, threshold: float | None) -> Array
     equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * EXACT_FIT_RMS**2
     theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)
     return theta_PSC[:, equal_SC.argmax(0), np.arange(num_curves)]
+
+
+def _stderr(spread: Spread, influence_GC: Array) -> Array:
+    """Return the standard error [C] of a quantity from the influence of each mean. NaN if no mean has one."""
+    return np.where((influence_GC == 0).all(0), np.nan, np.sqrt(spread.variance(influence_GC)))
+
+
+def _student_half(spread: Spread, influence_GC: Array) -> Array:
+    """Return half the width [C] of the 95 % interval by Student's t. NaN if no mean has an influence."""
+    return t_quantiles(spread.freedom(influence_GC)) * _stderr(spread, influence_GC)
 
 
 def _known(value: float, num_curves: int) -> dict[str, Array]:

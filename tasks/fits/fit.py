@@ -87,6 +87,10 @@ class Fit:
     aicc_break: float | None = None
     """AICc of a power law of one variable with a break, the same for all forms of a table. None with too few x or values, or if
     one form alone is fitted."""
+    loss: str = "log"
+    """One of LOSSES."""
+    huber: float | None = None
+    """Residual of log y from which Huber's function replaces the square. None with another loss."""
     objective: float = 0.0
     """Sum of half squares of the residuals, or of Huber's function."""
     profile_low: float | None = None
@@ -190,6 +194,11 @@ class Fit:
         return self.parameter("log_power")
 
     @property
+    def correction(self) -> float | None:
+        """b of power_correction. None for other forms."""
+        return self.parameter("correction")
+
+    @property
     def log_power_interval(self) -> Interval | None:
         """95 % interval of b."""
         return self.other_estimates["log_power"].interval if "log_power" in self.other_estimates else None
@@ -247,6 +256,6 @@ COLUMNS = (
         "n_points",
     ),
     *("log_power", "profile_low", "profile_high", "p_half", "p_one", "x_at_target", "x_at_low", "x_at_high", "n_seeds"),
-    *("seed_spread", "p_lack_of_fit"),
+    *("seed_spread", "p_lack_of_fit", "loss", "huber"),
 )
 """Columns of the fits table that a fit in one variable has."""

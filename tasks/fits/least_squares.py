@@ -80,7 +80,17 @@ def condition(gram_RPP: Array) -> Array:
     return np.asarray(np.linalg.cond(gram_RPP)) if gram_RPP.shape[1] else np.ones(len(gram_RPP))
 
 
+def linear_influence(basis_GP: Array, mass_GC: Array) -> Array:
+    """Return d theta / d mean, [P, G, C], of a shape that is linear in theta, with a free level."""
+    return influence(basis_GP.T[..., None] - (basis_GP.T @ (mass_GC / mass_GC.sum(0)))[:, None], mass_GC)
+
+
 def linear_solution(basis_GP: Array, mean_GCB: Array, mass_GC: Array) -> Array:
     """Solve for theta [P, C, B] of a shape that is linear in theta."""
-    centred_PGC = basis_GP.T[..., None] - (basis_GP.T @ (mass_GC / mass_GC.sum(0)))[:, None]
-    return np.asarray(np.einsum("pgc,gcb->pcb", influence(centred_PGC, mass_GC), mean_GCB))
+    return np.asarray(np.einsum("pgc,gcb->pcb", linear_influence(basis_GP, mass_GC), mean_GCB))
+
+
+def information(influence_GC: Array, mass_GC: Array) -> Array:
+    """Return the information [C] about a parameter: 1 over its variance in units of the noise variance."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / (influence_GC**2 / mass_GC).sum(0))

@@ -224,15 +224,17 @@ def _start(
     num_groups, num_curves, num_rows = mean_GCB.shape
     design = tuple(_of_each_row(part, num_rows) for part in (ref_C, share_GC, lower_PC, upper_PC, limit_C))
     theta_PR = np.repeat(theta_PC, num_rows, axis=-1)
-    if problem.has_level and problem.threshold is None:
+    if problem.threshold is None:
+        has_level = problem.has_level
         _, shape_GC, jacobian_PGC = residuals(
-            problem.shape, theta_PC, ref_C, np.zeros((num_groups, 1)), share_GC, has_level=True
+            problem.shape, theta_PC, ref_C, np.zeros((num_groups, 1)), share_GC, has_level=has_level
         )
         residual_GCB = mean_GCB + shape_GC[..., None]
-        residual_GCB -= np.einsum("gc,gcb->cb", share_GC, residual_GCB)
+        if has_level:
+            residual_GCB -= np.einsum("gc,gcb->cb", share_GC, residual_GCB)
         squares_CB = np.einsum("gcb,gcb,gc->cb", residual_GCB, residual_GCB, share_GC)
         gradient_PCB = np.einsum("pgc,gcb->pcb", jacobian_PGC * share_GC, residual_GCB)
-        normal_TR = np.repeat(_normal(jacobian_PGC, share_GC, has_level=True), num_rows, axis=-1)
+        normal_TR = np.repeat(_normal(jacobian_PGC, share_GC, has_level=has_level), num_rows, axis=-1)
         gradient_PR = gradient_PCB.reshape(-1, num_curves * num_rows)
         rows = _Rows(theta_PR, squares_CB.reshape(-1), gradient_PR, normal_TR)
     else:

@@ -93,11 +93,7 @@ class Model(ABC):
         The caller disables numpy warnings.
         """
 
-    def log_prefactor(self, theta_PR: Array, level_R: Array, ref_R: Array) -> Array:
-        """Return log c [R] from the level of the shape."""
-        return level_R
-
-    def others(self, theta_PR: Array, level_R: Array, ref_R: Array) -> dict[str, Array]:
+    def others(self, theta_PR: Array, ref_R: Array) -> dict[str, Array]:
         """Return the other parameters [R] by name. The caller disables numpy warnings."""
         free = [parameter.name for parameter in self.parameters if parameter.name not in self.fixed]
         fixed = {name: np.full(theta_PR.shape[1], value) for name, value in self.fixed.items()}
@@ -116,7 +112,7 @@ class CurveFamily:
     lower_PC: Array
     upper_PC: Array
     ref_C: Array
-    """Reference of each curve's shape: of log x in one variable, of log y in several."""
+    """Logarithm of the unit of y of a sum. 0 for other shapes."""
     offset_G: Array | float = 0.0
     """What a linear shape adds to its columns."""
     has_level: bool = True
@@ -142,6 +138,10 @@ class CurveFamily:
     def is_sum(self) -> bool:
         """Whether theta is a_1 ... a_K, log c_1 ... log c_K, and the floor in units of `exp(ref_C)`."""
         return self.log_c_LP is not None
+
+    def log_coefficients(self, theta_PR: Array, level_R: Array, ref_R: Array) -> Array:
+        """Return the logarithms of the coefficients, [L, R]."""
+        return level_R[None] if self.log_c_LP is None else self.log_c_LP @ theta_PR + ref_R
 
     @property
     def offset_G11(self) -> Array:
@@ -223,8 +223,7 @@ class BoundedModel(Model):
     def family(self, points: Points) -> CurveFamily:
         log_x_G, slope_C = np.log(points.x_G), power_slope(points)
         shape, starts_SPC, lower_PC, upper_PC = self.curves(points.x_G, log_x_G, slope_C)
-        ref_C = np.where(slope_C >= 0, log_x_G[-1], log_x_G[0])
-        return CurveFamily(self, shape, None, starts_SPC, lower_PC, upper_PC, ref_C)
+        return CurveFamily(self, shape, None, starts_SPC, lower_PC, upper_PC, np.zeros_like(slope_C))
 
 
 def _parallel(basis_GP: Array, num_variables: int) -> bool:

@@ -1,4 +1,4 @@
-"""Fit models and the table MODELS.
+"""Fit models and the tables of them: FORMS has all forms, MODELS those that are compared on a curve.
 
 Shapes: K variables, C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (exponents
 first), S starting points. Curves and rows come last.
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-from scipy.optimize import nnls
 
 from depthrate.tasks.fits import MAX_VARIABLES
 from depthrate.tasks.fits.least_squares import Array, Shape
@@ -23,25 +22,29 @@ from depthrate.tasks.fits.model import (
     LinearModel,
     Mask,
     Model,
+    exp,
     last_above,
     never_unless,
+    power_slope,
 )
 from depthrate.tasks.fits.points import FitError, Points
+from depthrate.tasks.parameters import nearest
 
 LOG_REACH = 100.0
-"""Bound on a log(x_max / x_min) in PowerFloor, whose exponent may be undetermined by the points: 43 decades of y."""
+"""Bound on a log(x_max / x_min) in PowerFloor of one variable, whose exponent may not be determined by the points: 43 decades
+of y."""
 LOG_LARGEST = 500.0
-"""Bound on a |log x| in PowerFloor, so that c stays a float when the x are close together and far from 1."""
+"""Bound on a |log x| there, so that c stays a float when the x are close together and far from 1."""
 LOG_FLOAT = 300.0
 """Bound on a log(x_max / x_min) for all points: the square of its exponential is still a float."""
 MAX_CORRECTION = 0.25
 """Bound on b / x at the largest x in PowerCorrection. A larger b there is part of the exponent: x^-a b/x is x^-(a + 1)."""
 STEEPEST = 1e6
 """Bound on LogLinear's exponent if positivity sets none (rising y and all x above 1, with limit y = c log x)."""
-
-
 START_EXPONENTS = (0.1, 0.35, 0.8, 1.6)
-"""Exponents of the starts of a sum, for each variable."""
+"""Exponents of the starts of a sum in several variables, for each variable."""
+START_FACTORS = (1, 2, 4, 8)
+"""Exponents of the starts in one variable, in units of the power law's."""
 MIN_LOG_COEFFICIENT = -60.0
 """Logarithm of a coefficient that counts as zero: smaller ones change no value in float64."""
 MAX_LOG_COEFFICIENT = 300.0
@@ -76,8 +79,12 @@ class Power(LinearModel):
         return never_unless(theta_PR[0] > 0, (log_c_R - log_target) / theta_PR[0])
 
 
-class PowerFloor(BoundedModel):
-    """y = sum c_k x_k^-a_k + floor."""
+class PowerFloor(Model):
+    """y = sum c_k x_k^-a_k + floor, with theta = (a_1 ... a_K, log c_1 ... log c_K, floor).
+
+    Variables and y are divided by their geometric means, for good conditioning. The floor is a factor of no other
+    parameter: the squares keep a slope in it at zero, so that a fit can reach a floor of zero and leave it again.
+    """
 
     name = "power_floor"
     formula = "c x^{-a} + floor"
@@ -91,43 +98,37 @@ class PowerFloor(BoundedModel):
         return 2 * num_variables + 1
 
     def family(self, points: Points) -> CurveFamily:
-        """Build the curves on these points. In several variables, the coefficients are parameters."""
-        return super().family(points) if len(points.x_KG) == 1 else _sum_family(self, points)
-
-    def curves(self, x_G: Array, log_x_G: Array, slope_C: Array) -> tuple[Shape, Array, Array, Array]:
-        """Write y = c (x^-a + t x_ref^-a) with theta = (a, tau), t = tau up to 1 and t = exp(tau - 1) above.
-
-        x_ref is the x where the power law is lowest, so t is the floor in units of the lowest value. t is linear near
-        zero: the squares keep a slope there, so a fit can reach a floor of zero and leave it again (impossible with
-        log t). t is exponential above 1: if only the first x lie above the floor, log t rises with a along a straight
-        valley.
-        """
+        """Build the curves on these points."""
+        centre_K = (np.log(points.x_KG) @ points.count_G) / points.count_G.sum()
+        log_x_KG, k = np.log(points.x_KG) - centre_K[:, None], len(centre_K)
+        ref_C = (points.count_G @ points.mean_GC) / points.count_G.sum()
 
         def shape(theta_PR: Array, ref_R: Array) -> Array:
-            (a_R, tau_R), curve_QGR = theta_PR, np.empty((3, len(log_x_G), theta_PR.shape[1]))
-            sum_GR, by_a_GR, by_tau_GR = curve_QGR  # in place: resampling spends most of its time here
-            np.subtract(ref_R, log_x_G[:, None], out=by_a_GR)
-            np.exp(np.multiply(by_a_GR, a_R, out=sum_GR), out=sum_GR)
-            by_a_GR *= sum_GR
-            t_R, slope_R = _floor_ratio(tau_R)
-            sum_GR += t_R
-            by_a_GR /= sum_GR
-            np.divide(slope_R, sum_GR, out=by_tau_GR)
-            np.log(sum_GR, out=sum_GR)
+            curve_QGR = np.empty((2 * k + 2, log_x_KG.shape[1], theta_PR.shape[1]))
+            term_KGR = curve_QGR[1 + k : 1 + 2 * k]  # in place: resampling spends most of its time here
+            np.multiply(log_x_KG[..., None], theta_PR[:k, None], out=term_KGR)
+            np.subtract(theta_PR[k : 2 * k, None], term_KGR, out=term_KGR)
+            with np.errstate(over="ignore"):
+                np.exp(term_KGR, out=term_KGR)
+            total_GR = np.add.reduce(term_KGR, axis=0, out=curve_QGR[0])
+            total_GR += theta_PR[2 * k]
+            np.divide(term_KGR, total_GR, out=term_KGR)
+            np.multiply(term_KGR, -log_x_KG[..., None], out=curve_QGR[1 : 1 + k])
+            np.divide(1.0, total_GR, out=curve_QGR[1 + 2 * k])
+            np.log(total_GR, out=total_GR)
+            total_GR += ref_R
             return curve_QGR
 
-        span, largest = log_x_G[-1] - log_x_G[0], np.abs(log_x_G).max()
-        # Start from the power law, then from steeper ones that meet their floor at 0.4 of the way back from x_ref.
-        steepness_C = np.copysign(np.maximum(np.abs(slope_C), 0.1 / span), slope_C)
-        starts = [np.stack([slope_C, np.zeros_like(slope_C)])]
-        for k in (1, 2, 4, 8):
-            starts.append(np.stack([k * steepness_C, 1 + 0.4 * k * np.abs(steepness_C) * span]))
-        # The power law is always inside the bounds, unless it spans more than 130 decades.
-        steepest_C = np.maximum(min(LOG_REACH / span, LOG_LARGEST / largest), 2 * np.abs(slope_C))
-        steepest_C = np.minimum(steepest_C, LOG_FLOAT / span)
-        lower_PC = np.stack([-steepest_C, np.zeros_like(slope_C)])
-        upper_PC = np.stack([steepest_C, np.full_like(slope_C, 1 + LOG_REACH)])
-        return shape, np.clip(starts, lower_PC, upper_PC), lower_PC, upper_PC
+        log_y_GC, zero_1C = points.mean_GC - ref_C, np.zeros((1, len(ref_C)))
+        exponents_SKC, steepest_KC = _exponents_of_starts(points)
+        starts = [_start_of_sum(log_x_KG, log_y_GC, a_KC) for a_KC in exponents_SKC]
+        if k == 1:  # first the power law, so that a floor must improve the fit
+            starts.insert(0, np.concatenate([power_slope(points)[None], zero_1C, zero_1C]))
+        lower_PC = np.concatenate([-steepest_KC, np.full_like(steepest_KC, MIN_LOG_COEFFICIENT), zero_1C])
+        upper_PC = np.concatenate([steepest_KC, np.full_like(steepest_KC, MAX_LOG_COEFFICIENT), zero_1C + np.inf])
+        starts_SPC = np.clip(starts, lower_PC, upper_PC)
+        log_c_LP = np.concatenate([np.diag(centre_K), np.eye(k), np.zeros((k, 1))], axis=1)
+        return CurveFamily(self, shape, None, starts_SPC, lower_PC, upper_PC, ref_C, has_level=False, log_c_LP=log_c_LP)
 
     def value(
         self, x_K: Array, coefficients: Sequence[float], exponents: Sequence[float], others: Mapping[str, float]
@@ -137,68 +138,56 @@ class PowerFloor(BoundedModel):
 
     def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
         """Subtract the floor from the target and solve the power law for log x."""
-        a_R = theta_PR[0]
-        floor_R = log_c_R - a_R * ref_R + np.log(_floor_ratio(theta_PR[1])[0])
-        share_R = np.exp(floor_R - log_target)
+        a_R, share_R = theta_PR[0], theta_PR[-1] * np.exp(ref_R - log_target)
         left_R = log_target + np.log1p(-np.minimum(share_R, 1.0))
         return never_unless((a_R > 0) & (share_R < 1), (log_c_R - left_R) / a_R)
 
-    def log_prefactor(self, theta_PR: Array, level_R: Array, ref_R: Array) -> Array:
-        """Return log c: the level is that of the power law at x_ref."""
-        return np.asarray(level_R + theta_PR[0] * ref_R)
-
-    def others(self, theta_PR: Array, level_R: Array, ref_R: Array) -> dict[str, Array]:
+    def others(self, theta_PR: Array, ref_R: Array) -> dict[str, Array]:
         """Return the floor, >= 0."""
-        return {"floor": np.exp(level_R + np.log(_floor_ratio(theta_PR[1])[0]))}
+        return {"floor": theta_PR[-1] * exp(ref_R)}
 
 
-def _floor_ratio(tau: Array) -> tuple[Array, Array]:
-    """Return t, the floor in units of the power law's lowest value, and its derivative with respect to tau."""
-    slope = np.exp(np.maximum(tau, 1.0) - 1)
-    return np.minimum(tau, 1.0) * slope, slope
+def _exponents_of_starts(points: Points) -> tuple[Array, Array]:
+    """Return the exponents of the starts of a sum, [S, K, C], and their bounds, [K, C]."""
+    k, num_curves = len(points.x_KG), points.mean_GC.shape[1]
+    if k > 1:
+        exponents_SK = np.array([*itertools.product(START_EXPONENTS, repeat=k)])
+        return np.tile(exponents_SK[..., None], num_curves), np.full((k, num_curves), MAX_EXPONENT)
+    log_x_G, slope_C = np.log(points.x_G), power_slope(points)
+    span, largest = log_x_G[-1] - log_x_G[0], np.abs(log_x_G).max()
+    # The power law is inside the bounds, unless it spans more than 130 decades.
+    steepest_C = np.maximum(min(LOG_REACH / span, LOG_LARGEST / largest), 2 * np.abs(slope_C))
+    steepest_C = np.minimum(steepest_C, LOG_FLOAT / span)
+    steepness_C = np.copysign(np.maximum(np.abs(slope_C), 0.1 / span), slope_C)
+    exponents_SC = np.clip(np.outer(START_FACTORS, steepness_C), -steepest_C, steepest_C)
+    return exponents_SC[:, None], steepest_C[None]
 
 
-def _sum_family(model: Model, points: Points) -> CurveFamily:
-    """Build the curves of a sum of powers in several variables: a_1 ... a_K, log c_1 ... log c_K, floor.
-
-    Variables and y are scaled by their geometric means, for good conditioning.
-    """
-    centre_K = (np.log(points.x_KG) @ points.count_G) / points.count_G.sum()
-    log_x_KG, k = np.log(points.x_KG) - centre_K[:, None], len(centre_K)
-    ref_C = (points.count_G @ points.mean_GC) / points.count_G.sum()
-
-    def shape(theta_PR: Array, ref_R: Array) -> Array:
-        curve_QGR = np.empty((2 * k + 2, log_x_KG.shape[1], theta_PR.shape[1]))
-        term_KGR = curve_QGR[1 + k : 1 + 2 * k]
-        with np.errstate(over="ignore"):
-            np.exp(theta_PR[k : 2 * k, None] - theta_PR[:k, None] * log_x_KG[..., None], out=term_KGR)
-        total_GR = term_KGR.sum(0) + theta_PR[2 * k]
-        np.divide(term_KGR, total_GR, out=term_KGR)
-        np.multiply(term_KGR, -log_x_KG[..., None], out=curve_QGR[1 : 1 + k])
-        np.divide(1.0, total_GR, out=curve_QGR[1 + 2 * k])
-        np.log(total_GR, out=curve_QGR[0])
-        curve_QGR[0] += ref_R
-        return curve_QGR
-
-    starts_SPC = np.stack([_starts_of_sum(log_x_KG, mean_G) for mean_G in (points.mean_GC - ref_C).T], axis=-1)
-    lowest = [-MAX_EXPONENT] * k + [MIN_LOG_COEFFICIENT] * k + [0.0]
-    highest = [MAX_EXPONENT] * k + [MAX_LOG_COEFFICIENT] * k + [np.inf]
-    lower_PC, upper_PC = (np.tile(np.array(ends)[:, None], len(ref_C)) for ends in (lowest, highest))
-    log_c_LP = np.concatenate([np.diag(centre_K), np.eye(k), np.zeros((k, 1))], axis=1)
-    return CurveFamily(model, shape, None, starts_SPC, lower_PC, upper_PC, ref_C, has_level=False, log_c_LP=log_c_LP)
-
-
-def _starts_of_sum(log_x_KG: Array, mean_G: Array) -> Array:
-    """Return starts [S, P]: c and floor by non-negative least squares of relative errors, on a grid of exponents."""
-    rows, inverse_G = [], np.exp(-mean_G)
-    for exponents in itertools.product(START_EXPONENTS, repeat=len(log_x_KG)):
-        powers_GK = np.exp(-np.array(exponents)[:, None] * log_x_KG).T * inverse_G[:, None]
-        columns_GQ = np.concatenate([powers_GK, inverse_G[:, None]], axis=1)
-        solution, _ = nnls(columns_GQ, np.ones(len(inverse_G)))
-        # a coefficient of zero has no slope in its logarithm, so it starts at a share of the whole
-        coefficients = np.maximum(solution[:-1], 1e-3 / columns_GQ[:, :-1].mean(0))
-        rows.append([*exponents, *np.log(coefficients), solution[-1]])
-    return np.array(rows)
+def _start_of_sum(log_x_KG: Array, log_y_GC: Array, a_KC: Array) -> Array:
+    """Return a start [P, C]: c and floor >= 0 by least squares of relative errors, with these exponents."""
+    log_QGC = np.concatenate([-a_KC[:, None] * log_x_KG[..., None], np.zeros_like(log_y_GC)[None]]) - log_y_GC
+    largest_QC = log_QGC.max(1)
+    columns_QGC = np.exp(log_QGC - largest_QC[:, None])
+    gram_CQQ, target_CQ = np.einsum("pgc,qgc->cpq", columns_QGC, columns_QGC), columns_QGC.sum(1).T
+    best_CQ, gain_C = np.zeros_like(target_CQ), np.zeros(len(target_CQ))
+    # Positive terms at the minimum have the minimum of all choices of terms without bounds.
+    for num_terms in range(1, target_CQ.shape[1] + 1):
+        for terms in itertools.combinations(range(target_CQ.shape[1]), num_terms):
+            at = np.array(terms)
+            inverse_CRR = np.linalg.pinv(gram_CQQ[:, at[:, None], at], hermitian=True)
+            solved_CQ = np.zeros_like(target_CQ)
+            solved_CQ[:, at] = np.einsum("cqr,cr->cq", inverse_CRR, target_CQ[:, at])
+            reached_C = (solved_CQ * target_CQ).sum(1)
+            is_better_C = (solved_CQ >= 0).all(1) & (reached_C > gain_C)
+            gain_C, best_CQ = (
+                np.where(is_better_C, reached_C, gain_C),
+                np.where(is_better_C[:, None], solved_CQ, best_CQ),
+            )
+    # a coefficient of zero has no slope in its logarithm, so it starts at a share of the whole
+    coefficients_KC = np.maximum(best_CQ.T[:-1], 1e-3 / columns_QGC[:-1].mean(1))
+    return np.concatenate(
+        [a_KC, np.log(coefficients_KC) - largest_QC[:-1], (best_CQ.T[-1] * np.exp(-largest_QC[-1]))[None]]
+    )
 
 
 def _powers(x_K: Array, exponents: Sequence[float]) -> Array:
@@ -397,18 +386,34 @@ POWER, POWER_LOG = Power(), PowerLog()
 MODELS: dict[str, Model] = {
     model.name: model for model in (POWER, PowerFloor(), PowerCorrection(), POWER_LOG, Exponential(), LogLinear())
 }
-"""Models of one variable by name, in the order of the fits table."""
+"""Models that are compared on a curve of one variable, by name, in the order of the fits table."""
 FORMS: ChainMap[str, Model] = ChainMap({model.name: model for model in (PowerLog2(), Proportional())}, MODELS)
-"""All forms by name."""
+"""All forms by name. Each allows all losses, and up to `max_variables` variables."""
 
 
-def models_named(names: Iterable[str]) -> list[Model]:
-    """Return the models with these names.
+def forms_of(num_variables: int) -> dict[str, Model]:
+    """Return the forms that allow this number of variables, by name."""
+    return {name: model for name, model in FORMS.items() if model.max_variables >= num_variables}
+
+
+def forms_named(names: Iterable[str], num_variables: int = 1) -> list[Model]:
+    """Return the forms with these names.
+
+    Args:
+        names: Names of the forms.
+        num_variables: Number of variables.
 
     Raises:
-        FitError: A name is unknown.
+        FitError: There is no name, or one is unknown or that of a form with fewer variables.
     """
-    names = list(names)
-    if unknown := [name for name in names if name not in FORMS]:
-        raise FitError(f"models has {unknown}, expected some of {', '.join(FORMS)}.")
+    allowed, names = forms_of(num_variables), list(names)
+    expected = f"expected some of {', '.join(allowed)}"
+    if not names:
+        raise FitError(f"forms is empty, {expected}.")
+    for name in names:
+        if name not in FORMS:
+            raise FitError(f"form {name!r} is unknown{nearest(name, allowed)}, {expected}.")
+        if name not in allowed:
+            at_most = "one variable" if FORMS[name].max_variables == 1 else f"{FORMS[name].max_variables} variables"
+            raise FitError(f"form {name!r} takes {at_most}, and there are {num_variables}: {expected}.")
     return [FORMS[name] for name in names]

@@ -19,7 +19,7 @@ from depthrate.tasks.fits.bootstrap_and_profile import draw
 from depthrate.tasks.fits.estimate import Options, aicc_of_break, checked_loss, fit_form
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.least_squares import Array
-from depthrate.tasks.fits.models import MODELS, POWER, models_named
+from depthrate.tasks.fits.models import MODELS, POWER, forms_named
 from depthrate.tasks.fits.points import FitError, as_curve, gather
 
 
@@ -42,7 +42,7 @@ def fit_rates(
     Args:
         x_N: Positive x values, shape [N], in any order.
         y_N: Positive y values, shape [N].
-        models: Names from MODELS. Default: all.
+        models: Names of forms. Default: MODELS.
         seeds: Seed of each value, length N. With it, intervals are over whole seeds. Without it, values are independent.
         num_resamples: Number of bootstrap resamples.
         seed: Seed of the bootstrap.
@@ -80,7 +80,7 @@ def fit_many(
     Args:
         x_N: Positive x values, shape [N].
         y_CN: Positive y values, shape [C, N].
-        models: Names from MODELS. Default: all.
+        models: Names of forms. Default: MODELS.
         seeds: Seed of each value, length N, as for `fit_rates`.
         num_resamples: Number of bootstrap resamples.
         seed: Seed of the bootstrap.
@@ -96,7 +96,7 @@ def fit_many(
             or NaN), a model is unknown, the target is not positive and finite, `num_resamples` is below 1, or the loss is
             unknown or lacks its threshold.
     """
-    requested = models_named(MODELS if models is None else models)
+    requested = forms_named(MODELS if models is None else models)
     if num_resamples < 1:
         raise FitError(f"num_resamples is {num_resamples}, expected at least 1.")
     if target is not None and not (math.isfinite(target) and target > 0):

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.fits import ALL_FORMS, MAX_VARIABLES
-from depthrate.tasks.fits import FORMS as DEFAULT_FORMS
+from depthrate.tasks.fits import DEFAULT_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits.bootstrap_and_profile import draw
 from depthrate.tasks.fits.estimate import Options, checked_loss, fit_form
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.least_squares import Array
-from depthrate.tasks.fits.model import Model
-from depthrate.tasks.fits.models import FORMS
+from depthrate.tasks.fits.models import forms_named
 from depthrate.tasks.fits.points import FitError, as_curve, gather
 
 MAX_INFLATION = 5.0
@@ -76,10 +74,13 @@ def fit_surfaces(
         raise FitError(
             f"x has shape {x_KN.shape}, expected [{len(names)}, {len(y_N)}]: one row for each of at most {MAX_VARIABLES} names."
         )
-    if not forms:
-        raise FitError(f"forms is empty, expected some of {', '.join(ALL_FORMS)}.")
+    requested = forms_named(forms, len(names))
     points = gather(x_KN, y_N[None], units, names, "units")
-    requested = [_form(name, names, x_KN) for name in forms]
+    for model in requested:
+        if model.needs_x_above_one and not (x_KN[0] > 1).all():
+            raise FitError(
+                f"{names[0]} has values up to 1, whose logarithm has no power: {model.name} needs values above 1."
+            )
     num_parameters = max(model.num_parameters_of(len(names)) for model in requested)
     if len(y_N) <= num_parameters:
         raise FitError(
@@ -96,17 +97,6 @@ def fit_surfaces(
         )
     confounded = tuple(names[k] for k in _most_correlated(np.log(x_KN)))
     return SurfaceFits(tuple(fits), _inflation(np.log(x_KN)), confounded)
-
-
-def _form(name: str, names: Sequence[str], x_KN: Array) -> Model:
-    """Return a form that applies to the variables."""
-    allowed = [form for form, model in FORMS.items() if model.max_variables >= len(names)]
-    if name not in allowed:
-        raise FitError(f"form {name!r} is unknown, expected {', '.join(allowed)}.")
-    model = FORMS[name]
-    if model.needs_x_above_one and not (x_KN[0] > 1).all():
-        raise FitError(f"{names[0]} has values up to 1, whose logarithm has no power: {name} needs values above 1.")
-    return model
 
 
 def is_floor_identified(fit: Fit) -> bool:

@@ -15,7 +15,13 @@ from depthrate.orchestrator.console.sheet_table import print_fits, print_sheet
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_warnings
 from depthrate.orchestrator.sheet.value_sheets import table_fields, table_sheet
 from depthrate.storage.files.store import existing_store
-from depthrate.tasks.fits import ALL_FORMS, FORMS, LOSSES
+from depthrate.tasks.fits import DEFAULT_FORMS, LOSSES, MAX_VARIABLES
+from depthrate.tasks.fits.models import FORMS, forms_of
+
+_OF_SEVERAL = forms_of(MAX_VARIABLES)
+FORMS_TEXT = (
+    f"{', '.join(_OF_SEVERAL)}, and of one variable {', '.join(name for name in FORMS if name not in _OF_SEVERAL)}"
+)
 
 
 @declared(__doc__)
@@ -40,7 +46,7 @@ from depthrate.tasks.fits import ALL_FORMS, FORMS, LOSSES
 @click.option("--where", help="SQL condition over results that selects trials.")
 @click.option("--x-min", type=float, help="Lower cut-off of x.")
 @click.option("--unconverged", help="Unconverged trials: keep or drop.")
-@click.option("--model", multiple=True, help=f"Form in several variables: {', '.join(ALL_FORMS)}. Repeatable.")
+@click.option("--model", multiple=True, help=f"Form to fit: {FORMS_TEXT}. Repeatable.")
 @click.option("--target", type=float, help="Estimate the x at which the metric has this value.")
 @json_option
 @wide_option
@@ -50,7 +56,7 @@ def command(
     table = {name: options.pop(name) for name in ("y", "over")}
     if table["y"] is not None:
         losses = {"loss": options["loss"] or "log", "huber": options["huber"]}
-        _fit_table(Path(sweep), options["x"] or "depth", **table, **losses, forms=model or FORMS, json=json)
+        _fit_table(Path(sweep), options["x"] or "depth", **table, **losses, forms=model or DEFAULT_FORMS, json=json)
         return 0
     opened = existing_store(store)
     given_options = {"by": list(by) or None, "model": model or None, **options}

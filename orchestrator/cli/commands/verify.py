@@ -21,8 +21,7 @@ from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import Repair, repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.trial import canonical_json, identifying, is_trial_id
-from depthrate.tasks.fits import ALL_FORMS
-from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.models import FORMS
 from depthrate.tasks.interface import CUSTOM, ResultStatus
 from depthrate.tasks.registry import find_schema, find_task
 
@@ -48,7 +47,7 @@ def _hash_of(spec: Mapping[str, Any]) -> str:
 def fault_of(table: str, row: Mapping[str, Any]) -> str | None:
     """Return the fault of a row of trials, with `params` parsed, or of fits, that only the tasks' declarations show."""
     if table == "fits":
-        is_known = row["model"] in {*MODELS, *ALL_FORMS, EQUI_SEPARATION}
+        is_known = row["model"] in {*FORMS, EQUI_SEPARATION}
         return None if is_known else f"has the unknown model {row['model']!r:.80}"
     if row["status"] not in set(ResultStatus):
         return f"has the unknown status {row['status']!r:.80}"

@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +15,14 @@ import yaml
 import depthrate
 from depthrate.orchestrator.report.figure import Range, Series
 from depthrate.orchestrator.sheet.markup import plain
-from depthrate.orchestrator.sheet.value_sheets import law_text
-from depthrate.sweeps.spec import fit_request
+from depthrate.orchestrator.sheet.value_sheets import law_text, table_fields
+from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request
+from depthrate.tasks.fits import LOSSES, _warn_of_former_name
+from depthrate.tasks.fits.models import FORMS
 from depthrate.tasks.fits.points import FitError
-from tests.support.here import printed, refused
+from depthrate.tasks.fits.rates import fit_rates
+from depthrate.tasks.loading import load_task
+from tests.support.here import TINY, printed, refused
 
 
 def table(seed: int = 0) -> pd.DataFrame:
@@ -49,6 +56,7 @@ def test_a_table_is_fitted_with_words() -> None:
 
 
 def test_former_names_of_forms_are_read_with_a_note() -> None:
+    _warn_of_former_name.cache_clear()
     with pytest.warns(FutureWarning, match="the form 'product' is now called 'power'"):
         found = depthrate.fit(table(), y="loss", x=["depth", "width"], over="seed", forms=["product", "proportional"])
     assert [fit.form for fit in found.surfaces.fits] == ["power", "proportional"]
@@ -57,9 +65,42 @@ def test_former_names_of_forms_are_read_with_a_note() -> None:
         assert request.forms == ("power_floor", "power")
 
 
+def test_a_command_notes_a_former_name_once(tmp_path: Path) -> None:
+    path, store = tmp_path / "tiny.yaml", str(tmp_path / "store")
+    path.write_text(yaml.safe_dump(TINY | {"grid": {"depth": [2, 3, 4]}}))
+    printed("run", path, "--store", store, "--workers", 1)
+    command = [sys.executable, "-m", "depthrate", "fit", "tiny", "--metric", "nc1"]
+    done = subprocess.run(
+        [*command, "--model", "product", "--store", store], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("the form 'product' is now called 'power'") == 1 and "power: nc1 =" in done.stdout
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("form", FORMS)
+def test_one_variable_has_all_forms_and_all_losses(form: str, loss: str, recwarn: pytest.WarningsRecorder) -> None:
+    huber = 0.05 if loss == "huber" else None
+    request = fit_request({"metric": "nc1", "x": "depth", "model": form, "loss": loss, "huber": huber})
+    check_fits(SweepSpec("one", "collapse", fit=(request,)), load_task("collapse"))
+    frame, value = table().assign(loss=lambda rows: rows["loss"] * rows["width"] ** 0.3), FORMS[form]
+    found = depthrate.fit(frame, "loss", "depth", "seed", forms=form, loss=loss, huber=huber)
+    (fit,) = found.surfaces.fits
+    assert fit.form == form and (fit.intervals[0] is not None) == value.has_exponents and not recwarn.list
+    assert fit.predict([[3.0]]) == pytest.approx(np.exp(np.log(frame.query("depth == 3")["loss"]).mean()), rel=0.5)
+    assert f"`{form}`" in (depthrate.fit.__doc__ or "")
+    (row,) = found.rows()
+    (fields,) = table_fields(found)["fits"]
+    assert all((facts["loss"], facts["huber"]) == (loss, huber) for facts in (row, fields))
+    (curve,) = fit_rates(
+        frame["depth"], frame["loss"], models=[form], seeds=frame["seed"].tolist(), loss=loss, huber=huber
+    )
+    assert (fit.exponent, fit.objective) == pytest.approx((curve.exponent, curve.objective))
+
+
 def test_forms_are_a_name_or_several_each_once() -> None:
     alone = depthrate.fit(table(), "loss", ["depth", "width"], "seed", forms="power")
-    with pytest.warns(FutureWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
         twice = depthrate.fit(table(), "loss", ["depth", "width"], "seed", forms=["power", "product"])
     assert alone.rows() == twice.rows()
     with pytest.raises(FitError, match="forms is empty, expected some of power, "):
@@ -76,6 +117,7 @@ def test_rows_that_cannot_be_used_are_counted() -> None:
     frame.loc[0, "loss"], frame.loc[1, "width"], frame.loc[2, "loss"] = np.nan, 0, -1.0
     found = depthrate.fit(frame, y="loss", x=["depth", "width"])
     assert found.omitted == 3 and "3 rows left out: a value is missing or not positive" in found.words()
+    assert {row["omitted"] for row in found.rows()} == {3}
 
 
 def test_rows_that_occur_twice_are_said() -> None:
@@ -154,7 +196,7 @@ def test_a_sweep_fits_several_variables(tmp_path: Path) -> None:
     for change, message in (
         ({"x": ["depth", "width", "lr", "steps"]}, "expected at most 3 different variables"),
         ({"x": ["depth", "depth"]}, "expected at most 3 different variables"),
-        ({"x": ["depth", "width"], "x_min": 3}, "x_min and target apply to one variable"),
+        ({"x": ["depth", "width"], "x_min": 3}, "x_min and target apply to one variable without model"),
         ({"x": ["depth", "widht"]}, "did you mean 'width'"),
     ):
         path.write_text(yaml.safe_dump(spec | {"fit": [{"metric": "nc1"} | change]}))
@@ -184,6 +226,7 @@ def test_a_sweep_fits_the_forms_it_names(tmp_path: Path) -> None:
     assert [(row["x"], row["exponent"], row["ci_low"]) for row in rows] == [(bound, 1.0, None)]
     for change, message in (
         ({"model": "powr"}, "did you mean 'power'"),
+        ({"model": "exponential"}, "form 'exponential' takes one variable, and there are 2: expected some of power, "),
         ({"loss": "l1"}, "expected one of log, y, huber"),
         ({"loss": "huber"}, "huber is a loss with a threshold"),
         ({"x": "depth", "model": "power_floor", "target": 0.1}, "x_min and target apply to one variable"),

@@ -30,7 +30,7 @@ from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.report.figures.surfaces import surface_figure
 from depthrate.orchestrator.report.sheet_html import sheet_panel
 from depthrate.orchestrator.sheet.value_sheets import surface_sheet
-from depthrate.storage.catalog.fits import parse_fits
+from depthrate.storage.catalog.fits import ADDED_LATER, parse_fits
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import FITS
 from depthrate.sweeps.spec import FitRequest
@@ -187,9 +187,10 @@ def test_fits_are_those_of_depthrate_fit(checked: CheckedSweep, folder: Store) -
 
 def test_fits_of_earlier_versions_are_read(folder: Store) -> None:
     sink = io.BytesIO()
-    former = pa.schema([field for field in FITS if field.name not in ("is_adequate", "state", "group_states")])
+    former = pa.schema([field for field in FITS if field.name not in ADDED_LATER])
     pq.write_table(pa.Table.from_pylist([{"sweep": "s", "model": "power"}], schema=former), sink)
-    assert parse_fits(sink.getvalue()).to_pylist()[0]["state"] is None
+    (read,) = parse_fits(sink.getvalue()).to_pylist()
+    assert all(read[name] is None for name in ADDED_LATER)
     sink, row = io.BytesIO(), {"sweep": "s", "model": "log2_product", "preferred": "sum or log2_product"}
     pq.write_table(pa.Table.from_pylist([row], schema=FITS), sink)
     (read,) = parse_fits(sink.getvalue()).to_pylist()

@@ -90,7 +90,7 @@ class Stretched(Model):
     def log_x_at(self, theta_PR: Array, log_c_R: Array, ref_R: Array, log_target: float) -> Array:
         return theta_PR[1] + np.log(log_c_R - log_target) / theta_PR[0]
 
-    def others(self, theta_PR: Array, level_R: Array, ref_R: Array) -> dict[str, Array]:
+    def others(self, theta_PR: Array, ref_R: Array) -> dict[str, Array]:
         return {"scale": np.exp(theta_PR[1])}
 
 
@@ -182,13 +182,13 @@ def test_a_model_s_value_is_its_shape(model: Model) -> None:
     points = gather(DEPTHS, (3 * DEPTHS**-0.5 + 0.01 * DEPTHS)[None])
     family = model.family(points)
     assert family is not None
-    theta_PC = np.array([[0.2], [0.7]])[: family.starts_SPC.shape[1]]
-    shape_G, level_C = family.shape(theta_PC, family.ref_C)[0, :, 0], np.array([1.1])
-    others = {name: float(value[0]) for name, value in model.others(theta_PC, level_C, family.ref_C).items()}
+    theta_PC = np.array([[0.2], [0.7], [0.3]])[: family.starts_SPC.shape[1]]
+    shape_G, level_C = family.shape(theta_PC, family.ref_C)[0, :, 0], np.array([1.1 if family.has_level else 0.0])
+    others = {name: float(value[0]) for name, value in model.others(theta_PC, family.ref_C).items()}
     assert list(others) == [parameter.name for parameter in model.parameters]
-    log_c = float(model.log_prefactor(theta_PC, level_C, family.ref_C)[0])
+    log_c = float(family.log_coefficients(theta_PC, level_C, family.ref_C)[0, 0])
     y = model.value(DEPTHS[None], [math.exp(log_c)], [0.2], others)
-    assert np.log(y) - shape_G == pytest.approx(1.1)
+    assert np.log(y) - shape_G == pytest.approx(level_C[0], abs=1e-12)
     h = 1e-6  # and the Jacobian is its slope
     for p, jacobian_G in enumerate(family.shape(theta_PC, family.ref_C)[1:, :, 0]):
         step = h * (np.arange(len(theta_PC)) == p)[:, None]

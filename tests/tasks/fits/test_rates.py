@@ -257,7 +257,7 @@ def test_options_that_are_not_allowed_are_named():
         fit_rates([1, 2], [2, 1], target=-1)
     with pytest.raises(FitError, match="fitted to 1 curves, expected at least 2"):
         common_exponent([([1, 2], [2, 1])])
-    with pytest.raises(FitError, match=r"models has \['cubic'\], expected some of power, power_floor"):
+    with pytest.raises(FitError, match=r"form 'cubic' is unknown, expected some of power, power_floor"):
         fit_rates([1, 2], [2, 1], models=("power", "cubic"))
     with pytest.raises(FitError, match="num_resamples is 0, expected at least 1"):
         fit_rates([1, 2], [2, 1], num_resamples=0)

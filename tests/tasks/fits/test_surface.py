@@ -262,7 +262,7 @@ def test_holm() -> None:
         ({"y": [0.0, *range(1, 12)]}, "y has 1 of 12 values that cannot be fitted"),
         ({"x": [np.ones(12), np.arange(1, 13)]}, "depth has 1 distinct values"),
         ({"units": ["a"]}, "units has 1 entries, expected 12"),
-        ({"forms": ["cubic"]}, "form 'cubic' is unknown, expected power, power_floor"),
+        ({"forms": ["cubic"]}, "form 'cubic' is unknown, expected some of power, power_floor"),
         ({"x": np.arange(1, 11).reshape(2, 5), "y": range(1, 6)}, "more than the 5 parameters"),
     ],
 )

@@ -44,6 +44,21 @@ def test_intervals_cover_correlated_seeds(model, kind, num_seeds):
     assert {fit.ci_method for fit in fits} == {"seeds"} and {fit.n_seeds for fit in fits} == {num_seeds}
 
 
+@pytest.mark.parametrize("num_seeds", [3, 10])
+@pytest.mark.parametrize("kind", ["independent", "slope"])
+def test_a_floor_that_may_be_zero_keeps_the_power_law_s_interval(kind, num_seeds):
+    # along curves without a floor, the profile has the noise of the power law's exponent
+    x, y, seeds = simulated(CURVES["power"][0], kind, num_seeds=num_seeds)
+    covers = []
+    for power, floor in fit_many(x, y, models=("power", "power_floor"), seeds=seeds):
+        (low, high), (power_low, power_high) = (fit.intervals[0] for fit in (floor, power))
+        if not floor.floor:
+            assert floor.exponent == pytest.approx(power.exponent) and floor.stderr == pytest.approx(power.stderr)
+            assert low == pytest.approx(power_low, rel=1e-5) and high > power_high - 1e-5
+        covers.append(low <= 0.5 <= high)
+    assert np.mean(covers) > 0.95 - 4 * 0.0154, "five depths and seeds of their own slopes covered 85 %"
+
+
 def test_complete_seeds_give_t_intervals():
     x, (y, *_), seeds = simulated(CURVES["power"][0], "slope")
     (fit,) = fit_rates(x, y, models=("power",), seeds=seeds)
