@@ -7,7 +7,7 @@ another loss than squares of log y, resamples of many whole units replace the pr
 Shapes: K variables, C curves on one design (the same x), N points, G groups (the distinct x, rising), B resamples, V values
 left out, P shape parameters, S starting points, R rows. Curves come last, resamples after them.
 Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993); Burnham and Anderson, Model Selection and
-Multimodel Inference (2002), section 2.4 (AICc).
+Multimodel Inference (2002), sections 2.4 (AICc) and 2.9 (weights).
 """
 
 from __future__ import annotations
@@ -595,6 +595,24 @@ class _Estimator:
                 ]
             )
         return warnings
+
+
+def compared(fits_of_curve: Sequence[Sequence[Fit]], points: Points) -> list[list[Fit]]:
+    """Give the forms of each curve their Akaike weights and, of one variable, the AICc of a power law with a break.
+
+    A form alone has nothing to be compared with.
+    """
+    broken_C = [math.nan] * len(fits_of_curve)
+    if len(points.x_KG) == 1 and any(len(fits) > 1 for fits in fits_of_curve):
+        broken_C = aicc_of_break(points).tolist()
+    found = []
+    for fits, broken in zip(fits_of_curve, broken_C, strict=True):
+        best = min((fit.aicc for fit in fits if fit.aicc is not None), default=math.nan)
+        share = {fit.form: math.exp((best - fit.aicc) / 2) for fit in fits if fit.aicc is not None}
+        weights = {form: value / sum(share.values()) for form, value in share.items()}
+        aicc_break = None if math.isnan(broken) else broken
+        found.append([replace(fit, weight=weights.get(fit.form), aicc_break=aicc_break) for fit in fits])
+    return found
 
 
 def aicc_of_break(points: Points) -> Array:

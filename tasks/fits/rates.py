@@ -3,12 +3,11 @@
 Also how a power law depends on its smallest x, and how it compares with a theorem's bound.
 
 Shapes: K variables, C curves on one design (the same x), N points.
-Source: Burnham and Anderson, Model Selection and Multimodel Inference (2002), section 2.9 (weights).
 """
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.data.labels import check_dense
 from depthrate.tasks.fits.bootstrap_and_profile import draw
-from depthrate.tasks.fits.estimate import Options, aicc_of_break, checked_loss, fit_form
+from depthrate.tasks.fits.estimate import Options, checked_loss, compared, fit_form
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import MODELS, POWER, forms_named
@@ -107,12 +106,7 @@ def fit_many(
     options = Options(("x",), num_resamples, seed, resampling, target, *checked_loss(loss, huber))
     fitted = [fit_form(model, points, options) for model in requested if len(points.x_G) >= model.min_distinct_x]
     of_curve = list(zip(*filter(None, fitted), strict=True))
-    if len(requested) == 1:  # with nothing to compare
-        return [_compared(fits, None) for fits in of_curve]
-    broken_C = aicc_of_break(points).tolist()
-    return [
-        _compared(fits, None if math.isnan(broken) else broken) for fits, broken in zip(of_curve, broken_C, strict=True)
-    ]
+    return compared(of_curve, points)
 
 
 def predict(fit: Fit, x_N: npt.ArrayLike) -> Array:
@@ -202,16 +196,3 @@ def check_bound(
     log_x_N = np.log(x_N) - np.log(x_N).mean()
     exponent = -float(log_x_N @ np.log(bound_N) / (log_x_N @ log_x_N))
     return BoundCheck(exponent, fit.exponent, fit.ci_low, fit.ci_high)
-
-
-def _compared(fits: Sequence[Fit], aicc_break: float | None) -> list[Fit]:
-    """Give the models of a curve their Akaike weights, and the AICc of a power law with a break."""
-    fits = [replace(fit, aicc_break=aicc_break) for fit in fits]
-    criteria = [fit.aicc for fit in fits if fit.aicc is not None]
-    if not criteria:
-        return fits
-    total = sum(math.exp((min(criteria) - aicc) / 2) for aicc in criteria)
-    return [
-        fit if fit.aicc is None else replace(fit, weight=math.exp((min(criteria) - fit.aicc) / 2) / total)
-        for fit in fits
-    ]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.fits import DEFAULT_FORMS, MAX_VARIABLES
 from depthrate.tasks.fits.bootstrap_and_profile import draw
-from depthrate.tasks.fits.estimate import Options, checked_loss, fit_form
+from depthrate.tasks.fits.estimate import Options, checked_loss, compared, fit_form
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import forms_named
@@ -96,6 +96,7 @@ def fit_surfaces(
             f"one of {', '.join(names)} follows from the others, so that they have no exponents of their own."
         )
     confounded = tuple(names[k] for k in _most_correlated(np.log(x_KN)))
+    (fits,) = compared([fits], points)
     return SurfaceFits(tuple(fits), _inflation(np.log(x_KN)), confounded)
 
 

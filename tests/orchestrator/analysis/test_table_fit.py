@@ -13,12 +13,14 @@ import pytest
 import yaml
 
 import depthrate
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
+from depthrate.orchestrator.analysis.preferred_models import adequate_models, preferred_models
 from depthrate.orchestrator.report.figure import Range, Series
 from depthrate.orchestrator.sheet.markup import plain
 from depthrate.orchestrator.sheet.value_sheets import law_text, table_fields
 from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request
 from depthrate.tasks.fits import LOSSES, _warn_of_former_name
-from depthrate.tasks.fits.models import FORMS
+from depthrate.tasks.fits.models import FORMS, MODELS
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.loading import load_task
@@ -95,6 +97,29 @@ def test_one_variable_has_all_forms_and_all_losses(form: str, loss: str, recwarn
         frame["depth"], frame["loss"], models=[form], seeds=frame["seed"].tolist(), loss=loss, huber=huber
     )
     assert (fit.exponent, fit.objective) == pytest.approx((curve.exponent, curve.objective))
+
+
+@pytest.mark.parametrize("truth", ["power", "log", "floor", "bent"])
+def test_a_table_and_a_sweep_prefer_the_same_forms(truth: str) -> None:
+    """The same values have one answer, whether `depthrate.fit` or a sweep's request fits them."""
+    rng, depths = np.random.default_rng(1), [2, 3, 5, 8, 13, 21, 34]
+    rows = [{"depth": d, "seed": s} for d in depths for s in range(5)]
+    of_depth = {
+        "power": lambda d: d**-0.5,
+        "log": lambda d: d**-0.5 * np.log(d) ** 2,
+        "floor": lambda d: 0.3 + d**-1.0,
+        "bent": lambda d: min(d, 8) ** -0.2 * max(d, 8) ** -1.0,
+    }[truth]
+    frame = pd.DataFrame(rows).assign(loss=[of_depth(row["depth"]) * np.exp(rng.normal(0, 0.05)) for row in rows])
+    found = depthrate.fit(frame, "loss", "depth", "seed", forms=list(MODELS))
+    values = frame.rename(columns={"depth": "x", "loss": "y"}).assign(trial_id=[str(n) for n in range(len(frame))])
+    fits = fit_rates(frame["depth"], frame["loss"], seeds=frame["seed"].tolist())
+    curve = FittedGroup("loss", "depth", {}, values.to_dict("records"), fits, {})
+    of_sweep = preferred_models(curve)
+    assert (found.preference.names, found.preference.state) == (of_sweep.names, of_sweep.state)
+    assert (found.preference.reason, found.preference.judges) == (of_sweep.reason, of_sweep.judges)
+    assert found.preference.is_another_possible == of_sweep.is_another_possible
+    assert [row["adequate"] for row in found.rows()] == [fit in adequate_models(curve) for fit in fits]
 
 
 def test_forms_are_a_name_or_several_each_once() -> None:
