@@ -1,8 +1,8 @@
 """Fit models and the tables of them: FORMS has all forms, MODELS those that are compared on a curve.
 
 Shapes: K variables, C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (exponents
-first), S starting points, Q terms of a sum, T some of them. Curves and rows
-come last but where matrices are solved.
+first), S starting points, Q terms of a sum, T some of them. Curves and rows come
+last but where matrices are solved.
 Sources: Golub and Pereyra (1973), The differentiation of pseudo-inverses and nonlinear least squares problems whose variables
 separate (starts of a sum).
 """
