@@ -12,7 +12,9 @@ from depthrate.storage.files.paths import fits_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import FITS
 
-ADDED_LATER = frozenset({"is_adequate", "state", "group_states", "variables", "layer_fraction", "loss", "huber"})
+ADDED_LATER = frozenset(
+    {"is_adequate", "state", "group_states", "variables", "layer_fraction", "loss_function", "huber"}
+)
 """Columns that files of earlier versions lack. They are null there."""
 RENAMED = {"product": "power", "sum": "power_floor", "log_product": "power_log", "log2_product": "power_log2"}
 """Form in several variables as earlier versions called it -> its name."""

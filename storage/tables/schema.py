@@ -116,7 +116,7 @@ FITS = pa.schema(
         ("bound_ratio_high", _REAL),
         ("variables", _TEXT),
         ("layer_fraction", _REAL),
-        ("loss", _TEXT),
+        ("loss_function", _TEXT),
         ("huber", _REAL),
     ]
 )

@@ -221,9 +221,9 @@ class Fit:
 
     def row(self) -> dict[str, Any]:
         """Build the row of the fits table of one variable: the columns, then the other parameters by name."""
-        return {name: getattr(self, name) for name in COLUMNS} | {
-            name: self.parameter(name) for name in self.other_estimates
-        }
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        others = {name: self.parameter(name) for name in self.other_estimates}
+        return columns | {"loss_function": self.loss} | others  # `loss` would be a metric there
 
     def predict(self, x_K: npt.ArrayLike) -> Array:
         """Return y at values of the variables, [K, ...].
@@ -256,6 +256,6 @@ COLUMNS = (
         "n_points",
     ),
     *("log_power", "profile_low", "profile_high", "p_half", "p_one", "x_at_target", "x_at_low", "x_at_high", "n_seeds"),
-    *("seed_spread", "p_lack_of_fit", "loss", "huber"),
+    *("seed_spread", "p_lack_of_fit", "huber"),
 )
 """Columns of the fits table that a fit in one variable has."""

@@ -1,7 +1,8 @@
 """Fit models and the tables of them: FORMS has all forms, MODELS those that are compared on a curve.
 
 Shapes: K variables, C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (exponents
-first), S starting points. Curves and rows come last.
+first), S starting points, Q terms of a sum, T some of them. Curves and rows come
+last but where matrices are solved.
 Sources: Golub and Pereyra (1973), The differentiation of pseudo-inverses and nonlinear least squares problems whose variables
 separate (starts of a sum).
 """
@@ -121,7 +122,8 @@ class PowerFloor(Model):
 
         log_y_GC, zero_1C = points.mean_GC - ref_C, np.zeros((1, len(ref_C)))
         exponents_SKC, steepest_KC = _exponents_of_starts(points)
-        starts = [_start_of_sum(log_x_KG, log_y_GC, a_KC) for a_KC in exponents_SKC]
+        a_KR, log_y_GR = np.concatenate([*exponents_SKC], axis=1), np.tile(log_y_GC, len(exponents_SKC))
+        starts = np.split(_starts_of_sum(log_x_KG, log_y_GR, a_KR), len(exponents_SKC), axis=1)
         if k == 1:  # first the power law, so that a floor must improve the fit
             starts.insert(0, np.concatenate([power_slope(points)[None], zero_1C, zero_1C]))
         lower_PC = np.concatenate([-steepest_KC, np.full_like(steepest_KC, MIN_LOG_COEFFICIENT), zero_1C])
@@ -163,30 +165,28 @@ def _exponents_of_starts(points: Points) -> tuple[Array, Array]:
     return exponents_SC[:, None], steepest_C[None]
 
 
-def _start_of_sum(log_x_KG: Array, log_y_GC: Array, a_KC: Array) -> Array:
-    """Return a start [P, C]: c and floor >= 0 by least squares of relative errors, with these exponents."""
-    log_QGC = np.concatenate([-a_KC[:, None] * log_x_KG[..., None], np.zeros_like(log_y_GC)[None]]) - log_y_GC
-    largest_QC = log_QGC.max(1)
-    columns_QGC = np.exp(log_QGC - largest_QC[:, None])
-    gram_CQQ, target_CQ = np.einsum("pgc,qgc->cpq", columns_QGC, columns_QGC), columns_QGC.sum(1).T
-    best_CQ, gain_C = np.zeros_like(target_CQ), np.zeros(len(target_CQ))
-    # Positive terms at the minimum have the minimum of all choices of terms without bounds.
-    for num_terms in range(1, target_CQ.shape[1] + 1):
-        for terms in itertools.combinations(range(target_CQ.shape[1]), num_terms):
+def _starts_of_sum(log_x_KG: Array, log_y_GR: Array, a_KR: Array) -> Array:
+    """Return starts [P, R]: c and floor >= 0 by least squares of relative errors, with these exponents."""
+    log_QGR = np.concatenate([-a_KR[:, None] * log_x_KG[..., None], np.zeros_like(log_y_GR)[None]]) - log_y_GR
+    largest_QR = log_QGR.max(1)
+    columns_QGR = np.exp(log_QGR - largest_QR[:, None])
+    gram_RQQ, target_RQ = np.einsum("pgr,qgr->rpq", columns_QGR, columns_QGR), columns_QGR.sum(1).T
+    best_RQ, gain_R = np.zeros_like(target_RQ), np.zeros(len(target_RQ))
+    # Terms that are positive at the minimum within bounds have their minimum without bounds there: try each choice of terms.
+    for num_terms in range(1, target_RQ.shape[1] + 1):
+        for terms in itertools.combinations(range(target_RQ.shape[1]), num_terms):
             at = np.array(terms)
-            inverse_CRR = np.linalg.pinv(gram_CQQ[:, at[:, None], at], hermitian=True)
-            solved_CQ = np.zeros_like(target_CQ)
-            solved_CQ[:, at] = np.einsum("cqr,cr->cq", inverse_CRR, target_CQ[:, at])
-            reached_C = (solved_CQ * target_CQ).sum(1)
-            is_better_C = (solved_CQ >= 0).all(1) & (reached_C > gain_C)
-            gain_C, best_CQ = (
-                np.where(is_better_C, reached_C, gain_C),
-                np.where(is_better_C[:, None], solved_CQ, best_CQ),
-            )
+            inverse_RTT = np.linalg.pinv(gram_RQQ[:, at[:, None], at], hermitian=True)
+            solved_RQ = np.zeros_like(target_RQ)
+            solved_RQ[:, at] = np.einsum("rst,rt->rs", inverse_RTT, target_RQ[:, at])
+            reached_R = (solved_RQ * target_RQ).sum(1)
+            is_better_R = (solved_RQ >= 0).all(1) & (reached_R > gain_R)
+            gain_R = np.where(is_better_R, reached_R, gain_R)
+            best_RQ = np.where(is_better_R[:, None], solved_RQ, best_RQ)
     # a coefficient of zero has no slope in its logarithm, so it starts at a share of the whole
-    coefficients_KC = np.maximum(best_CQ.T[:-1], 1e-3 / columns_QGC[:-1].mean(1))
+    coefficients_KR = np.maximum(best_RQ.T[:-1], 1e-3 / columns_QGR[:-1].mean(1))
     return np.concatenate(
-        [a_KC, np.log(coefficients_KC) - largest_QC[:-1], (best_CQ.T[-1] * np.exp(-largest_QC[-1]))[None]]
+        [a_KR, np.log(coefficients_KR) - largest_QR[:-1], (best_RQ.T[-1] * np.exp(-largest_QR[-1]))[None]]
     )
 
 

@@ -97,6 +97,7 @@ def test_one_variable_has_all_forms_and_all_losses(form: str, loss: str, recwarn
         frame["depth"], frame["loss"], models=[form], seeds=frame["seed"].tolist(), loss=loss, huber=huber
     )
     assert (fit.exponent, fit.objective) == pytest.approx((curve.exponent, curve.objective))
+    assert (curve.row()["loss_function"], curve.row()["huber"]) == (loss, huber)
 
 
 @pytest.mark.parametrize("truth", ["power", "log", "floor", "bent"])
