@@ -158,11 +158,12 @@ class FittedGroup:
         preferred = " or ".join(fit.form for fit in table.preferred) or "none"
         shared = self._columns_of_values(sweep, self.by) | {"variables": self.x, "preferred": preferred}
         copied = ["x", "exponent", "ci_low", "ci_high", "floor", "r2", "aicc"]
-        copied += ["p_half", "p_one", "p_lack_of_fit", "n_points"]
+        copied += ["p_half", "p_one", "p_lack_of_fit", "n_points", "huber"]
         return [
             {name: row[name] for name in copied}
             | {"model": row["form"], "prefactor": row["coefficient"], "ci_method": row["method"] or None}
             | {"n_seeds": row["n_units"] if self.draws else None, "is_adequate": row["adequate"]}
+            | {"loss_function": row["loss"]}
             | shared
             for row in table.rows()
         ]
@@ -200,4 +201,4 @@ class FittedGroup:
             names = {"exponent": "local_exponent", "ci_low": "local_low", "ci_high": "local_high"}
             power |= {column: self.sensitivity[-1][name] for name, column in names.items()}
         empty = dict.fromkeys(power)
-        return [{**fit.row(), **shared, **(power if fit.model == POWER.name else empty)} for fit in self.fits]
+        return [{**fit.row(), **shared, **(power if fit.form == POWER.name else empty)} for fit in self.fits]

@@ -223,12 +223,12 @@ def _others(curve: FittedGroup, power: Fit, preference: Preference) -> str:
     why = inadequacy(curve, best)
     parts = [
         f"preferred: {model_words(preference.names) or 'none'}{doubt(preference)}",
-        f"{MODEL_WORDS[best.model]}: ΔAICc ${(best.aicc or 0.0) - power.aicc:+z.1f}$"
+        f"{MODEL_WORDS[best.form]}: ΔAICc ${(best.aicc or 0.0) - power.aicc:+z.1f}$"
         + (f", does not fit ({reason_text(why)})" if why else ""),
     ]
     if power.p_lack_of_fit is not None:
         p = p_text(power.p_lack_of_fit)
-        parts.append(f"{MODEL_WORDS[power.model]}: p {p if p.startswith('<') else f'= {p}'}")
+        parts.append(f"{MODEL_WORDS[power.form]}: p {p if p.startswith('<') else f'= {p}'}")
     return "; ".join(parts)
 
 
@@ -318,7 +318,7 @@ def _sentence(curve: FittedGroup, preference: Preference) -> str:
     elif preference.state is GroupState.TOO_FEW:
         what = f": **{state_text(preference)}**{local}"
     elif not preference.models:
-        near = "" if nearest is None else f"; the nearest is the {MODEL_WORDS[nearest.model]}"
+        near = "" if nearest is None else f"; the nearest is the {MODEL_WORDS[nearest.form]}"
         what = f": **no form fits** ({reason_text(preference.reason)}){near}{local}"
     else:
         what = f" {_models_text(curve, power, preference)}{_interval(curve, power)}"
@@ -473,7 +473,7 @@ def models_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
         for fit in curve.fits:
             ends = (fit.ci_low, fit.ci_high) if fit.ci_method else (None, None)
             rows.append(
-                {"fit": title, "model": MODEL_WORDS[fit.model], "exponent": IntervalValue(fit.exponent, *ends)}
+                {"fit": title, "model": MODEL_WORDS[fit.form], "exponent": IntervalValue(fit.exponent, *ends)}
                 | {"profile": interval_text(fit.profile_low, fit.profile_high, ".3f")}
                 | {name: getattr(fit, name) for name in names}
                 | {parameter.symbol: fit.parameter(parameter.name) for parameter in MODELS[fit.form].parameters}

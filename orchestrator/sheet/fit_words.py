@@ -113,7 +113,7 @@ def model_words(names: Sequence[str]) -> str:
 
 def law_words(fit: Fit) -> str:
     """Name a model other than the power law, as in `a power law with floor (exponent 0.81, floor 0.03)`."""
-    model, words = MODELS[fit.model], MODEL_WORDS[fit.model]
+    model, words = MODELS[fit.form], MODEL_WORDS[fit.form]
     values = [f"exponent ${number_text(fit.exponent, '.2f')}$"]
     for parameter in model.parameters:
         value = fit.parameter(parameter.name)

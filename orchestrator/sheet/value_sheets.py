@@ -23,9 +23,9 @@ from depthrate.orchestrator.sheet.fit_sheet import (
 from depthrate.orchestrator.sheet.fit_words import STATE_WORDS
 from depthrate.orchestrator.sheet.markup import literal
 from depthrate.orchestrator.sheet.names import curve_label, x_base
-from depthrate.tasks.fits import LOG_FORMS
 from depthrate.tasks.fits.fit import Fit
 from depthrate.tasks.fits.layer_law import decay_over_depth
+from depthrate.tasks.fits.models import FORMS
 from depthrate.tasks.fits.several_variables import MAX_INFLATION, is_floor_identified
 
 _SURFACE_COLUMNS = (
@@ -117,12 +117,19 @@ def law_text(fit: Fit) -> str:
     """Return a fit as a formula with markup, as in `0.05 + 1.2 depth^-0.90 + 4.1 width^-0.70`."""
     names = [literal(x_base(name)) for name in fit.variables]
     powers = [f"{name}^{{{-a:z.2f}}}" for name, a in zip(names, fit.exponents, strict=True)]
+    c = number_text(fit.coefficients[0])
+    if fit.form == "power_correction":
+        return f"${c} {powers[0]} (1 + {number_text(fit.parameter('correction') or 0.0)} / {names[0]})$"
+    if fit.form == "exponential":
+        return f"${c} exp({number_text(-fit.exponent)} {names[0]})$"
+    if fit.form == "log_linear":
+        return f"${c} (1 - {number_text(fit.exponent)} log({names[0]}))$"
     if fit.form == "proportional":
         powers = [f"{name}^{{-1}}" for name in names]
-    elif fit.form in LOG_FORMS:
+    elif FORMS[fit.form].needs_x_above_one:
         powers = [f"log({names[0]})^{{{number_text(fit.log_power or 0.0)}}}", *powers]
     if fit.form != "power_floor":
-        return f"${number_text(fit.coefficients[0])} {' '.join(powers)}$"
+        return f"${c} {' '.join(powers)}$"
     terms = [f"{number_text(c)} {power}" for c, power in zip(fit.coefficients, powers, strict=True)]
     return f"${' + '.join([*([number_text(fit.floor)] if fit.floor else []), *terms])}$"
 

@@ -8,8 +8,6 @@ MAX_VARIABLES = 3
 """Maximum number of variables of a fit."""
 DEFAULT_FORMS = ("power", "power_floor")
 """Default forms of a table, and in several variables. All forms are in `models.FORMS`."""
-LOG_FORMS = {"power_log": None, "power_log2": 2.0}
-"""Form with a logarithm of the first variable -> its power. None: free."""
 LOSSES = ("log", "y", "huber")
 """Losses: squares of the residuals of log y, squares of those of y, or Huber's function of those of log y."""
 RENAMED_FORMS = {

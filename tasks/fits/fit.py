@@ -112,11 +112,6 @@ class Fit:
     warnings: tuple[FitWarning, ...] = ()
 
     @property
-    def model(self) -> str:
-        """The form."""
-        return self.form
-
-    @property
     def exponents(self) -> tuple[float, ...]:
         """a of each variable."""
         return tuple(estimate.value for estimate in self.exponent_estimates)
@@ -221,7 +216,7 @@ class Fit:
 
     def row(self) -> dict[str, Any]:
         """Build the row of the fits table of one variable: the columns, then the other parameters by name."""
-        columns = {name: getattr(self, name) for name in COLUMNS}
+        columns = {"model": self.form} | {name: getattr(self, name) for name in COLUMNS}
         others = {name: self.parameter(name) for name in self.other_estimates}
         return columns | {"loss_function": self.loss} | others  # `loss` would be a metric there
 
@@ -242,7 +237,6 @@ class Fit:
 
 COLUMNS = (
     *(
-        "model",
         "exponent",
         "stderr",
         "ci_low",

@@ -81,6 +81,12 @@ def fit_surfaces(
             raise FitError(
                 f"{names[0]} has values up to 1, whose logarithm has no power: {model.name} needs values above 1."
             )
+    if len(names) == 1:  # as of a curve, a form without a residual is left out
+        num_x = len(points.x_G)
+        fewest = min(model.min_distinct_x for model in requested)
+        if num_x < fewest:
+            raise FitError(f"{num_x} values of {names[0]}, {' or '.join(forms)} needs at least {fewest}.")
+        requested = [model for model in requested if num_x >= model.min_distinct_x]
     num_parameters = max(model.num_parameters_of(len(names)) for model in requested)
     if len(y_N) <= num_parameters:
         raise FitError(

@@ -79,7 +79,7 @@ def over_seeds(curve: Sequence[float], spread: float, p: float) -> FittedGroup:
     x, seeds = [*DEPTHS, 21, 34] * 3, np.repeat([0, 1, 2], 7).tolist()
     rows = [{"x": a, "y": b, "seed": 0, "trial_id": f"{i}"} for i, (a, b) in enumerate(zip(x, y, strict=True))]
     fits = fit_rates(x, y, seeds=seeds)
-    fits = [replace(fit, p_lack_of_fit=p if fit.model == "power" else fit.p_lack_of_fit) for fit in fits]
+    fits = [replace(fit, p_lack_of_fit=p if fit.form == "power" else fit.p_lack_of_fit) for fit in fits]
     return FittedGroup("nc1", "depth", {}, rows, fits, {})
 
 

@@ -1,6 +1,7 @@
 """Fits in several variables of any table and of a sweep: rows, words, commands, refusals."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -121,6 +122,23 @@ def test_a_table_and_a_sweep_prefer_the_same_forms(truth: str) -> None:
     assert (found.preference.reason, found.preference.judges) == (of_sweep.reason, of_sweep.judges)
     assert found.preference.is_another_possible == of_sweep.is_another_possible
     assert [row["adequate"] for row in found.rows()] == [fit in adequate_models(curve) for fit in fits]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_formula_is_the_fit(form: str) -> None:
+    """The printed formula, computed as it stands, is the prediction up to its digits."""
+    fit = depthrate.fit(table(), "loss", "depth", "seed", forms=form).surfaces.fits[0]
+    printed = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", plain(law_text(fit))).replace("^", "**")
+    names = {"log": math.log, "exp": math.exp}
+    for depth in (2.0, 5.0, 13.0):
+        assert eval(printed, {"depth": depth, **names}) == pytest.approx(fit.predict([[depth]])[0], rel=0.03), printed
+
+
+def test_a_form_needs_more_values_than_parameters() -> None:
+    frame = table().query("depth in (2, 5, 13)")
+    assert [fit.form for fit in depthrate.fit(frame, "loss", "depth", "seed").surfaces.fits] == ["power"]
+    with pytest.raises(FitError, match="3 values of depth, power_floor needs at least 4"):
+        depthrate.fit(frame, "loss", "depth", "seed", forms="power_floor")
 
 
 def test_forms_are_a_name_or_several_each_once() -> None:

@@ -200,7 +200,7 @@ def test_summary_has_a_sentence_per_fit() -> None:
     text = words(plain_page())
     for curve in data.fits:
         power = curve.fits[0]
-        assert power.model == "power"
+        assert power.form == "power"
         assert f"falls as depth^−{power.exponent:.2f}" in text
         assert f"95 % interval [{power.ci_low:.2f}, {power.ci_high:.2f}]" in text
         assert abs(power.exponent - EXPONENTS[curve.metric]) < 0.1

@@ -116,8 +116,8 @@ def test_the_right_model_wins_in_the_stated_share(noise, model):
     y = CURVES[model][0](X) * np.exp(noise * np.random.default_rng(3).standard_normal((num, len(X))))
     winners = []
     for fits in fit_many(X, y, num_resamples=1):
-        winners.append(max(fits, key=lambda fit: fit.weight).model)
-        assert winners[-1] == min(fits, key=lambda fit: fit.aicc).model
+        winners.append(max(fits, key=lambda fit: fit.weight).form)
+        assert winners[-1] == min(fits, key=lambda fit: fit.aicc).form
     stated = STATED_SHARES[noise][model]
     slack = 3 * np.sqrt(stated * (1 - stated) / num) + 0.01
     assert stated - slack <= winners.count(model) / num <= stated + slack

@@ -124,7 +124,7 @@ def test_outside_model_is_fitted_everywhere(added: Model) -> None:
     curve, others = TRUE_CURVES[added.name]
     target = float(curve(np.array(15.0)))
     fits = fit_rates(X, noisy(curve, 1e-4), num_resamples=200, target=target)
-    assert [fit.model for fit in fits] == [*(model.name for model in BUILT_IN), added.name]
+    assert [fit.form for fit in fits] == [*(model.name for model in BUILT_IN), added.name]
     fit = fits[-1]
     assert {name: fit.parameter(name) for name in others} == pytest.approx(others, rel=1e-2)
     assert fit.exponent == pytest.approx(0.5, rel=1e-2) and fit.prefactor == pytest.approx(3, rel=1e-2)

@@ -43,7 +43,7 @@ def test_recovers_noise_free_curves(model, num_seeds):
     curve, exponent, prefactor, floor = TRUE_CURVES[model]
     x = np.repeat(np.append(DEPTHS, 34.0 if model == "power_log" else 1.5), num_seeds)
     fits = fit_rates(x, curve(x), num_resamples=50)
-    assert [f.model for f in fits] == list(MODELS)
+    assert [f.form for f in fits] == list(MODELS)
     fit = fits[list(MODELS).index(model)]
     assert (fit.exponent, fit.prefactor) == pytest.approx((exponent, prefactor), rel=1e-7)
     assert fit.floor == (floor if floor is None else pytest.approx(floor, rel=1e-7))
@@ -55,7 +55,7 @@ def test_recovers_noise_free_curves(model, num_seeds):
     assert fit.r2 == pytest.approx(1)
     assert predict(fit, DEPTHS) == pytest.approx(curve(DEPTHS), rel=1e-7)
     assert max(fits, key=lambda f: f.weight) is fit
-    assert sum(f.weight for f in fits if f.model not in (model, "power_floor", "power_correction", "power_log")) < 1e-9
+    assert sum(f.weight for f in fits if f.form not in (model, "power_floor", "power_correction", "power_log")) < 1e-9
     assert sum(f.weight for f in fits) == pytest.approx(1)
 
 
@@ -192,7 +192,7 @@ def test_y_scale_moves_prefactor_and_floor():
     x, y = noisy(TRUE_CURVES["power_floor"][0], DEPTHS, 4, 0.05, seed=0)
     for fit, scaled in zip(fit_rates(x, y), fit_rates(x, 1e-4 * y), strict=True):
         for name in ("exponent", "stderr", "ci_low", "ci_high", "r2", "aicc", "weight"):
-            assert getattr(scaled, name) == pytest.approx(getattr(fit, name), rel=1e-5), (fit.model, name)
+            assert getattr(scaled, name) == pytest.approx(getattr(fit, name), rel=1e-5), (fit.form, name)
         assert scaled.prefactor == pytest.approx(1e-4 * fit.prefactor, rel=1e-5)
         if fit.floor is not None:
             assert scaled.floor == pytest.approx(1e-4 * fit.floor, rel=1e-4)
@@ -208,8 +208,8 @@ def test_one_seed_a_depth_gives_the_t_interval():
 
 
 def test_a_model_needs_more_distinct_x_than_parameters():
-    assert [f.model for f in fit_rates([2, 4], [1, 0.5])] == ["power"]
-    assert [f.model for f in fit_rates([2, 4, 8], [1, 0.5, 0.3])] == ["power", "exponential", "log_linear"]
+    assert [f.form for f in fit_rates([2, 4], [1, 0.5])] == ["power"]
+    assert [f.form for f in fit_rates([2, 4, 8], [1, 0.5, 0.3])] == ["power", "exponential", "log_linear"]
     (fit,) = fit_rates([2, 4], [1, 0.5])
     assert fit.exponent == pytest.approx(1)
     assert (fit.stderr, fit.ci_low, fit.ci_high, fit.ci_method, fit.aicc, fit.weight) == (None,) * 6
