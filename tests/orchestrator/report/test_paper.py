@@ -10,8 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from depthrate.orchestrator.analysis.fitted_group import FittedGroup
+from depthrate.orchestrator.analysis.table_fit import fit_table
 from depthrate.orchestrator.api.report import ReportOptions
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex import export_latex, fits_table, latex
@@ -24,6 +27,7 @@ from depthrate.orchestrator.report.page import STYLE
 from tests.support.report_data import make_data
 
 COLUMN = paper_style(PaperWidth.column)
+GRID = list(itertools.product((2, 3, 5, 8), (16, 32, 64), range(3)))
 NASTY = r"50% of a_b & {c} #1 $x^2$ \def ~ < >"
 
 
@@ -150,14 +154,21 @@ def test_fits_as_a_booktabs_table() -> None:
 def test_latex_compiles_whatever_things_are_called(tmp_path: Path) -> None:
     data = make_data(by={"name_of": [NASTY, "λ²"]}, seeds=3, name=NASTY)
     fits = [replace(curve, excluded={NASTY: 2}) for curve in data.fits]
-    paths = export_latex(replace(data, fits=fits, versions={NASTY: NASTY}, git=NASTY), tmp_path)
-    assert [path.name for path in paths] == ["fits.tex"]
+    frame = pd.DataFrame([{NASTY: d**-0.5 * w**-0.3 * (1 + s / 9), "depth": d, "width": w, "s": s} for d, w, s in GRID])
+    table = fit_table(frame, NASTY, ["depth + 1", "width"], "s", forms=["power", "power_log2"])
+    surface = FittedGroup(
+        NASTY, "depth - 1, width", {NASTY: NASTY}, [], list(table.surfaces.fits), {NASTY: 2}, table=table
+    )
+    data = replace(data, fits=fits, surfaces=[surface], versions={NASTY: NASTY}, git=NASTY)
+    paths = export_latex(data, tmp_path)
+    assert [path.name for path in paths] == ["fits.tex", "surfaces.tex"]
     for path in paths:
-        assert not re.search(r"(?<!\\)%(?! needs)", path.read_text()), "a percent sign would hide what follows"
+        rows = [line for line in path.read_text().splitlines() if not line.startswith("% ")]
+        assert not re.search(r"(?<!\\)%(?! needs)", "\n".join(rows)), "a percent sign would hide what follows"
     if (pdflatex := shutil.which("pdflatex")) is None:
         pytest.skip("no pdflatex executable found on PATH")
     lines = [r"\documentclass{article}\usepackage{booktabs}\usepackage{amsmath}\begin{document}"]
-    lines += [r"\input{fits}\end{document}"]
+    lines += [r"\input{fits}\input{surfaces}\end{document}"]
     (tmp_path / "paper.tex").write_text("\n".join(lines))
     command = [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
