@@ -96,7 +96,7 @@ def undecided_texts(curves: Sequence[FittedGroup]) -> list[str]:
         [f"Models joined by or: {literal(' or '.join(sorted(judges)))} cannot decide between them."] if judges else []
     )
     if num_open := sum(preference.is_another_possible for preference in named):
-        groups = f" in {num_open} of {len(named)} groups" if len(named) > 1 else ""
+        groups = f" in {num_open} of {len(curves)} groups" if len(curves) > 1 else ""
         sentences.append(f"Another curve is not ruled out{groups}.")
     return sentences
 

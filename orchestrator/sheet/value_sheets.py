@@ -177,7 +177,8 @@ def undecided(found: TableFit) -> Iterator[str]:
     if preference.is_another_possible and preferred and len(found.variables) == 1:
         yield "another curve is not ruled out"
     if preference.state is GroupState.NONE:
-        yield "no form is adequate: " + ", ".join(f"{form} has {reason}" for form, reason in found.inadequacy.items())
+        reasons = "; ".join(f"{form} ({reason})" for form, reason in found.inadequacy.items())
+        yield f"no form is adequate: {reasons}"
     elif not preferred:
         yield f"{STATE_WORDS[preference.state]}: {preference.reason}"
 
