@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from depthrate.tasks.native.build import FLAGS, NUMBERS, SOURCES
+from depthrate.tasks.native.codegen.cuda_emit import CudaSource
+from depthrate.tasks.native.codegen.cuda_plan import Tuning
+from depthrate.tasks.native.codegen.generate import generate, generate_cuda, tile_samples
+from depthrate.tasks.native.codegen.trace import Tile
 from depthrate.tasks.native.compiler import compiler
-from depthrate.tasks.native.generated.cuda_emit import CudaSource
-from depthrate.tasks.native.generated.cuda_plan import Tuning
-from depthrate.tasks.native.generated.generate import generate, generate_cuda, tile_samples
-from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Call, Library
 from tests.support.surveyed_modules import CLASSES, SHAPES, VOCABULARY, Case
 

@@ -1,4 +1,4 @@
-"""Native steps generated from a network's own code, see `tasks/native/generated`.
+"""Native steps generated from a network's own code, see `tasks/native/codegen`.
 
 Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parameters of one trial.
 """
@@ -15,14 +15,14 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.interface import SharedLibraries
 from depthrate.tasks.native.build import NUMBERS, cached_source, load_library
+from depthrate.tasks.native.codegen import trace
+from depthrate.tasks.native.codegen.cuda_emit import CudaSource
+from depthrate.tasks.native.codegen.cuda_plan import Tuning
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.generate import generate, generate_cuda, tile_samples
+from depthrate.tasks.native.codegen.trace import Tile
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.cuda import load_cuda_library, tuning_of
-from depthrate.tasks.native.generated import trace
-from depthrate.tasks.native.generated.cuda_emit import CudaSource
-from depthrate.tasks.native.generated.cuda_plan import Tuning
-from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.native.generated.generate import generate, generate_cuda, tile_samples
-from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks import operations
 from depthrate.tasks.networks.flat_parameters import split_parameters, start_trials

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
 from tests.support.generated_steps import GeneratedStep, Problem, build_together, fault_of
 from tests.support.random_modules import RandomModule
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.native.generated.loop_text import (
+from depthrate.tasks.native.codegen.loop_text import (
     LoopText,
     Shape,
     flat_axes,
@@ -22,9 +22,9 @@ from depthrate.tasks.native.generated.loop_text import (
     number_text,
     position_of,
 )
-from depthrate.tasks.native.generated.lower import Part
-from depthrate.tasks.native.generated.plan import LINE_BYTES, Loop, Plan, padded_columns
-from depthrate.tasks.native.generated.values import (
+from depthrate.tasks.native.codegen.lower import Part
+from depthrate.tasks.native.codegen.plan import LINE_BYTES, Loop, Plan, padded_columns
+from depthrate.tasks.native.codegen.values import (
     ALIGNED,
     ROWS,
     Kind,

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
 
 aten = torch.ops.aten
 

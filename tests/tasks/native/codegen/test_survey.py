@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
 from tests.support.generated_steps import QUICK, GeneratedStep, build_together, fault_of, problem_of
 from tests.support.surveyed_modules import SURVEY
 

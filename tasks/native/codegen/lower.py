@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from depthrate.tasks.native.generated.decompositions import Window, patches, unpatched
-from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.native.generated.operations import BOOLEANS, POINTWISE
-from depthrate.tasks.native.generated.trace import StepGraph
-from depthrate.tasks.native.generated.values import (
+from depthrate.tasks.native.codegen.decompositions import Window, patches, unpatched
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.operations import BOOLEANS, POINTWISE
+from depthrate.tasks.native.codegen.trace import StepGraph
+from depthrate.tasks.native.codegen.values import (
     LOOP_KINDS,
     Kind,
     Layout,

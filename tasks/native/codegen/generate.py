@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from depthrate.tasks.native.generated.cuda_emit import CudaSource, emit_cuda
-from depthrate.tasks.native.generated.cuda_plan import Tuning, plan_cuda
-from depthrate.tasks.native.generated.emit import emit
-from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.native.generated.loop_text import Shape
-from depthrate.tasks.native.generated.lower import Program, lower
-from depthrate.tasks.native.generated.plan import plan
-from depthrate.tasks.native.generated.trace import Tile, trace
-from depthrate.tasks.native.generated.values import ROWS, Layout, up
+from depthrate.tasks.native.codegen.cuda_emit import CudaSource, emit_cuda
+from depthrate.tasks.native.codegen.cuda_plan import Tuning, plan_cuda
+from depthrate.tasks.native.codegen.emit import emit
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.loop_text import Shape
+from depthrate.tasks.native.codegen.lower import Program, lower
+from depthrate.tasks.native.codegen.plan import plan
+from depthrate.tasks.native.codegen.trace import Tile, trace
+from depthrate.tasks.native.codegen.values import ROWS, Layout, up
 
 TILE_ROWS = 64
 """Rows of a tile, of samples or of their positions: they stay in cache. Fixed, because it affects how sums round."""
