@@ -188,7 +188,9 @@ class NetworkTask(FusedTask[Trial]):
         with suppress(EngineError):
             shape = self.pack_shape(trial)
             kernels = shape.network.native_kernels(shape.has_classes)
-            if kernels.family == GENERATED or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
+            # whether steps of other networks can be generated is known only to torch
+            is_later = kernels.family == GENERATED and not shape.network.has_generated_steps
+            if is_later or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
                 return
             constants = {"NUMBER": NUMBERS[trial.dtype], **kernels.constants}
 

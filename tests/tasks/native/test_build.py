@@ -7,15 +7,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.native import build
-from depthrate.tasks.native.build import FLAGS, cached_source, load_library
+from depthrate.tasks.native.build import FLAGS, cached_text, load_library
 from depthrate.tasks.native.compiler import EngineError, NoCompilerError
-from depthrate.tasks.native.library import Call
+from depthrate.tasks.native.library import Call, Library
 from tests.support.native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 CONSTANTS = {"NUMBER": "float", "WIDTH": 3, "INPUTS": 2, "CLASSES": 2, "LINEAR_LAYERS": 1, "PRE_NORM": 0}
@@ -80,14 +81,17 @@ def test_sources_are_generated_once_and_again_where_damaged(empty_cache):
         made.append(None)
         return f"int made = {len(made)};"
 
-    assert [cached_source(parts, make)[-2] for parts in (["a", "b"], ["a", "b"], ["a", "c"])] == ["1", "1", "2"]
-    for path in empty_cache.glob("*.cpp"):
+    assert [cached_text("made", parts, make)[-2] for parts in (["a", "b"], ["a", "b"], ["a", "c"])] == ["1", "1", "2"]
+    for path in empty_cache.glob("made-*"):
         path.write_text("int made = 9;")
-    assert cached_source(["a", "b"], make) == "int made = 3;" and cached_source(["a", "b"], make) == "int made = 3;"
+    assert (
+        cached_text("made", ["a", "b"], make) == "int made = 3;"
+        and cached_text("made", ["a", "b"], make) == "int made = 3;"
+    )
     empty_cache.chmod(0o500)
     if os.geteuid():  # root may write everywhere
         with pytest.raises(EngineError, match="cannot use the cache"):
-            cached_source(["d"], make)
+            cached_text("made", ["d"], make)
 
 
 @pytest.mark.slow
@@ -157,7 +161,7 @@ def test_changed_calls_rebuild(empty_cache):
 def test_structure_mismatch_is_refused(empty_cache, change):
     mirror = type("OtherCall", (ctypes.Structure,), change)
     with pytest.raises(EngineError, match=r"residual.cpp.*\(bytes, version\) .*OtherCall"):
-        load_library("residual", CONSTANTS, never, flags=QUICK, call=mirror)
+        load_library("residual", CONSTANTS, never, flags=QUICK, bind=partial(Library, call=mirror))
     assert libraries(empty_cache) == []
 
 
@@ -212,7 +216,7 @@ def test_full_cache_falls_back(empty_cache, small_disk, tmp_path, caplog, size):
     made = small()
     assert not made.is_relative_to(tmp_path) and made.parent.stat().st_mode & 0o777 == 0o700
     assert small() == made and f"{empty_cache} is full (No space left on device)" in caplog.text
-    assert cached_source(["x"], lambda: "// " + "x" * 500_000)[-1] == "x"
+    assert cached_text("made", ["x"], lambda: "// " + "x" * 500_000)[-1] == "x"
     assert caplog.text.count("Set XDG_CACHE_HOME") == 1
 
 
@@ -223,7 +227,7 @@ def test_a_cache_and_temporary_folder_that_are_full_are_named(small_disk, monkey
     temporary.mkdir(mode=0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with pytest.raises(EngineError, match=rf"Set XDG_CACHE_HOME or TMPDIR to a folder with space.*{temporary}"):
-        cached_source(["full"], lambda: "x" * 500_000)
+        cached_text("made", ["full"], lambda: "x" * 500_000)
 
 
 @pytest.mark.slow
