@@ -24,6 +24,7 @@ struct Generated : Step<Generated> {
   char* arena;
   void **in_first, **in_others;  // addresses of all places in a step's first tile, and in its other tiles
   const Number* resolved = nullptr;  // parameters of the trial whose addresses they are
+  Batch no_batch = {};
 
   explicit Generated(const Call& call) : Step(call, call.table->samples), table(*call.table) {
     arena = memory.take<char>(table.arena_bytes);
@@ -32,15 +33,15 @@ struct Generated : Step<Generated> {
   void prepare() {
     if (resolved != trial.theta) resolve(in_first, table.zeros), resolve(in_others, nullptr);
     resolved = trial.theta;
-    Batch none = {};
-    call_kernels(0, table.num_prepared, none, in_first);
+    call_kernels(0, table.num_prepared, no_batch, in_first);
   }
   void resolve(void** addresses, const char* start) {
     const char* const bases[NUM_BASES] = {arena, (const char*)trial.theta, (const char*)trial.state, table.constants, table.zeros, start, nullptr};
     for (long i = 0; i < table.num_places; i++) addresses[i] = (void*)(bases[table.places[i].base] + table.places[i].at);
   }
   void call_kernels(long first, long count, Batch& batch, void* const* addresses) const {
-    for (long i = first; i < first + count; i++) table.statements[i].kernel(batch, addresses + table.statements[i].first_place);
+    const Statement *statement = table.statements + first, *const end = statement + count;
+    for (; statement != end; statement++) statement->kernel(batch, addresses + statement->first_place);
   }
   double tile(long row, long count, const int64_t* order, bool is_first, bool is_last) {
     Batch batch = {call.x, call.labels, order, row, count, call.batch, trial.correct, 0};

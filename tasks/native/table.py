@@ -28,7 +28,7 @@ class Base(IntEnum):
     STATE = 2
     """A trial's state."""
     CONSTANTS = 3
-    ZEROS = 4
+    ZERO_ROWS = 4
     START = 5
     """Zeros in the first tile of a batch, null in the others."""
     NOTHING = 6
@@ -44,16 +44,18 @@ class Kernel(NamedTuple):
 
     @property
     def symbol(self) -> str:
-        """Name of the exported function."""
-        return kernel_name("|".join([*self.items, self.body]))
+        """Name of the exported function, which depends on its text only."""
+        return kernel_name(self._text("kernel"))
 
     def source(self) -> str:
-        """Return the function, and the exported one that reads its arguments from an array."""
-        name = self.symbol
+        """Return the exported function, which reads its arguments from an array."""
+        return self._text(self.symbol)
+
+    def _text(self, name: str) -> str:
         parameters = ["Batch& batch", *(f"{item}* __restrict p{index}" for index, item in enumerate(self.items))]
         arguments = ["batch", *(f"({item}*)p[{index}]" for index, item in enumerate(self.items))]
         return (
-            f"static __attribute__((noinline)) void {name}_of({', '.join(parameters)}) {{\n{self.body}\n}}\n"
+            f"INLINE void {name}_of({', '.join(parameters)}) {{\n{self.body}\n}}\n"
             f'extern "C" void {name}(Batch& batch, void* const* p) {{ {name}_of({", ".join(arguments)}); }}\n'
         )
 

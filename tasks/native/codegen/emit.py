@@ -267,7 +267,7 @@ class _Emitter:
             key = (value.start.value, value.start.seen.storage_offset(), n)
             start = self._copied_once(key, self._seen(value.start), n)
         else:
-            start = Place(Base.ZEROS)
+            start = Place(Base.ZERO_ROWS)
         self.num_zeros = max(self.num_zeros, up(n, ALIGNED))
         places = [self._seen(left), right_place, self._place(value), start, PANEL]
         call = (
