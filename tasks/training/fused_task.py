@@ -188,9 +188,12 @@ class NetworkTask(FusedTask[Trial]):
         with suppress(EngineError):
             shape = self.pack_shape(trial)
             kernels = shape.network.native_kernels(shape.has_classes)
-            # whether steps of other networks can be generated is known only to torch
-            is_later = kernels.family == GENERATED and not shape.network.has_generated_steps
-            if is_later or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
+            is_generated = kernels.family == GENERATED
+            # of other networks only torch finds out whether steps can be generated
+            is_early = shape.network.has_generated_steps and context.device == "cpu"
+            if (is_generated and not is_early) or self.engine(
+                params, context.engine, context.device
+            ) is not Engine.NATIVE:
                 return
             constants = {"NUMBER": NUMBERS[trial.dtype], **kernels.constants}
 
