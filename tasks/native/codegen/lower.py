@@ -33,7 +33,7 @@ from depthrate.tasks.native.codegen.values import (
 aten = torch.ops.aten
 
 MAX_CONSTANT = 2**17
-"""Maximum numbers of a constant tensor, which becomes part of the source."""
+"""Maximum numbers of a constant tensor, which becomes part of a table, or of a source on a GPU."""
 _VIEWS = (
     *(aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int, aten.t.default),
     *(aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default, aten.expand.default),
