@@ -39,10 +39,10 @@ from torch import Tensor, nn
 
 from benchmarks.generated import Convolutional, Encoder, Residual
 from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.native.codegen.cuda_emit import CudaSource
+from depthrate.tasks.native.codegen.cuda_plan import Tuning
 from depthrate.tasks.native.compiler import compiler
 from depthrate.tasks.native.cuda import CudaLibrary, compile_cubin
-from depthrate.tasks.native.generated.cuda_emit import CudaSource
-from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network

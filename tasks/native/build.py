@@ -1,8 +1,11 @@
 """Disk cache of kernel libraries: one process per machine builds a library in a few seconds while others wait.
 
 Files are in the folder `native` of the user's cache (`private_cache`). A file's name contains hashes of its dependencies
-(sources, constants, flags and processor, then the compiler) and of its content. The folder may be deleted at any time. A
-machine without a compiler copies a library that a machine with the same processor has put into the store.
+(headers, constants, flags and processor, then the source and the compiler) and of its content. The folder may be deleted at any
+time. A machine without a compiler copies libraries that machines with the same processor have put into the store.
+
+Generated kernels are exported functions that are named after their text, so that any cached library that has a kernel provides
+it, and only missing kernels are built.
 """
 
 import ctypes
@@ -15,17 +18,19 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from depthrate.tasks.code.private_cache import in_private_cache, is_private_file
 from depthrate.tasks.interface import Interrupted, SharedLibraries
 from depthrate.tasks.native.compiler import EngineError, NoCompilerError, compiler
-from depthrate.tasks.native.library import AnyCall, Call, CallMismatchError, Library
+from depthrate.tasks.native.library import CallMismatchError, Library
 from depthrate.tasks.regular_file import read_regular
 
 SOURCES = Path(__file__).parent
+KERNEL_NAMES = re.compile(rb"kernel_[0-9a-f]{24}")
+"""Names of generated kernels (`kernel_name`) in a library."""
 NUMBERS = {"float32": "float", "float64": "double"}
 """Type of tensors -> type `NUMBER` of kernels."""
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
@@ -43,45 +48,49 @@ def load_library(
     should_stop: Callable[[], bool],
     shared: SharedLibraries | None = None,
     flags: tuple[str, ...] = FLAGS,
-    call: type[AnyCall] = Call,
-    source: str | None = None,
+    bind: Callable[[ctypes.CDLL], Library] = Library,
 ) -> tuple[Library, float]:
-    """Load the kernels of a family of networks for these constants, building them if necessary.
+    """Load the library of a handwritten file for these constants, building it if necessary.
 
-    `source`: Generated source of the kernels. None: the family's file.
+    A corrupt file, or one with other structures, is deleted and built again.
 
-    A corrupt file, or one with another call structure, is deleted and built again.
+    Args:
+        family: Name of the file.
+        constants: Macros that the file is compiled with.
+        should_stop: Returns whether a stop is requested.
+        shared: Libraries of other machines.
+        flags: Flags of the compiler.
+        bind: Returns the interface of a loaded library.
 
     Returns:
         The library, and the seconds spent building or waiting.
 
     Raises:
-        EngineError: Neither a library nor a compiler exists, the compiler fails, or its library has another call structure.
+        EngineError: Neither a library nor a compiler exists, the compiler fails, or its library has other structures.
         Interrupted: A stop was requested meanwhile.
     """
     started = time.monotonic()
-    name = _name(family, source, constants, flags)
+    text = (SOURCES / f"{family}.cpp").read_text(encoding="utf-8")
+    name = f"{_prefix(family, constants, flags)}-{digest(text.encode())}"
 
     def find_or_build(folder: Path) -> Path:
         if (path := _find_cached(folder, name)) is not None:
             return path
         try:
-            options = [compiler(), *flags, *(f"-D{constant}={value}" for constant, value in constants.items())]
+            command = _command(constants, flags)
         except NoCompilerError as missing:
             return _library_from_store(folder, name, shared, missing, should_stop)
         with hold_lock(folder / f"{name}.lock", should_stop):
-            return _find_cached(folder, name) or _build(
-                folder, name, [*options, f"-I{SOURCES}"], source or _source_of(family), should_stop
-            )
+            return _find_cached(folder, name) or _build(folder, name, command, text, should_stop)
 
     try:
         path = in_private_cache("native", find_or_build)
         try:
-            library = Library(ctypes.CDLL(str(path)), call)
+            library = bind(ctypes.CDLL(str(path)))
         except CallMismatchError:
             path.unlink(missing_ok=True)
             path = in_private_cache("native", find_or_build)
-            library = Library(ctypes.CDLL(str(path)), call)
+            library = bind(ctypes.CDLL(str(path)))
         if shared is not None:
             shared.keep(path)
         return library, time.monotonic() - started
@@ -92,14 +101,116 @@ def load_library(
         raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}. Make both agree.") from error
 
 
-def cached_source(parts: Sequence[str], make: Callable[[], str], *, is_fresh: bool = False) -> str:
-    """Return the source generated from these parts, from the cache if it is there and need not be fresh.
+def load_kernels(
+    sources: Mapping[str, str],
+    constants: Mapping[str, object],
+    should_stop: Callable[[], bool],
+    shared: SharedLibraries | None = None,
+    flags: tuple[str, ...] = FLAGS,
+) -> tuple[dict[str, int], float]:
+    """Load generated kernels, building those that no cached library has, all in one library.
+
+    Args:
+        sources: Name of each exported function, which contains a hash of its source -> the source.
+        constants: Macros that the sources are compiled with.
+        should_stop: Returns whether a stop is requested.
+        shared: Libraries of other machines.
+        flags: Flags of the compiler.
+
+    Returns:
+        The functions' addresses by name, and the seconds spent building or waiting.
+
+    Raises:
+        EngineError: Kernels are missing without a compiler, the compiler fails, or the cache cannot be used.
+        Interrupted: A stop was requested meanwhile.
+    """
+    started = time.monotonic()
+    prefix = _prefix("kernels", constants, flags)
+
+    def find_or_build(folder: Path) -> list[Path]:
+        paths, missing = _libraries_with(folder, prefix, {*sources})
+        if not missing:
+            return paths
+        try:
+            command = _command(constants, flags)
+        except NoCompilerError as error:
+            return paths + _kernels_from_store(folder, prefix, missing, shared, error, should_stop)
+        with hold_lock(folder / f"{prefix}-{_digest_of(missing)}.lock", should_stop):
+            paths, missing = _libraries_with(folder, prefix, {*sources})
+            if missing:
+                text = "\n".join(['#include "generated.h"\n', *(sources[name] for name in sorted(missing))])
+                paths.append(_build(folder, f"{prefix}-{_digest_of(missing)}", command, text, should_stop))
+        return paths
+
+    try:
+        paths = in_private_cache("native", find_or_build)
+        addresses = {}
+        for path in paths:
+            library = ctypes.CDLL(str(path))
+            for name in sources:
+                if hasattr(library, name):
+                    addresses[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+            if shared is not None:
+                shared.keep(path)
+    except OSError as error:
+        raise EngineError(f"cannot use the cache of native steps: {error}") from error
+    if missing := sorted(sources.keys() - addresses.keys()):
+        raise EngineError(f"{', '.join(map(str, paths))} lack {', '.join(missing)}. Delete them.")
+    return addresses, time.monotonic() - started
+
+
+def _libraries_with(folder: Path, prefix: str, names: set[str]) -> tuple[list[Path], set[str]]:
+    """Find intact libraries that together export as many functions of these names as cached. Corrupt files are deleted.
+
+    Returns:
+        The libraries, and the names that none exports.
+    """
+    compiled_by = "*"
+    with suppress(EngineError):
+        compiled_by = _compiler_digest()
+    found = []
+    for path in folder.glob(f"{prefix}-*-{compiled_by}-*.so"):
+        content = _content_of(path)
+        if content is not None and (exported := names & _exported(content)):
+            found.append((-len(exported), path, exported))
+    paths, missing = [], set(names)
+    for _, path, exported in sorted(found):
+        if missing & exported:
+            paths.append(path)
+            missing -= exported
+    return paths, missing
+
+
+def _exported(library: bytes) -> set[str]:
+    return {name.decode() for name in KERNEL_NAMES.findall(library)}
+
+
+def kernel_name(text: str) -> str:
+    """Return the name of the function of a generated kernel, which depends on its text only."""
+    return f"kernel_{digest(text.encode())}"
+
+
+def _digest_of(names: Collection[str]) -> str:
+    return digest(" ".join(sorted(names)).encode())
+
+
+def _command(constants: Mapping[str, object], flags: tuple[str, ...]) -> list[str]:
+    """Return the command that compiles a library.
+
+    Raises:
+        NoCompilerError: There is no compiler.
+    """
+    return [compiler(), *flags, *(f"-D{name}={value}" for name, value in constants.items()), f"-I{SOURCES}"]
+
+
+def cached_text(kind: str, parts: Sequence[str], make: Callable[[], str], *, is_fresh: bool = False) -> str:
+    """Return a text that is made from these parts, from the cache if it is there and need not be fresh.
 
     Raises:
         EngineError: The cache cannot be used.
     """
-    name = f"source-{digest(chr(0).join(parts).encode())}"
-    return cached_content(name, ".cpp", lambda: make().encode(), lambda: False, is_fresh=is_fresh).decode()
+    name = f"{kind}-{digest(chr(0).join(parts).encode())}"
+    return cached_content(name, ".txt", lambda: make().encode(), lambda: False, is_fresh=is_fresh).decode()
 
 
 def cached_content(
@@ -178,14 +289,10 @@ def _processor() -> str:
     return f"{values.get('model name')} {values.get('flags', values.get('Features'))}"
 
 
-def _source_of(family: str) -> str:
-    return (SOURCES / f"{family}.cpp").read_text(encoding="utf-8")
-
-
-def _name(family: str, source: str | None, constants: Mapping[str, object], flags: tuple[str, ...]) -> str:
-    """Compute the part of a library's file name that does not depend on the compiler."""
+def _prefix(family: str, constants: Mapping[str, object], flags: tuple[str, ...]) -> str:
+    """Compute the part of a library's file name that depends neither on its source nor on the compiler."""
     headers = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.h"))]
-    parts = [*headers, source or _source_of(family), repr(sorted(constants.items())), repr(flags), _processor()]
+    parts = [*headers, repr(sorted(constants.items())), repr(flags), _processor()]
     return f"{family}-{digest(chr(0).join(parts).encode())}"
 
 
@@ -200,10 +307,17 @@ def _find_cached(folder: Path, name: str) -> Path | None:
 def find_intact(folder: Path, name: str, suffix: str) -> tuple[Path, bytes] | None:
     """Find a file of this name that matches the checksum behind it, and its content. Corrupt files are deleted."""
     for path in sorted(folder.glob(f"{name}-*{suffix}")):
-        with suppress(OSError):  # unreadable, or too large
-            if is_private_file(path) and is_intact(path.name, content := read_regular(path, MAX_BYTES)):
-                return path, content
-        discard(path)
+        if (content := _content_of(path)) is not None:
+            return path, content
+    return None
+
+
+def _content_of(path: Path) -> bytes | None:
+    """Read a file that matches the checksum in its name. Delete it and return None if it does not."""
+    with suppress(OSError):  # unreadable, or too large
+        if is_private_file(path) and is_intact(path.name, content := read_regular(path, MAX_BYTES)):
+            return content
+    discard(path)
     return None
 
 
@@ -237,20 +351,51 @@ def _library_from_store(
         NoCompilerError: The store has no intact library.
         Interrupted: A stop was requested while waiting for one.
     """
+    for file_name, content in _iter_stored(f"{name}-", shared, missing, should_stop):
+        return keep_content(folder, file_name.rpartition("-")[0], ".so", content)
+    raise missing
+
+
+def _kernels_from_store(
+    folder: Path,
+    prefix: str,
+    names: set[str],
+    shared: SharedLibraries | None,
+    missing: NoCompilerError,
+    should_stop: Callable[[], bool],
+) -> list[Path]:
+    """Copy libraries that together export these functions, as `_library_from_store` does."""
+    paths = []
+    for file_name, content in _iter_stored(f"{prefix}-", shared, missing, should_stop):
+        if names & _exported(content):
+            names = names - _exported(content)
+            paths.append(keep_content(folder, file_name.rpartition("-")[0], ".so", content))
+        if not names:
+            break
+    return paths
+
+
+def _iter_stored(
+    prefix: str, shared: SharedLibraries | None, missing: NoCompilerError, should_stop: Callable[[], bool]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the intact libraries of the store whose names have a prefix, again and again until a time limit.
+
+    Raises:
+        NoCompilerError: The time limit has passed, or a library is not intact or can be written by others.
+        Interrupted: A stop was requested while waiting.
+    """
     if shared is None:
         raise missing
-    until, reason, intact = time.monotonic() + SHARED_LIBRARY_TIMEOUT_S, None, None
+    until, reason = time.monotonic() + SHARED_LIBRARY_TIMEOUT_S, None
     while reason is None:
         try:
-            for file_name, content in shared.iter_matching(f"{name}-"):
-                if is_intact(file_name, content):
-                    intact = content
+            for file_name, content in shared.iter_matching(prefix):
+                if not is_intact(file_name, content):
+                    reason = f"{file_name} in the store does not match its checksum and was not loaded. Delete it."
                     break
-                reason = f"{file_name} in the store does not match its checksum and was not loaded. Delete it."
+                yield file_name, content
         except OSError as error:
             reason = str(error)
-        if intact is not None:  # a full folder is no fault of the store
-            return keep_content(folder, file_name.rpartition("-")[0], ".so", intact)
         if should_stop():
             raise Interrupted
         if reason is None and time.monotonic() >= until:

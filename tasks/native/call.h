@@ -1,5 +1,7 @@
 #pragma once
 // Arguments of a call, see tasks/native/library.py.
+constexpr int64_t CALL_VERSION = 3;
+struct Table;
 struct Call {
   int64_t num_trials, num_steps, num_parameters, depth, batch, last_bias, is_mse, is_adam;
   double clip_norm, beta1, beta2, adam_eps, ln_eps;  // clip_norm: 0 for none
@@ -20,4 +22,5 @@ struct Call {
   Number *features, *scales;                         // [L, N, D] and [LayerNorms, N], of one trial: see `Trial`
   const Number* state;                               // [T, num_state], what steps read and do not change
   int64_t num_state;
+  const Table* table;                                // of generated steps on a CPU, see generated.h
 };

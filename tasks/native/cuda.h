@@ -825,7 +825,7 @@ template <class Step> DEVICE void evaluate_block(const Call& c, int number, int 
 
 #ifndef __CUDACC__
 extern "C" int64_t call_bytes() { return sizeof(Call); }
-extern "C" int64_t call_version() { return 2; }
+extern "C" int64_t call_version() { return CALL_VERSION; }
 // All of a block's memory is NaN at first, so that tests find what is read before it is written.
 // `static`, because libraries that are loaded together would share the memory of a function that others can see.
 template <class Step> static void launch(const Call& c, void (*program)(const Call&), int64_t arena_at = 0) {

@@ -15,10 +15,10 @@ import torch
 
 from depthrate.tasks.code.trust import ROOT, distrust_of_paths
 from depthrate.tasks.native.build import SOURCES, cached_content, digest
+from depthrate.tasks.native.codegen.cuda_emit import CudaSource
+from depthrate.tasks.native.codegen.cuda_plan import Tuning
+from depthrate.tasks.native.codegen.values import up
 from depthrate.tasks.native.compiler import EngineError
-from depthrate.tasks.native.generated.cuda_emit import CudaSource
-from depthrate.tasks.native.generated.cuda_plan import Tuning
-from depthrate.tasks.native.generated.values import up
 from depthrate.tasks.native.library import AnyCall, Call, Library
 
 HEADERS = ("cuda.h", "call.h")

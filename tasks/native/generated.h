@@ -1,6 +1,6 @@
-// What generated steps need beside steps.h: functions of vectors (V) and of four rows' numbers, and a tile's inputs.
+// What generated kernels need besides tiles.h: functions of vectors (V) and of four rows' numbers, and a tile's inputs.
 #pragma once
-#include "steps.h"
+#include "tiles.h"
 
 typedef Number FourAnywhere __attribute__((vector_size(4 * sizeof(Number)), aligned(sizeof(Number)), may_alias));
 template <class V> constexpr int LENGTH = sizeof(V) / sizeof(Number);
@@ -129,8 +129,11 @@ INLINE Four maxima(const Vector* v) {
 // ---- A tile's inputs: `count` of its samples are there, the others repeat the last one and have weight 0 ----
 
 struct Batch {
-  const int64_t* order;  // from the tile's first sample on; null: the data set's samples from `first` on
-  long first, count;
+  const void* x;
+  const int64_t *labels, *order;  // order: from the tile's first sample on; null: the data set's samples from `first` on
+  long first, count, size;        // size: samples of the step
+  int64_t* correct;               // correctly classified samples; null: not requested
+  double loss;                    // the sum over the tile's samples, which its last kernel writes
   long sample(long r) const {
     const long present = r < count ? r : count - 1;
     return order ? order[present] : first + present;
@@ -138,11 +141,11 @@ struct Batch {
 };
 
 template <class Item>
-INLINE void gather_samples(const Item* x, Batch batch, long samples, long n, Item* to, long row) {
+INLINE void gather_samples(const Item* x, const Batch& batch, long samples, long n, Item* to, long row) {
   for (long r = 0; r < samples; r++) memcpy(to + r * row, x + batch.sample(r) * n, n * sizeof(Item));
 }
 // Targets of `outputs` rows a sample of `classes` numbers: one-hot rows of labels, smoothed, or numbers as they are.
-INLINE void gather_targets(const int64_t* labels, bool are_numbers, Batch batch, long samples, long outputs, long classes, Number smoothing, Number* to, long row) {
+INLINE void gather_targets(const int64_t* labels, bool are_numbers, const Batch& batch, long samples, long outputs, long classes, Number smoothing, Number* to, long row) {
   const Number floor = smoothing / classes;
   for (long r = 0; r < samples; r++) {
     const long sample = batch.sample(r);
@@ -157,7 +160,7 @@ INLINE void gather_targets(const int64_t* labels, bool are_numbers, Batch batch,
     }
   }
 }
-INLINE int64_t count_correct(const int64_t* labels, Batch batch, long outputs, long classes, const Number* q, long row) {
+INLINE int64_t count_correct(const int64_t* labels, const Batch& batch, long outputs, long classes, const Number* q, long row) {
   int64_t correct = 0;
   for (long r = 0; r < batch.count * outputs; r++) {
     const long y = labels[batch.sample(r / outputs) * outputs + r % outputs];
@@ -167,6 +170,15 @@ INLINE int64_t count_correct(const int64_t* labels, Batch batch, long outputs, l
     correct += is_first_largest;
   }
   return correct;
+}
+// Weights of `outputs` rows a sample in the mean over the step's samples.
+INLINE void give_weights(const Batch& batch, long samples, long outputs, Number* weight) {
+  for (long r = 0; r < samples * outputs; r++) weight[r] = r < batch.count * outputs ? Number(1) / Number(batch.size * outputs) : 0;
+}
+INLINE double sum_of_losses(const Batch& batch, long outputs, const Number* loss) {
+  double total = 0;
+  for (long r = 0; r < batch.count * outputs; r++) total += loss[r];
+  return total * batch.size;
 }
 
 // Writes a[rows, columns], `row` numbers from one row to the next, into panels as the right-hand side [rows, columns].

@@ -10,11 +10,17 @@ from typing import ClassVar
 from depthrate.errors import InputError
 
 
-class Call(ctypes.Structure):
+class Mirror(ctypes.Structure):
+    """Mirror of a C++ structure whose size and version libraries export."""
+
+    version: ClassVar[int]
+    """Version of the C++ structure."""
+
+
+class Call(Mirror):
     """Mirror `Call` of tasks/native/steps.h: addresses of numbers of the library's type, or of int64, without gaps."""
 
-    version: ClassVar[int] = 2
-    """Version of the C++ structure that this one mirrors."""
+    version = 3
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("num_trials", "num_steps", "num_parameters", "depth", "batch")),
         *((name, ctypes.c_int64) for name in ("last_bias", "is_mse", "is_adam")),
@@ -27,14 +33,14 @@ class Call(ctypes.Structure):
         ("barrier", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("gradient_TP", "correct_T", "features_LND", "scales_MN", "state_TS")),
         ("num_state", ctypes.c_int64),
+        ("table", ctypes.c_void_p),
     ]
 
 
-class WordsCall(ctypes.Structure):
+class WordsCall(Mirror):
     """Mirror `Call` of tasks/native/words.cpp: an embedding and a linear layer over sentences."""
 
-    version: ClassVar[int] = 1
-    """Version of the C++ structure that this one mirrors."""
+    version = 1
     _fields_ = [
         *(
             (name, ctypes.c_int64)
@@ -54,7 +60,7 @@ AnyCall = Call | WordsCall
 
 
 class CallMismatchError(InputError):
-    """Raised when a library's call structure differs from Python's."""
+    """Raised when a library's structures differ from Python's."""
 
 
 class Library:
@@ -69,11 +75,7 @@ class Library:
         Raises:
             CallMismatchError: The library was built with another structure.
         """
-        compiled, mirrored = _exported_call(library), (ctypes.sizeof(call), call.version)
-        if compiled != mirrored:
-            raise CallMismatchError(
-                f"its struct Call has (bytes, version) {compiled}, but {call.__name__} in {__name__} has {mirrored}"
-            )
+        check_layout(library, "call", call)
         self._scratch_bytes, self._run = library.scratch_bytes, library.run
         self._scratch_bytes.restype, self._run.restype = ctypes.c_int64, None
         self._library = library
@@ -91,10 +93,22 @@ class Library:
         self._library.evaluate(ctypes.byref(call))
 
 
-def _exported_call(library: ctypes.CDLL) -> tuple[int, int] | None:
-    """Read the size and version of a library's `Call`, or None if the library does not export them."""
+def check_layout(library: ctypes.CDLL, name: str, mirror: type[Mirror]) -> None:
+    """Check that a library exports the size and the version of a structure (`EXPORT_LAYOUT`) that its mirror has.
+
+    Raises:
+        CallMismatchError: It exports others, or none.
+    """
+    exported, mirrored = _exported_layout(library, name), (ctypes.sizeof(mirror), mirror.version)
+    if exported != mirrored:
+        raise CallMismatchError(
+            f"its struct {name} has (bytes, version) {exported}, but {mirror.__name__} in {mirror.__module__} has {mirrored}"
+        )
+
+
+def _exported_layout(library: ctypes.CDLL, name: str) -> tuple[int, int] | None:
     try:
-        size, version = library.call_bytes, library.call_version
+        size, version = getattr(library, f"{name}_bytes"), getattr(library, f"{name}_version")
     except AttributeError:
         return None
     size.restype = version.restype = ctypes.c_int64

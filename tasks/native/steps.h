@@ -13,7 +13,7 @@
 #endif
 using Rectifier = std::conditional_t<SMOOTHED == 2, RootRelu, std::conditional_t<SMOOTHED == 1, SmoothRelu, Relu>>;
 
-EXPORT_CALL(2)
+EXPORT_LAYOUT(call, Call, CALL_VERSION)
 
 // W x + b, W [OUT, IN] and perhaps b [OUT] behind it among a trial's parameters.
 template <long OUTPUTS, long READ> struct Linear {
@@ -97,11 +97,12 @@ struct Trial {
   const Number* state;
 };
 
-// A Family derives from this for its network and has SAMPLES of a tile, prepare(), tile(), embed(), each_piece(), last_pieces().
+// A Family derives from this for its network and has prepare(), tile(), embed(), each_piece(), last_pieces(), and perhaps SAMPLES.
 template <class Family> struct Step {
   const Call& call;
   // keeps: the whole gradient until the end. So do all evaluations: they share scratch memory, whose padding stays 0 in one layout only.
   const bool clips, keeps, one_tile;
+  const long samples;  // of a tile
   const Number ln_eps;
   Memory memory;
   Trial trial;
@@ -109,8 +110,8 @@ template <class Family> struct Step {
   Rectifier relu;
   Barrier barrier;
 
-  explicit Step(const Call& call)
-      : call(call), clips(call.clip_norm > 0), keeps(clips || call.gradient || call.scales), one_tile(call.batch <= Family::SAMPLES),
+  explicit Step(const Call& call, long samples = Family::SAMPLES)
+      : call(call), clips(call.clip_norm > 0), keeps(clips || call.gradient || call.scales), one_tile(call.batch <= samples), samples(samples),
         ln_eps(call.ln_eps), memory(call.scratch) {}
 
   Family& family() { return static_cast<Family&>(*this); }
@@ -125,11 +126,11 @@ template <class Family> struct Step {
     family().prepare();
     if constexpr (SMOOTHED)
       if (call.barrier > 0)
-        for (long row = 0; row < call.batch; row += Family::SAMPLES)
+        for (long row = 0; row < call.batch; row += samples)
           family().each_scale(row, rows_from(row), [&](Number scale) { barrier.add(scale); });
     double total = 0;
-    for (long row = 0; row < call.batch; row += Family::SAMPLES)
-      total += family().tile(row, rows_from(row), order ? order + row : nullptr, row == 0, row + Family::SAMPLES >= call.batch);
+    for (long row = 0; row < call.batch; row += samples)
+      total += family().tile(row, rows_from(row), order ? order + row : nullptr, row == 0, row + samples >= call.batch);
     if (trial.scales) return 0;
     if (trial.gradient) {
       family().each_piece([&](long n, long at, const Number* g, long) { memcpy(trial.gradient + at, g, n * sizeof(Number)); });
@@ -145,7 +146,7 @@ template <class Family> struct Step {
     return total;
   }
 
-  long rows_from(long row) const { return call.batch - row < Family::SAMPLES ? call.batch - row : Family::SAMPLES; }
+  long rows_from(long row) const { return call.batch - row < samples ? call.batch - row : samples; }
   Number decay(long group) const { return group < 0 ? 0 : trial.decay[group * call.num_trials]; }
   void apply(long n, long at, const Number* g, long group) {
     update(n, trial.theta + at, trial.first + at, trial.second ? trial.second + at : nullptr, g, decay(group), rule);

@@ -10,11 +10,11 @@
 
 #include "processor.h"
 
-// Exports the size and the version of a family's `Call`, which tasks/native/library.py compares with its own before the first
-// call. Raise the version in both places if a field changes its meaning but not its size.
-#define EXPORT_CALL(VERSION)                                     \
-  extern "C" int64_t call_bytes() { return sizeof(Call); }       \
-  extern "C" int64_t call_version() { return VERSION; }
+// Exports the size and the version of a structure that Python mirrors, which tasks/native/library.py compares with its own before
+// the first call. Raise the version in both places if a field changes its meaning but not its size.
+#define EXPORT_LAYOUT(NAME, STRUCT, VERSION)                     \
+  extern "C" int64_t NAME##_bytes() { return sizeof(STRUCT); }   \
+  extern "C" int64_t NAME##_version() { return VERSION; }
 
 constexpr long ROWS = 4;   // of a product's block in registers
 constexpr long TILE = 64;  // rows of a tile; fixed, because it affects how sums round

@@ -27,7 +27,7 @@ struct Call {
   int64_t* diverged_at;                     // [T], first checked step with a non-finite loss; negative: none
   void* scratch;
 };
-EXPORT_CALL(1)
+EXPORT_LAYOUT(call, Call, 1)
 
 // Numbers items in the order of their first occurrence.
 struct Numbering {

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
 from depthrate.tasks.data.dataset import DataShape
-from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
 from depthrate.tasks.networks.flat_parameters import as_numbers, gradients_of
 from depthrate.tasks.networks.module_axes import pooled
 from depthrate.tasks.networks.module_flow import TrainedOutput

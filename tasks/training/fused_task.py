@@ -188,7 +188,12 @@ class NetworkTask(FusedTask[Trial]):
         with suppress(EngineError):
             shape = self.pack_shape(trial)
             kernels = shape.network.native_kernels(shape.has_classes)
-            if kernels.family == GENERATED or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
+            is_generated = kernels.family == GENERATED
+            # of other networks only torch finds out whether steps can be generated
+            is_early = shape.network.has_generated_steps and context.device == "cpu"
+            if (is_generated and not is_early) or self.engine(
+                params, context.engine, context.device
+            ) is not Engine.NATIVE:
                 return
             constants = {"NUMBER": NUMBERS[trial.dtype], **kernels.constants}
 

@@ -5,13 +5,11 @@ Shapes: N samples, I numbers of a sample, P parameters.
 
 import copy
 import ctypes
-import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,12 +18,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from depthrate.tasks.native.build import FLAGS, NUMBERS, SOURCES
+from depthrate.tasks.native.codegen.cuda_emit import CudaSource
+from depthrate.tasks.native.codegen.cuda_plan import Tuning
+from depthrate.tasks.native.codegen.generate import generate, generate_cuda, tile_samples
+from depthrate.tasks.native.codegen.trace import Tile
 from depthrate.tasks.native.compiler import compiler
-from depthrate.tasks.native.generated.cuda_emit import CudaSource
-from depthrate.tasks.native.generated.cuda_plan import Tuning
-from depthrate.tasks.native.generated.generate import generate, generate_cuda, tile_samples
-from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Call, Library
+from depthrate.tasks.native.table import StepTable, TableLibrary
 from tests.support.surveyed_modules import CLASSES, SHAPES, VOCABULARY, Case
 
 QUICK = (*(flag for flag in FLAGS if flag != "-O3"), "-O0", "-w")
@@ -56,7 +55,7 @@ class Problem:
         drawn = [torch.randperm(len(self.x_NI), generator=generator)[: self.batch] for _ in range(STEPS)]
         self.order_SB = torch.stack(drawn)
 
-    def source(self) -> str:
+    def table(self) -> StepTable:
         """Generate the step.
 
         Raises:
@@ -143,26 +142,19 @@ def problem_of(case: Case, seed: int = 0, samples: int = 70, batch: int = 20, **
 
 
 def build_together(
-    sources: Sequence[str], dtype: torch.dtype, folder: Path, flags: Sequence[str] = QUICK
+    tables: Sequence[StepTable], dtype: torch.dtype, folder: Path, flags: Sequence[str] = QUICK
 ) -> list[Library]:
-    """Build one library of several steps, each in a namespace and with functions of names of its own."""
-    parts = ['#include "generated.h"\n']
-    for number, source in enumerate(sources):
-        text = re.sub(r'(extern "C" \w+ \w+)\(', rf"\1_{number}(", source)
-        parts.append(f"namespace step_{number} {{\n{text}\n}}\n")
+    """Build one library of the kernels of several steps."""
+    sources = {name: source for table in tables for name, source in table.sources().items()}
     folder.mkdir(parents=True, exist_ok=True)
     text, path = folder / "steps.cpp", folder / "steps.so"
-    text.write_text("".join(parts))
+    text.write_text("\n".join(['#include "generated.cpp"', *sources.values()]))
     number = NUMBERS[str(dtype).removeprefix("torch.")]
     command = [compiler(), *flags, f"-DNUMBER={number}", f"-I{SOURCES}", str(text), "-o", str(path)]
     subprocess.run(command, check=True, timeout=280)
     library = ctypes.CDLL(str(path))
-    names = ("scratch_bytes", "run", "evaluate")
-    exported = {"call_bytes": library.call_bytes, "call_version": library.call_version}
-    return [
-        Library(SimpleNamespace(**exported, **{name: getattr(library, f"{name}_{number}") for name in names}))
-        for number in range(len(sources))
-    ]
+    kernels = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in sources}
+    return [TableLibrary(library, table, kernels) for table in tables]
 
 
 class GeneratedStep:

@@ -10,6 +10,7 @@ Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D,
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ def words_library(
         "LENGTH": shape.sentence_length,
         "NORM": int(shape.layer_norm),
     }
-    return load_library("words", constants, should_stop, shared, call=WordsCall)
+    return load_library("words", constants, should_stop, shared, bind=partial(Library, call=WordsCall))
 
 
 class _NativeWords(BoundCall):

@@ -1,11 +1,12 @@
-"""Native steps generated from a network's own code, see `tasks/native/generated`.
+"""Native steps generated from a network's own code, see `tasks/native/codegen`.
 
 Shapes: T trials, N samples, B samples of a tile, I numbers per sample, P parameters of one trial.
 """
 
+import ast
 import dataclasses
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.interface import SharedLibraries
-from depthrate.tasks.native.build import NUMBERS, cached_source, load_library
+from depthrate.tasks.native.build import NUMBERS, cached_text, load_kernels, load_library
+from depthrate.tasks.native.codegen import trace
+from depthrate.tasks.native.codegen.cuda_emit import CudaSource
+from depthrate.tasks.native.codegen.cuda_plan import Tuning
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.generate import generate, generate_cuda, tile_samples
+from depthrate.tasks.native.codegen.trace import Tile
 from depthrate.tasks.native.compiler import EngineError
 from depthrate.tasks.native.cuda import load_cuda_library, tuning_of
-from depthrate.tasks.native.generated import trace
-from depthrate.tasks.native.generated.cuda_emit import CudaSource
-from depthrate.tasks.native.generated.cuda_plan import Tuning
-from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.native.generated.generate import generate, generate_cuda, tile_samples
-from depthrate.tasks.native.generated.trace import Tile
 from depthrate.tasks.native.library import Library
+from depthrate.tasks.native.table import StepTable, TableLibrary
 from depthrate.tasks.networks import operations
 from depthrate.tasks.networks.flat_parameters import split_parameters, start_trials
 from depthrate.tasks.networks.network import GENERATED, Network
@@ -40,7 +42,7 @@ def generation_fault(
     """Return the reason why no steps can be generated for a network on data of a shape, or None if they can."""
     try:
         samples = tile_samples(batch_size or data.num_samples, network.rows_per_sample)
-        _source(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", samples, data, label_smoothing)
+        _table(network, getattr(torch, dtype), "mse" if data.has_targets else "ce", samples, data, label_smoothing)
     except CannotGenerateError as error:
         return str(error)
     return None
@@ -57,23 +59,26 @@ def generated_library(
 ) -> tuple[Library, float]:
     """Load the kernels generated for a network. Also return the seconds spent building or waiting.
 
-    `is_fresh`: Whether the source is generated again if it is cached, because the cached one does not compute the step.
+    `is_fresh`: Whether the table is generated again if it is cached, because the cached one does not compute the step.
 
     Raises:
-        EngineError: As `load_library`, or kernels cannot be generated.
-        Interrupted: As `load_library`.
+        EngineError: As `load_kernels` and `load_library`, or kernels cannot be generated.
+        Interrupted: As `load_kernels` and `load_library`.
     """
     try:
         samples = tile_samples(plan.batch_size or dataset.shape.num_samples, network.rows_per_sample)
-        source = _source(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing, is_fresh)
+        table = _table(network, plan.dtype, plan.loss, samples, dataset.shape, plan.label_smoothing, is_fresh)
     except CannotGenerateError as error:
         raise EngineError(f"no kernels can be generated for the network: {error}") from error
     constants = {"NUMBER": NUMBERS[plan.dtype_name]}
-    return load_library(GENERATED, constants, should_stop, shared, source=source)
+    kernels, kernels_s = load_kernels(table.sources(), constants, should_stop, shared)
+    bind = partial(TableLibrary, table=table, kernels=kernels)
+    library, library_s = load_library(GENERATED, constants, should_stop, shared, bind=bind)
+    return library, kernels_s + library_s
 
 
 @lru_cache(maxsize=64)
-def _source(
+def _table(
     network: Network,
     dtype: torch.dtype,
     loss: str,
@@ -81,8 +86,8 @@ def _source(
     data: DataShape,
     label_smoothing: float,
     is_fresh: bool = False,
-) -> str:
-    """Return the source of a network's kernels, from the cache on disk if it is there.
+) -> StepTable:
+    """Return a network's kernels and the table of their calls, from the cache on disk if it is there.
 
     Raises:
         CannotGenerateError: They cannot be generated.
@@ -90,23 +95,37 @@ def _source(
 
     def make() -> str:
         tile, groups, options = _tile(network, dtype, loss, samples, data, label_smoothing)
-        return generate(tile, groups, **options)
+        return generate(tile, groups, **options).to_text()
 
     parts = _parts(network, data, dtype, loss, samples, label_smoothing)
-    return cached_source(parts, make, is_fresh=is_fresh)
+    return StepTable.from_text(cached_text("table", parts, make, is_fresh=is_fresh))
 
 
 def _parts(network: Network, data: DataShape, *options: object) -> list[str]:
-    """Return what a source is generated from, in addition to a network's parameters and state."""
+    """Return everything that determines a table or a CUDA source."""
     read = (data.num_inputs, data.vocabulary_size, data.has_targets)
-    return [*map(repr, (*options, *read, torch.__version__)), *network.step_texts(), *_code()]
+    return [*map(repr, (*options, *read, torch.__version__)), *network.step_texts(), _code()]
 
 
 @cache
-def _code() -> list[str]:
-    """Return this package's code that determines sources."""
-    folders = (Path(module).parent for module in (__file__, operations.__file__, trace.__file__))
-    return [path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.py"))]
+def _code() -> str:
+    """Return the code of this module, the networks and the generator, without comments and docstrings."""
+    folders = (Path(module).parent for module in (operations.__file__, trace.__file__))
+    paths = [Path(__file__), *(path for folder in folders for path in sorted(folder.glob("*.py")))]
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    return cached_text("code", texts, lambda: "\n".join(map(_without_comments, texts)))
+
+
+def _without_comments(code: str) -> str:
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
+    return ast.unparse(tree)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def generated_cuda_library(
@@ -150,7 +169,7 @@ def cuda_source(
         return generate_cuda(tile, groups, tuning, **options).to_file()
 
     parts = _parts(network, data, plan.dtype, plan.loss, samples, plan.label_smoothing, tuning)
-    source = CudaSource.from_file(cached_source(parts, make, is_fresh=is_fresh))
+    source = CudaSource.from_file(cached_text("cuda-source", parts, make, is_fresh=is_fresh))
     return dataclasses.replace(source, num_parts=_num_parts(network, plan, data, tuning))
 
 

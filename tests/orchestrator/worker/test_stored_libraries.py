@@ -17,6 +17,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.native import build
 from depthrate.tasks.native.compiler import NoCompilerError
+from depthrate.tasks.native.table import Kernel
 from depthrate.tasks.papers.unconstrained.task import DUFM
 from tests.support.launches import job_options
 
@@ -57,15 +58,15 @@ def store(tmp_path: Path) -> Store:
 def test_compilerless_node_loads_the_stored_library(store: Store, tmp_path: Path) -> None:
     first, bare = (Node(tmp_path / name, store, has_compiler=name == "first") for name in ("first", "bare"))
     assert first.run()["state"] == AttemptState.DONE
-    (library,) = first.cache.glob("*.so")
-    assert list(store.list("libraries")) == [f"libraries/{library.name}"]
+    steps, kernels = sorted(first.cache.glob("*.so"))
+    assert sorted(store.list("libraries")) == [f"libraries/{steps.name}", f"libraries/{kernels.name}"]
     done = bare.run()
     assert (done["state"], done["engine"]) == (AttemptState.DONE, "native"), done["error"]
-    assert [path.name for path in bare.cache.glob("*.so")] == [library.name]
+    assert sorted(path.name for path in bare.cache.glob("*.so")) == [steps.name, kernels.name]
     losses = results_of(store).sql("select list(loss order by step) from curves group by trial_id").fetchall()
     assert len(losses) == 2 and losses[0] == losses[1]
     shutil.rmtree(bare.cache)
-    store.write(f"libraries/{library.name}", library.read_bytes()[:-1] + b"?")
+    store.write(f"libraries/{kernels.name}", kernels.read_bytes()[:-1] + b"?")
     failed = bare.run()
     assert (failed["state"], failed["error_kind"]) == (AttemptState.FAILED, FailureKind.NOT_HERE)
     assert "not on PATH" in failed["error"] and "does not match its checksum" in failed["error"]
@@ -96,6 +97,17 @@ class Machine:
         assert self.cached("bare") == []
         return str(failed.value).rpartition("No library from the store: ")[2]
 
+    def take_kernels(self, store: Store, name: str, *numbers: int) -> None:
+        """Load generated kernels that differ by a number."""
+        kernels = [Kernel(("Number",), f"  p0[0] = {number};") for number in numbers]
+        with self._patch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(self._folder / name))
+            if name == "bare":
+                patch.setenv("PATH", "")
+            sources = {kernel.symbol: kernel.source() for kernel in kernels}
+            found, _ = build.load_kernels(sources, {"NUMBER": "float"}, lambda: False, StoredLibraries(store))
+            assert found.keys() == sources.keys()
+
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
@@ -117,6 +129,18 @@ def test_what_was_taken_over_is_left_anew(store: Store, left: Path, machine: Mac
     left.unlink()
     machine.take(store, "bare")
     assert left.read_bytes() == content
+
+
+def test_kernels_come_from_several_libraries(store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.take_kernels(store, "first", 1, 2)
+    machine.take_kernels(store, "first", 2, 3)
+    machine.take_kernels(store, "other", 4)
+    assert len(store.list("libraries")) == 3
+    machine.take_kernels(store, "bare", 3, 1)
+    assert sorted(machine.cached("bare")) == sorted(machine.cached("first"))
+    monkeypatch.setattr(build, "SHARED_LIBRARY_TIMEOUT_S", 0.1)
+    with pytest.raises(NoCompilerError, match="no node with a compiler and this processor"):
+        machine.take_kernels(store, "bare", 1, 5)
 
 
 def test_a_library_that_was_changed_is_not_loaded(store: Store, left: Path, machine: Machine) -> None:

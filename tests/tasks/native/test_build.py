@@ -7,15 +7,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.native import build
-from depthrate.tasks.native.build import FLAGS, cached_source, load_library
+from depthrate.tasks.native.build import FLAGS, cached_text, load_kernels, load_library
 from depthrate.tasks.native.compiler import EngineError, NoCompilerError
-from depthrate.tasks.native.library import Call
+from depthrate.tasks.native.library import Call, Library
+from depthrate.tasks.native.table import Kernel
 from tests.support.native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 CONSTANTS = {"NUMBER": "float", "WIDTH": 3, "INPUTS": 2, "CLASSES": 2, "LINEAR_LAYERS": 1, "PRE_NORM": 0}
@@ -80,14 +82,63 @@ def test_sources_are_generated_once_and_again_where_damaged(empty_cache):
         made.append(None)
         return f"int made = {len(made)};"
 
-    assert [cached_source(parts, make)[-2] for parts in (["a", "b"], ["a", "b"], ["a", "c"])] == ["1", "1", "2"]
-    for path in empty_cache.glob("*.cpp"):
+    assert [cached_text("made", parts, make)[-2] for parts in (["a", "b"], ["a", "b"], ["a", "c"])] == ["1", "1", "2"]
+    for path in empty_cache.glob("made-*"):
         path.write_text("int made = 9;")
-    assert cached_source(["a", "b"], make) == "int made = 3;" and cached_source(["a", "b"], make) == "int made = 3;"
+    assert (
+        cached_text("made", ["a", "b"], make) == "int made = 3;"
+        and cached_text("made", ["a", "b"], make) == "int made = 3;"
+    )
     empty_cache.chmod(0o500)
     if os.geteuid():  # root may write everywhere
         with pytest.raises(EngineError, match="cannot use the cache"):
-            cached_source(["d"], make)
+            cached_text("made", ["d"], make)
+
+
+def kernels_of(*numbers):
+    """Return the sources of kernels that write a number."""
+    kernels = [Kernel(("Number",), f"  p0[0] = {number};") for number in numbers]
+    return {kernel.symbol: kernel.source() for kernel in kernels}
+
+
+def numbers_of(sources):
+    """Return the numbers that loaded kernels write."""
+    addresses, _ = load_kernels(sources, {"NUMBER": "float"}, never, flags=QUICK)
+    assert addresses.keys() == sources.keys()
+    written, kernel = ctypes.c_float(), ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    places = (ctypes.c_void_p * 1)(ctypes.addressof(written))
+    return [kernel(addresses[name])(None, places) or written.value for name in sources]
+
+
+@pytest.mark.slow
+def test_only_missing_kernels_are_built(empty_cache, monkeypatch):
+    """Networks of other depths have some kernels in common."""
+    assert numbers_of(kernels_of(1, 2, 3)) == [1, 2, 3] and len(libraries(empty_cache)) == 1
+    (first,) = libraries(empty_cache)
+    assert numbers_of(kernels_of(4, 2)) == [4, 2] and len(libraries(empty_cache)) == 2
+    assert numbers_of(kernels_of(4, 5)) == [4, 5] and len(libraries(empty_cache)) == 3
+    with monkeypatch.context() as without_compiler:
+        without_compiler.setenv("PATH", "")
+        assert numbers_of(kernels_of(5, 3, 4)) == [5, 3, 4]
+        with pytest.raises(NoCompilerError, match="not on PATH"):
+            numbers_of(kernels_of(5, 6))
+    damaged = empty_cache / "damaged"  # not in place, where this process has mapped the library
+    damaged.write_bytes(first.read_bytes()[:-1] + b"?")
+    damaged.chmod(0o600)
+    damaged.replace(first)
+    assert numbers_of(kernels_of(3, 4)) == [3, 4] and not first.exists() and len(libraries(empty_cache)) == 3
+
+
+@pytest.mark.slow
+def test_processes_build_equal_kernels_once(empty_cache):
+    code = (
+        "from depthrate.tasks.native.build import *\n"
+        "from tests.tasks.native.test_build import QUICK, kernels_of\n"
+        "load_kernels(kernels_of(1, 2), {'NUMBER': 'float'}, lambda: False, flags=QUICK)"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert len(libraries(empty_cache)) == 1
 
 
 @pytest.mark.slow
@@ -157,7 +208,7 @@ def test_changed_calls_rebuild(empty_cache):
 def test_structure_mismatch_is_refused(empty_cache, change):
     mirror = type("OtherCall", (ctypes.Structure,), change)
     with pytest.raises(EngineError, match=r"residual.cpp.*\(bytes, version\) .*OtherCall"):
-        load_library("residual", CONSTANTS, never, flags=QUICK, call=mirror)
+        load_library("residual", CONSTANTS, never, flags=QUICK, bind=partial(Library, call=mirror))
     assert libraries(empty_cache) == []
 
 
@@ -212,7 +263,7 @@ def test_full_cache_falls_back(empty_cache, small_disk, tmp_path, caplog, size):
     made = small()
     assert not made.is_relative_to(tmp_path) and made.parent.stat().st_mode & 0o777 == 0o700
     assert small() == made and f"{empty_cache} is full (No space left on device)" in caplog.text
-    assert cached_source(["x"], lambda: "// " + "x" * 500_000)[-1] == "x"
+    assert cached_text("made", ["x"], lambda: "// " + "x" * 500_000)[-1] == "x"
     assert caplog.text.count("Set XDG_CACHE_HOME") == 1
 
 
@@ -223,7 +274,7 @@ def test_a_cache_and_temporary_folder_that_are_full_are_named(small_disk, monkey
     temporary.mkdir(mode=0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with pytest.raises(EngineError, match=rf"Set XDG_CACHE_HOME or TMPDIR to a folder with space.*{temporary}"):
-        cached_source(["full"], lambda: "x" * 500_000)
+        cached_text("made", ["full"], lambda: "x" * 500_000)
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.interface import Engine, ResultStatus
 from depthrate.tasks.native import cuda
 from depthrate.tasks.native.build import NUMBERS
+from depthrate.tasks.native.codegen.cuda_plan import Tuning
 from depthrate.tasks.native.compiler import EngineError
-from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import training as training_module

@@ -18,8 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from depthrate.errors import InputError
-from depthrate.tasks.native.generated.decompositions import decompositions, replaced_functions
-from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.decompositions import decompositions, replaced_functions
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
 
 Forward = Callable[[Mapping[str, Tensor], Mapping[str, Tensor], Tensor], Tensor]
 """Output [B, ..., K] of one trial in a training step, from parameters, other tensors and samples [B, ...]."""

@@ -11,9 +11,9 @@ from benchmarks.gpu import by_gcc, checked, error_of, run_steps, trainer_of, use
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.native import cuda
 from depthrate.tasks.native.build import NUMBERS, SOURCES
+from depthrate.tasks.native.codegen import cuda_emit, cuda_plan
+from depthrate.tasks.native.codegen.cuda_plan import Tuning
 from depthrate.tasks.native.cuda import NvrtcMissingError, compile_cubin, needed_bytes, nvrtc_version
-from depthrate.tasks.native.generated import cuda_emit, cuda_plan
-from depthrate.tasks.native.generated.cuda_plan import Tuning
 from depthrate.tasks.training.engines import generated
 from depthrate.tasks.training.engines.generated import cuda_source
 from depthrate.tasks.training.pack_state import Divergence

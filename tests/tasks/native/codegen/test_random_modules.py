@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
 from tests.support.generated_steps import GeneratedStep, Problem, build_together, fault_of
 from tests.support.random_modules import RandomModule
 
@@ -40,17 +40,17 @@ def problem_of(seed: int) -> Problem:
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_random_modules_train_as_by_autograd(chunk, tmp_path):
-    problems, sources, refusals = [], [], []
+    problems, tables, refusals = [], [], []
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         problem = problem_of(seed)
         try:
-            sources.append(problem.source())
+            tables.append(problem.table())
         except CannotGenerateError as error:
             refusals.append(f"{problem.name}: {error}")
         else:
             problems.append(problem)
     faults = {}
-    for problem, library in zip(problems, build_together(sources, problems[0].dtype, tmp_path), strict=True):
+    for problem, library in zip(problems, build_together(tables, problems[0].dtype, tmp_path), strict=True):
         fault = fault_of(GeneratedStep(problem, library))
         if fault is not None:
             faults[problem.name] = fault

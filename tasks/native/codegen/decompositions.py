@@ -8,17 +8,19 @@ Shapes: B samples, C channels, H and W height and width of a map, K windows of a
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import cache
 from math import prod
+from types import FunctionType
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.overrides import TorchFunctionMode
 
-from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
 
 aten = torch.ops.aten
 
@@ -550,12 +552,13 @@ def _interpolate(input: Tensor, size: Any = None, *args: Any, **kwargs: Any) -> 
     """Interpolate as torch does, and leave maps that have the requested size as they are."""
     if size is not None and input.ndim == 4 and tuple(input.shape[2:]) == _pair(size):
         return input
-    return _torch_interpolate(input, size, *args, **kwargs)
+    return _body_of(F.interpolate)(input, size, *args, **kwargs)
 
 
 def _max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Return maxima along an axis, of which the first largest number gets the gradient, or any other maximum as torch does."""
-    result = _torch_max(input, *args, **kwargs)
+    with torch._C.DisableTorchFunction():
+        result = torch.max(input, *args, **kwargs)
     if isinstance(result, Tensor) or not input.is_floating_point():
         return result
     dim: int = kwargs["dim"] if "dim" in kwargs else args[0]
@@ -566,32 +569,53 @@ def _max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     return torch.return_types.max((first.unsqueeze(dim) if keeps else first, result.indices))
 
 
-_torch_interpolate, _torch_max = F.interpolate, torch.max
-_REPLACED = {
-    "scaled_dot_product_attention": _attention,
-    "max_pool2d": _max_pool2d,
-    "avg_pool2d": _avg_pool2d,
-    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
-    "adaptive_avg_pool1d": _adaptive_avg_pool1d,
-    "group_norm": _group_norm,
-    "instance_norm": _instance_norm,
-    "interpolate": _interpolate,
+def _register_hook(*_: Any) -> None:
+    raise CannotGenerateError("hooks on tensors cannot be generated")
+
+
+_REPLACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _attention,
+    F.max_pool2d: _max_pool2d,
+    F.avg_pool2d: _avg_pool2d,
+    F.adaptive_avg_pool2d: _adaptive_avg_pool2d,
+    F.adaptive_avg_pool1d: _adaptive_avg_pool1d,
+    F.group_norm: _group_norm,
+    F.instance_norm: _instance_norm,
+    F.interpolate: _interpolate,
+    torch.max: _max,
+    Tensor.max: _max,
+    Tensor.register_hook: _register_hook,
 }
 
 
-def _register_hook(*_: Any) -> None:
-    raise CannotGenerateError("hooks on tensors cannot be generated")
+@cache
+def _body_of(function: FunctionType) -> FunctionType:
+    """Return a function of `torch.nn.functional` that calls others by the current mode, but is not passed to it itself."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    namespace = {**function.__globals__, **dict.fromkeys(names, lambda *_: False)}
+    body = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__)
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body
+
+
+class _Replacing(TorchFunctionMode):
+    """Replaces functions that this thread calls, also from other functions of `torch.nn.functional`."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        replacement = _REPLACED.get(func)
+        if replacement is None and isinstance(func, FunctionType) and func.__globals__ is vars(F):
+            replacement = _body_of(func)
+        if replacement is None:
+            return func(*args, **(kwargs or {}))
+        with self:  # torch leaves the mode for this call
+            return replacement(*args, **(kwargs or {}))
 
 
 @contextmanager
 def replaced_functions() -> Iterator[None]:
     """Replace functions whose gradients have no simple form by differentiable ones, and layers of oneDNN by torch's own."""
-    with ExitStack() as stack:
-        # oneDNN has one operation per recurrent layer
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
-        for place in (torch, Tensor):
-            stack.enter_context(mock.patch.object(place, "max", _max))
-        for name, function in _REPLACED.items():
-            stack.enter_context(mock.patch.object(F, name, function))
-        stack.enter_context(mock.patch.object(Tensor, "register_hook", _register_hook))
+    # oneDNN has one operation per recurrent layer
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None), _Replacing():
         yield

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
-from depthrate.tasks.native.generated.lower import Program
-from depthrate.tasks.native.generated.operations import COSTLY
-from depthrate.tasks.native.generated.values import (
+from depthrate.tasks.native.codegen.lower import Program
+from depthrate.tasks.native.codegen.operations import COSTLY
+from depthrate.tasks.native.codegen.values import (
     EXTERNAL_KINDS,
     LOOP_KINDS,
     ROWS,

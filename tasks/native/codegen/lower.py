@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from depthrate.tasks.native.generated.decompositions import Window, patches, unpatched
-from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.native.generated.operations import BOOLEANS, POINTWISE
-from depthrate.tasks.native.generated.trace import StepGraph
-from depthrate.tasks.native.generated.values import (
+from depthrate.tasks.native.codegen.decompositions import Window, patches, unpatched
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.operations import BOOLEANS, POINTWISE
+from depthrate.tasks.native.codegen.trace import StepGraph
+from depthrate.tasks.native.codegen.values import (
     LOOP_KINDS,
     Kind,
     Layout,
@@ -33,7 +33,7 @@ from depthrate.tasks.native.generated.values import (
 aten = torch.ops.aten
 
 MAX_CONSTANT = 2**17
-"""Maximum numbers of a constant tensor, which becomes part of the source."""
+"""Maximum numbers of a constant tensor, which becomes part of a table, or of a source on a GPU."""
 _VIEWS = (
     *(aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int, aten.t.default),
     *(aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default, aten.expand.default),

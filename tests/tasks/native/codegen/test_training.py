@@ -122,15 +122,15 @@ def test_modules_whose_samples_mix_are_refused(function, words):
 
 
 @pytest.fixture
-def fresh_sources(monkeypatch, tmp_path):
+def fresh_tables(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    generated._source.cache_clear()
+    generated._table.cache_clear()
     yield
-    generated._source.cache_clear()
+    generated._table.cache_clear()
 
 
 @slow
-def test_different_integer_buffers_are_refused(fresh_sources):
+def test_different_integer_buffers_are_refused(fresh_tables):
     network, plan = network_of(draws_integers=True), plan_of(batch_size=20)
     with pytest.raises(EngineError, match="trials have different integer buffers"):
         trainer_of(network, plan, trials_of(3), native=True)
@@ -203,14 +203,14 @@ def test_tasks_train_natively_as_eagerly(folder, task, params):
 
 
 @pytest.fixture
-def broken_kernels(monkeypatch, fresh_sources):
-    """Kernels whose samples have twice their weight."""
+def broken_kernels(monkeypatch, fresh_tables):
+    """Kernels whose first sample has twice its weight."""
 
     def generate(*arguments, **named):
-        text = correct(*arguments, **named)
-        wrong = text.replace("? Number(1) / Number(call.batch", "? Number(2) / Number(call.batch")
-        assert wrong != text
-        return wrong
+        table = correct(*arguments, **named)
+        kernels = [kernel._replace(body=kernel.body.replace("p2);", "p2);\n  p2[0] *= 2;")) for kernel in table.kernels]
+        assert sum(kernel not in table.kernels for kernel in kernels) == 1
+        return dataclasses.replace(table, kernels=kernels)
 
     correct = generated.generate
     monkeypatch.setattr(generated, "generate", generate)
@@ -246,7 +246,7 @@ class Net(nn.Sequential):
 
 
 @slow
-def test_a_cached_source_that_no_longer_fits_is_generated_again(tmp_path, monkeypatch, fresh_sources):
+def test_a_cached_table_that_no_longer_fits_is_generated_again(tmp_path, monkeypatch, fresh_tables):
     (tmp_path / "model.py").write_text(SCALED)
     made, generate = [], generated.generate
     monkeypatch.setattr(
@@ -255,7 +255,7 @@ def test_a_cached_source_that_no_longer_fits_is_generated_again(tmp_path, monkey
 
     def run(scale, engine):
         monkeypatch.setenv("SCALE", scale)
-        generated._source.cache_clear()
+        generated._table.cache_clear()
         task, trials = pack_of(tmp_path, seeds=1, **COLLAPSE)
         context = Context(ids_of(trials), engine=engine, data=Folder(str(tmp_path)))
         return next(iter(task.run(trials, context))).tables["curves"][-1]["loss"]
@@ -298,7 +298,7 @@ def rows_in(folder, store):
 
 
 def libraries(folder):
-    return list((folder / "cache" / "depthrate" / "native").glob("generated-*.so"))
+    return list((folder / "cache" / "depthrate" / "native").glob("kernels-*.so"))
 
 
 @slow

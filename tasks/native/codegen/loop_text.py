@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from depthrate.tasks.native.generated.operations import POINTWISE
-from depthrate.tasks.native.generated.plan import Loop
-from depthrate.tasks.native.generated.values import Kind, Layout, Value, View, merged_rows
+from depthrate.tasks.native.codegen.operations import POINTWISE
+from depthrate.tasks.native.codegen.plan import Loop
+from depthrate.tasks.native.codegen.values import Kind, Layout, Value, View, merged_rows
 
 Operand = Callable[[View | float, bool], str]
 """Returns the text of an operand, as a mask or as numbers."""

@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from depthrate.tasks.native.generated.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
 from tests.support.generated_steps import QUICK, GeneratedStep, build_together, fault_of, problem_of
 from tests.support.surveyed_modules import SURVEY
 
@@ -23,13 +23,13 @@ REFUSED = [case for case in SURVEY if case.refusal]
 )
 def test_refusals_name_the_reason(case):
     with pytest.raises(CannotGenerateError, match=case.refusal):
-        problem_of(case).source()
+        problem_of(case).table()
 
 
 def test_a_block_trains_as_by_autograd(tmp_path):
     (case,) = [case for case in RIGHT if case.name == "causal block"]
     problem = problem_of(case)
-    (library,) = build_together([problem.source()], torch.float32, tmp_path)
+    (library,) = build_together([problem.table()], torch.float32, tmp_path)
     assert fault_of(GeneratedStep(problem, library)) is None
 
 
@@ -38,8 +38,8 @@ def test_a_block_trains_as_by_autograd(tmp_path):
 @pytest.mark.parametrize("part", range(4))
 def test_steps_are_those_of_autograd(part, dtype, tmp_path):
     cases = [case for case in RIGHT[part::4] if dtype == torch.float32 or case.name not in ROUNDED_CONSTANTS]
-    sources = [problem_of(case, dtype=dtype).source() for case in cases]
-    libraries = build_together(sources, dtype, tmp_path)
+    tables = [problem_of(case, dtype=dtype).table() for case in cases]
+    libraries = build_together(tables, dtype, tmp_path)
     faults = {}
     for case, library in zip(cases, libraries, strict=True):
         if found := _repeated_fault(case, dtype, library):
@@ -69,7 +69,7 @@ def test_batches_of_all_sizes(tmp_path):
     cases = [case for case in RIGHT if case.name in ("normed weight", "causal block", "language model", "MaxPool2d")]
     problems = [problem_of(case, 0, samples, batch, dtype=torch.float64) for case in cases for samples, batch in TILES]
     assert len(problems) == 4 * len(TILES)
-    libraries = build_together([problem.source() for problem in problems], torch.float64, tmp_path)
+    libraries = build_together([problem.table() for problem in problems], torch.float64, tmp_path)
     for problem, library in zip(problems, libraries, strict=True):
         assert fault_of(GeneratedStep(problem, library)) is None, (problem.name, len(problem.x_NI), problem.batch)
 
@@ -82,7 +82,7 @@ def test_vectors_of_other_processors(flags, dtype, tmp_path):
         pytest.skip("the flags are those of x86")
     cases = [case for case in RIGHT if case.name not in ROUNDED_CONSTANTS][:: 4 if dtype == torch.float32 else 9]
     libraries = build_together(
-        [problem_of(case, dtype=dtype).source() for case in cases], dtype, tmp_path, (*QUICK, *flags)
+        [problem_of(case, dtype=dtype).table() for case in cases], dtype, tmp_path, (*QUICK, *flags)
     )
     faults = {}
     for case, library in zip(cases, libraries, strict=True):

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.native.generated.cuda_plan import CudaPlan, Tuning
-from depthrate.tasks.native.generated.loop_text import (
+from depthrate.tasks.native.codegen.cuda_plan import CudaPlan, Tuning
+from depthrate.tasks.native.codegen.loop_text import (
     LoopText,
     Shape,
     flat_axes,
@@ -25,9 +25,9 @@ from depthrate.tasks.native.generated.loop_text import (
     number_text,
     position_of,
 )
-from depthrate.tasks.native.generated.lower import Part
-from depthrate.tasks.native.generated.plan import Loop
-from depthrate.tasks.native.generated.values import Kind, Value, View, merged_rows, up
+from depthrate.tasks.native.codegen.lower import Part
+from depthrate.tasks.native.codegen.plan import Loop
+from depthrate.tasks.native.codegen.values import Kind, Value, View, merged_rows, up
 
 MAX_ROWS = 4
 TIMED_STATEMENTS = 5

@@ -1,4 +1,4 @@
-"""Source of a library that trains a network, from the network's forward function."""
+"""Kernels that train a network, and the table of their calls, from the network's forward function."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from depthrate.tasks.native.generated.cuda_emit import CudaSource, emit_cuda
-from depthrate.tasks.native.generated.cuda_plan import Tuning, plan_cuda
-from depthrate.tasks.native.generated.emit import emit
-from depthrate.tasks.native.generated.errors import CannotGenerateError
-from depthrate.tasks.native.generated.loop_text import Shape
-from depthrate.tasks.native.generated.lower import Program, lower
-from depthrate.tasks.native.generated.plan import plan
-from depthrate.tasks.native.generated.trace import Tile, trace
-from depthrate.tasks.native.generated.values import ROWS, Layout, up
+from depthrate.tasks.native.codegen.cuda_emit import CudaSource, emit_cuda
+from depthrate.tasks.native.codegen.cuda_plan import Tuning, plan_cuda
+from depthrate.tasks.native.codegen.emit import emit
+from depthrate.tasks.native.codegen.errors import CannotGenerateError
+from depthrate.tasks.native.codegen.loop_text import Shape
+from depthrate.tasks.native.codegen.lower import Program, lower
+from depthrate.tasks.native.codegen.plan import plan
+from depthrate.tasks.native.codegen.trace import Tile, trace
+from depthrate.tasks.native.codegen.values import ROWS, Layout, up
+from depthrate.tasks.native.table import StepTable
 
 TILE_ROWS = 64
 """Rows of a tile, of samples or of their positions: they stay in cache. Fixed, because it affects how sums round."""
@@ -32,8 +33,8 @@ def generate(
     has_targets: bool = False,
     label_smoothing: float = 0.0,
     fixed: Mapping[str, Tensor] | None = None,
-) -> str:
-    """Return the source of a step's library.
+) -> StepTable:
+    """Return the kernels of a step and the table of their calls.
 
     Args:
         tile: The network's function, with examples of a tile's tensors.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from depthrate.tasks.native.generated.lower import Program
-from depthrate.tasks.native.generated.plan import Loop, Step, gradients_in_place, ordered, uses
-from depthrate.tasks.native.generated.values import Kind, Value, up
+from depthrate.tasks.native.codegen.lower import Program
+from depthrate.tasks.native.codegen.plan import Loop, Step, gradients_in_place, ordered, uses
+from depthrate.tasks.native.codegen.values import Kind, Value, up
 
 BLOCK_BYTES = 288
 """Bytes at the start of shared memory that blocks use themselves, as in cuda.h."""

@@ -1,30 +1,29 @@
-"""C++ of a planned step.
+"""Kernels of a planned step as C++, and the table of their calls.
 
-Each kernel and loop is a function of the addresses that it reads and writes, so that equal blocks of a network share their
-code.
+Each kernel and loop is a function of the addresses that it reads and writes, so that equal blocks of a network, and networks of
+equal blocks, share their code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from depthrate.tasks.native.generated.loop_text import (
+from depthrate.tasks.native.codegen.loop_text import (
     LoopText,
     Shape,
     flat_axes,
     is_index,
     literal,
-    number_text,
     position_of,
 )
-from depthrate.tasks.native.generated.lower import Part
-from depthrate.tasks.native.generated.plan import LINE_BYTES, Loop, Plan, padded_columns
-from depthrate.tasks.native.generated.values import (
+from depthrate.tasks.native.codegen.lower import Part
+from depthrate.tasks.native.codegen.plan import LINE_BYTES, Loop, Plan, padded_columns
+from depthrate.tasks.native.codegen.values import (
     ALIGNED,
     ROWS,
     Kind,
@@ -36,6 +35,7 @@ from depthrate.tasks.native.generated.values import (
     up,
     with_rows,
 )
+from depthrate.tasks.native.table import ALIGNMENT, Base, Kernel, Piece, Statement, StepTable
 
 CACHED_BYTES = 24 << 10
 """Bytes of a right-hand side that products read in place, as in tiles.h."""
@@ -43,137 +43,196 @@ PANEL_NUMBERS = 64
 """Numbers of a panel's rows on the processor with the widest vectors."""
 
 
-def emit(plan: Plan, shape: Shape) -> str:
-    """Return the source of a library for a planned step."""
-    return _Emitter(plan, shape).source()
+INDEX_BYTES = 8
+
+
+class Place(NamedTuple):
+    """A place in memory, which a kernel is given as an address."""
+
+    base: Base
+    at: int = 0
+    """Bytes behind the base."""
+    item: str = "Number"
+    """Type of the numbers there."""
+
+    @property
+    def passed(self) -> tuple[int, int]:
+        """The argument in a table."""
+        return int(self.base), self.at
+
+
+class KernelCall(NamedTuple):
+    """A call of a kernel."""
+
+    kernel: Kernel
+    places: Sequence[Place]
+
+
+NOTHING = Place(Base.NOTHING)
+PANEL = Place(Base.NOTHING, 1)
+"""Memory for the panels of one product, which has its place once all products are known."""
+
+
+def emit(plan: Plan, shape: Shape) -> StepTable:
+    """Return the kernels of a planned step and the table of their calls."""
+    return _Emitter(plan, shape).table()
 
 
 class _Emitter:
     def __init__(self, plan: Plan, shape: Shape):
         self.plan, self.program, self.shape = plan, plan.program, shape
         self.layout = plan.program.layout
-        self.functions: dict[tuple[str, str], str] = {}
-        """Parameters and body -> name."""
-        self.constants: dict[Value, str] = {}
-        self.prepared: dict[Any, int] = {}
-        """What is prepared once a step -> its place."""
-        self.preparation: list[str] = []
+        self.constants: dict[Value, int] = {}
+        """Constant -> its place."""
+        self.constant_bytes = bytearray()
+        self.num_zeros = 0
+        """Numbers of a row of zeros that kernels read."""
+        self.prepared: dict[Any, Place] = {}
+        """Key of numbers that are prepared once a step -> their place."""
+        self.preparation: list[KernelCall] = []
         self.num_bytes = plan.num_bytes
         self.panel_numbers = 0
 
-    def source(self) -> str:
+    def table(self) -> StepTable:
         started = self._started_by_products()
-        body = [statement for step in self.plan.steps for statement in self._step(step, started)]
-        body += self._gradient_terms()
-        firsts = [
-            f"memset(arena + {self.plan.gradients[parameter]}, 0, {self._gradient_bytes(parameter)});"
-            for parameter in self.program.parameters.values()
+        calls = [self._inputs(), *(call for step in self.plan.steps for call in self._step(step, started))]
+        calls += [*self._gradient_terms(), self._outputs()]
+        parameters = self.program.parameters
+        clears = [
+            self._clear(Place(Base.ARENA, self.plan.gradients[parameter]), self._gradient_bytes(parameter))
+            for parameter in parameters.values()
             if parameter not in started.values()
         ]
-        pieces = [self._piece(name, parameter) for name, parameter in self.program.parameters.items()]
         panel = self._room(self.panel_numbers)
-        program, shape = self.program, self.shape
-        output = program.output.value
-        return _SOURCE.format(
-            constants="\n".join(self._constant(value, name) for value, name in self.constants.items()),
-            functions="\n".join(
-                f"static __attribute__((noinline)) void {name}({parameters}) {{\n{body}\n}}"
-                for (parameters, body), name in self.functions.items()
-            ),
-            preparation="\n    ".join(self.preparation),
-            firsts="\n      ".join(firsts),
-            body="\n    ".join(body).replace("PANEL", f"(Number*)(arena + {panel})"),
-            pieces="\n    ".join(pieces),
-            bytes=self.num_bytes,
-            samples=shape.samples,
-            outputs=shape.outputs,
-            rows=shape.samples * shape.outputs,
-            inputs=prod(program.x.shape[1:]),
-            item="int64_t" if program.x.is_flat else "Number",
-            x=self._address(program.x),
-            x_row=program.x.row_stride(self.layout),
-            target=self._address(program.target),
-            classes=program.target.columns,
-            target_row=program.target.row_stride(self.layout),
-            has_targets=int(shape.has_targets),
-            smoothing=repr(float(shape.label_smoothing)),
-            weight=self._address(program.weight),
-            loss=self._address(program.loss),
-            output=self._address(output),
-            output_row=output.row_stride(self.layout),
+        kernels: dict[Kernel, int] = {}
+
+        def statements(calls: Iterable[KernelCall]) -> list[Statement]:
+            return [
+                Statement(
+                    kernels.setdefault(call.kernel, len(kernels)),
+                    [(panel if place == PANEL else place).passed for place in call.places],
+                )
+                for call in calls
+            ]
+
+        prepared, cleared, tile = map(statements, (self.preparation, clears, calls))
+        return StepTable(
+            kernels=[*kernels],
+            prepared=prepared,
+            cleared=cleared,
+            tile=tile,
+            pieces=[self._piece(name, parameter) for name, parameter in parameters.items()],
+            samples=self.shape.samples,
+            arena_bytes=self.num_bytes,
+            zero_bytes=self.num_zeros * self.layout.number_bytes,
+            constants=bytes(self.constant_bytes),
         )
 
-    def _piece(self, name: str, parameter: Value) -> str:
-        """Return a statement that uses a parameter with its gradient, in one piece if its rows are not padded."""
+    def _piece(self, name: str, parameter: Value) -> Piece:
+        """Return a parameter with its gradient, as one row if its rows are not padded."""
         row, group = padded_columns(parameter, self.layout), self.shape.decay_groups[name]
-        gradient = f"(const Number*)(arena + {self.plan.gradients[parameter]})"
-        rows, columns = parameter.rows, parameter.columns
+        gradient, rows, columns = self.plan.gradients[parameter], parameter.rows, parameter.columns
         if row == columns:
-            return f"use({rows * columns}, {parameter.address}, {gradient}, {group});"
-        piece = f"use({columns}, {parameter.address} + r * {columns}, {gradient} + r * {row}, {group});"
-        return f"for (long r = 0; r < {rows}; r++) {piece}"
+            return Piece(1, rows * columns, parameter.address, gradient, 0, group)
+        return Piece(rows, columns, parameter.address, gradient, row, group)
+
+    # ---- Samples, losses and outputs ----
+
+    def _inputs(self) -> KernelCall:
+        """Return the call that reads a tile's samples and labels."""
+        program, shape = self.program, self.shape
+        item = "int64_t" if program.x.is_flat else "Number"
+        inputs, row = prod(program.x.shape[1:]), program.x.row_stride(self.layout)
+        classes, target_row = program.target.columns, program.target.row_stride(self.layout)
+        target = f"{classes}, Number({float(shape.label_smoothing)!r}), p1, {target_row}"
+        body = (
+            f"  gather_samples((const {item}*)batch.x, batch, {shape.samples}, {inputs}, ({item}*)p0, {row});\n"
+            f"  gather_targets(batch.labels, {int(shape.has_targets)}, batch, {shape.samples}, {shape.outputs}, {target});\n"
+            f"  give_weights(batch, {shape.samples}, {shape.outputs}, p2);"
+        )
+        return self._call(body, [self._place(value) for value in (program.x, program.target, program.weight)])
+
+    def _outputs(self) -> KernelCall:
+        """Return the call that counts correct outputs and adds up losses."""
+        output, outputs = self.program.output.value, self.shape.outputs
+        row = output.row_stride(self.layout)
+        body = (
+            f"  if (batch.correct) *batch.correct += "
+            f"count_correct(batch.labels, batch, {outputs}, {self.program.target.columns}, p0, {row});\n"
+            f"  batch.loss = sum_of_losses(batch, {outputs}, p1);"
+        )
+        return self._call(body, [self._place(output), self._place(self.program.loss)])
 
     # ---- Memory ----
 
-    def _room(self, numbers: int) -> int:
-        place = self.num_bytes
+    def _room(self, numbers: int) -> Place:
+        place = Place(Base.ARENA, self.num_bytes)
         self.num_bytes += up(numbers * self.layout.number_bytes, LINE_BYTES) + 2 * LINE_BYTES
         return place
 
-    def _address(self, value: Value) -> str:
+    def _place(self, value: Value) -> Place:
         if value.kind is Kind.PARAMETER:
-            return f"trial.theta + {value.address}"
+            return Place(Base.THETA, value.address * self.layout.number_bytes)
         if value.kind is Kind.STATE:
-            return f"(Number*)trial.state + {value.address}"
+            return Place(Base.STATE, value.address * self.layout.number_bytes)
         if value.kind is Kind.CONSTANT:
-            name = self.constants.setdefault(value, f"constant_{len(self.constants)}")
-            return name if is_index(value) else f"(Number*){name}"
-        item = "int64_t" if value is self.program.x and value.is_flat else "Number"
-        return f"({item}*)(arena + {self.plan.places[value]})"
+            return Place(Base.CONSTANTS, self._constant(value), "const int64_t" if is_index(value) else "Number")
+        item = "const int64_t" if value is self.program.x and value.is_flat else "Number"
+        return Place(Base.ARENA, self.plan.places[value], item)
 
-    def _seen(self, view: View) -> str:
-        return _offset(self._address(view.value), view.seen)
+    def _behind(self, place: Place, seen: Tensor) -> Place:
+        """Return the place of a tensor's first number, from that of the first number of its storage."""
+        item_bytes = self.layout.number_bytes if place.item == "Number" else INDEX_BYTES
+        return place._replace(at=place.at + int(seen.storage_offset()) * item_bytes)
 
-    def _padded_address(self, value: Value) -> str:
-        """Return the address of a value, of a parameter a copy that may be read beyond its end."""
+    def _seen(self, view: View) -> Place:
+        return self._behind(self._place(view.value), view.seen)
+
+    def _padded_place(self, value: Value) -> Place:
+        """Return the place of a value, of a parameter a copy that may be read beyond its end."""
         if value.kind not in (Kind.PARAMETER, Kind.STATE):
-            return self._address(value)
-        return self._copied_once(value, self._address(value), prod(value.shape))
+            return self._place(value)
+        return self._copied_once(value, self._place(value), prod(value.shape))
 
-    def _copied_once(self, key: Any, address: str, numbers: int) -> str:
-        """Return the address of an aligned copy of a trial's numbers, made once per step, that may be read beyond its end."""
+    def _copied_once(self, key: Any, place: Place, numbers: int) -> Place:
+        """Return the place of an aligned copy of a trial's numbers, made once per step, that may be read beyond its end."""
         if key not in self.prepared:
-            place = self.prepared[key] = self._room(numbers + 4 * ALIGNED)
-            self.preparation.append(f"memcpy(arena + {place}, {address}, {numbers} * sizeof(Number));")
-        return f"(Number*)(arena + {self.prepared[key]})"
+            copy = self.prepared[key] = self._room(numbers + 4 * ALIGNED)
+            self.preparation.append(self._call(f"  memcpy(p1, p0, {numbers} * sizeof(Number));", [place, copy]))
+        return self.prepared[key]
 
     def _gradient_bytes(self, parameter: Value) -> int:
         return parameter.rows * padded_columns(parameter, self.layout) * self.layout.number_bytes
 
-    def _constant(self, value: Value, name: str) -> str:
-        assert value.data is not None
-        kind, padding = ("int64_t", ", 0") if is_index(value) else ("Number", ", 0" * (4 * ALIGNED))
-        numbers = ", ".join(map(number_text, value.data.flatten().tolist()))
-        return f"alignas(64) static const {kind} {name}[] = {{{numbers}{padding}}};"
+    def _constant(self, value: Value) -> int:
+        if value not in self.constants:
+            assert value.data is not None
+            dtype = torch.float32 if self.layout.number_bytes == 4 else torch.float64
+            numbers = value.data.flatten().to(torch.int64 if is_index(value) else dtype)
+            # vectors are read beyond the end
+            content = numbers.numpy().tobytes() + bytes(4 * ALIGNED * self.layout.number_bytes)
+            self.constants[value] = len(self.constant_bytes)
+            self.constant_bytes += content.ljust(up(len(content), ALIGNMENT), b"\0")
+        return self.constants[value]
 
-    # ---- Functions ----
+    # ---- Kernels ----
 
-    def _call(self, body: str, addresses: Sequence[str], *, indices: int = -1) -> str:
-        """Return a call of a function of addresses p0, p1, ..., of which one may be of indices."""
-        kinds = ["const int64_t" if index == indices else "Number" for index in range(len(addresses))]
-        parameters = ", ".join(f"{kind}* __restrict p{index}" for index, kind in enumerate(kinds))
-        name = self.functions.setdefault((parameters, body), f"kernel_{len(self.functions)}")
-        return f"{name}({', '.join(addresses)});"
+    def _call(self, body: str, places: Sequence[Place]) -> KernelCall:
+        """Return a call of a function of the addresses p0, p1, ... of places."""
+        return KernelCall(Kernel(tuple(place.item for place in places), body), places)
 
-    def _step(self, step: Loop | Value, started: dict[Value, Value]) -> list[str]:
+    def _clear(self, place: Place, num_bytes: int) -> KernelCall:
+        return self._call(f"  memset(p0, 0, {num_bytes});", [place])
+
+    def _step(self, step: Loop | Value, started: dict[Value, Value]) -> list[KernelCall]:
         if isinstance(step, Loop):
             zeros = [
-                f"memset({self._address(value)}, 0, {self._bytes(value)});"
+                self._clear(self._place(value), self._bytes(value))
                 for value in step.row_sums
                 if value not in self.plan.in_place
             ]
-            body, addresses = _CpuLoop(self, step).text()
-            return [*zeros, self._call(body, addresses)]
+            body, places = _CpuLoop(self, step).text()
+            return [*zeros, self._call(body, places)]
         if step.kind is Kind.PRODUCT:
             return [self._product(step, started)]
         if step.kind is Kind.COPY:
@@ -192,7 +251,7 @@ class _Emitter:
                     first.setdefault(self.plan.in_place[value], value)
         return {value: parameter for parameter, value in first.items() if value.kind is Kind.PRODUCT}
 
-    def _product(self, value: Value, started: dict[Value, Value]) -> str:
+    def _product(self, value: Value, started: dict[Value, Value]) -> KernelCall:
         left, right = value.views
         a, b = left.seen, right.seen
         count, a_step, b_step = 1, 0, 0
@@ -201,15 +260,16 @@ class _Emitter:
             a, b = a[0], b[0]
         (m, k), n = a.shape, b.shape[1]
         row = value.row_stride(self.layout)
-        prepare, right_hand, right_address = self._right_hand(right, b, k, n)
-        addresses = [self._seen(left), right_address, self._address(value)]
-        start = f"(Number*)ZEROS<{up(n, ALIGNED)}>"
+        prepare, right_hand, right_place = self._right_hand(right, b, k, n)
         if value in self.plan.in_place:
-            start = f"is_first ? {start} : nullptr" if value in started else "nullptr"
+            start = Place(Base.START) if value in started else NOTHING
         elif value.start is not None:
             key = (value.start.value, value.start.seen.storage_offset(), n)
             start = self._copied_once(key, self._seen(value.start), n)
-        addresses += [start, "PANEL"]
+        else:
+            start = Place(Base.ZERO_ROWS)
+        self.num_zeros = max(self.num_zeros, up(n, ALIGNED))
+        places = [self._seen(left), right_place, self._place(value), start, PANEL]
         call = (
             f"product<{k}, vectors({n})>({up(m, ROWS)}, {k}, Left{{p0, {a.stride(0)}, {a.stride(1)}}}, {right_hand}, "
             f"p2, {row}, p3, nothing, nothing);"
@@ -217,12 +277,12 @@ class _Emitter:
         call = f"{prepare}{call}"
         if count > 1:
             call = f"for (long z = 0; z < {count}; z++, p0 += {a_step}, p1 += {b_step}, p2 += {m * row}) {{ {call} }}"
-        return self._call(f"  // {count} x [{m}, {k}] [{k}, {n}]\n  {call}", addresses)
+        return self._call(f"  // {count} x [{m}, {k}] [{k}, {n}]\n  {call}", places)
 
-    def _right_hand(self, right: View, b: Tensor, k: int, n: int) -> tuple[str, str, str]:
-        """Return how a product's right-hand side is prepared and read, and its address."""
+    def _right_hand(self, right: View, b: Tensor, k: int, n: int) -> tuple[str, str, Place]:
+        """Return how a product's right-hand side is prepared and read, and its place."""
         row, column = b.stride()
-        address, numbers = self._seen(right), up(n, PANEL_NUMBERS) * k
+        place, numbers = self._seen(right), up(n, PANEL_NUMBERS) * k
         is_outside = right.value.kind in (Kind.PARAMETER, Kind.STATE)
         is_straight = column == 1 or n == 1
         move = f"rows_to_panels({{0}}, {row}, {k}, {n}, {{1}});"
@@ -231,56 +291,56 @@ class _Emitter:
         if is_straight and not (n == 1 and is_outside):
             fits = n % ALIGNED == 0 and k * row * self.layout.number_bytes <= CACHED_BYTES
             if not is_outside or fits:
-                return "", f"rows_of(p1, {row})", address
+                return "", f"rows_of(p1, {row})", place
         if is_outside and right.seen.ndim == 2:
             key = (right.value, b.storage_offset(), tuple(b.shape), b.stride())
             if key not in self.prepared:
-                self.prepared[key] = self._room(numbers)
-                self.preparation.append(move.format(address, f"(Number*)(arena + {self.prepared[key]})"))
-            return "", f"panels_of(p1, {k})", f"(Number*)(arena + {self.prepared[key]})"
+                panels = self.prepared[key] = self._room(numbers)
+                self.preparation.append(self._call(f"  {move.format('p0', 'p1')}", [place, panels]))
+            return "", f"panels_of(p1, {k})", self.prepared[key]
         self.panel_numbers = max(self.panel_numbers, numbers)
-        return move.format("p1", "p4") + " ", f"panels_of(p4, {k})", address
+        return move.format("p1", "p4") + " ", f"panels_of(p4, {k})", place
 
-    def _copy(self, value: Value) -> list[str]:
+    def _copy(self, value: Value) -> list[KernelCall]:
         parts: Sequence[Part] = value.operation
-        statements = []
+        calls = []
         covered = sum(place.numel() for _, place, adds in parts if not adds)
         if covered < prod(value.shape):
-            statements.append(f"memset({self._address(value)}, 0, {self._bytes(value)});")
-        return [*statements, *(self._part(view, place, self._address(value), adds) for view, place, adds in parts)]
+            calls.append(self._clear(self._place(value), self._bytes(value)))
+        return [*calls, *(self._part(view, place, self._place(value), adds) for view, place, adds in parts)]
 
-    def _part(self, view: View, place: Tensor, address: str, adds: bool) -> str:
-        return self._call(_moved(view.seen, place, adds), [self._seen(view), _offset(address, place)])
+    def _part(self, view: View, seen: Tensor, place: Place, adds: bool) -> KernelCall:
+        return self._call(_moved(view.seen, seen, adds), [self._seen(view), self._behind(place, seen)])
 
-    def _table(self, value: Value) -> list[str]:
+    def _table(self, value: Value) -> list[KernelCall]:
         view, index, n, count = value.views[0], value.operation, value.columns, prod(value.operation.shape)
         entry = f"p2[{position_of(flat_axes(index.seen), 'r')}]"
         row = value.row_stride(self.layout)
-        addresses = [self._address(value), self._seen(view), self._seen(index)]
+        places = [self._place(value), self._seen(view), self._seen(index)]
         if value.kind is Kind.LOOK_UP:
             table = f"p1 + {entry} * {view.seen.stride(0)}"
             body = f"  for (long r = 0; r < {count}; r++) memcpy(p0 + r * {row}, {table}, {n} * sizeof(Number));"
-            return [self._call(body, addresses, indices=2)]
+            return [self._call(body, places)]
         source = f"p1 + {position_of(merged_rows(view.seen), 'r')}"
         body = (
             f"  for (long r = 0; r < {count}; r++) {{ Number* to = p0 + {entry} * {row}; const Number* from = {source}; "
             f"for (long j = 0; j < {n}; j++) to[j] += from[j]; }}"
         )
-        zero = [] if value in self.plan.in_place else [f"memset({self._address(value)}, 0, {self._bytes(value)});"]
-        return [*zero, self._call(body, addresses, indices=2)]
+        zero = [] if value in self.plan.in_place else [self._clear(self._place(value), self._bytes(value))]
+        return [*zero, self._call(body, places)]
 
-    def _gradient_terms(self) -> list[str]:
+    def _gradient_terms(self) -> list[KernelCall]:
         """Add the terms that no kernel adds in place."""
-        statements = []
+        calls = []
         for name, group in self.program.gradients.items():
             parameter = self.program.parameters[name]
-            place = with_rows(parameter.shape, padded_columns(parameter, self.layout))
-            address = f"(Number*)(arena + {self.plan.gradients[parameter]})"
+            seen = with_rows(parameter.shape, padded_columns(parameter, self.layout))
+            place = Place(Base.ARENA, self.plan.gradients[parameter])
             for term in group:
                 if term.value not in self.plan.in_place:
                     view = View(term.value, term.seen.expand(parameter.shape))
-                    statements.append(self._part(view, place, address, True))
-        return statements
+                    calls.append(self._part(view, seen, place, True))
+        return calls
 
 
 class _CpuLoop(LoopText):
@@ -289,14 +349,14 @@ class _CpuLoop(LoopText):
     def __init__(self, emitter: _Emitter, loop: Loop):
         super().__init__(loop, emitter.layout)
         self.emitter = emitter
-        self.addresses: list[str] = []
-        self._pointers: dict[str, str] = {}
+        self.places: list[Place] = []
+        self._pointers: dict[Place, str] = {}
         self.rest = loop.rows % ROWS
 
-    def text(self) -> tuple[str, list[str]]:
-        """Return a function's body, and the addresses that it is given."""
+    def text(self) -> tuple[str, list[Place]]:
+        """Return a function's body, and the places whose addresses it is given."""
         body = "\n    ".join([*self._kept_rows(), *self._passes()])
-        return f"  for (long i = 0; i < {self.loop.rows}; i += ROWS) {{\n    {body}\n  }}", self.addresses
+        return f"  for (long i = 0; i < {self.loop.rows}; i += ROWS) {{\n    {body}\n  }}", self.places
 
     def _kept(self, value: Value) -> str:
         kind = "Integers" if value.is_boolean else "Vector"
@@ -446,16 +506,16 @@ class _CpuLoop(LoopText):
     # ---- Addresses ----
 
     def _pointer(self, view: View) -> str:
-        return self._named(_offset(self.emitter._padded_address(view.value), view.seen))
+        return self._named(self.emitter._behind(self.emitter._padded_place(view.value), view.seen))
 
     def _pointer_to(self, value: Value) -> str:
-        return self._named(self.emitter._address(value))
+        return self._named(self.emitter._place(value))
 
-    def _named(self, address: str) -> str:
-        if address not in self._pointers:
-            self._pointers[address] = f"p{len(self.addresses)}"
-            self.addresses.append(address)
-        return self._pointers[address]
+    def _named(self, place: Place) -> str:
+        if place not in self._pointers:
+            self._pointers[place] = f"p{len(self.places)}"
+            self.places.append(place)
+        return self._pointers[place]
 
 
 def _moved(source: Tensor, place: Tensor, adds: bool) -> str:
@@ -477,47 +537,3 @@ def _moved(source: Tensor, place: Tensor, adds: bool) -> str:
     target = " + ".join(f"{name} * {stride}" for name, (_, stride, _) in zip(names, merged, strict=True)) or "0"
     origin = " + ".join(f"{name} * {stride}" for name, (*_, stride) in zip(names, merged, strict=True)) or "0"
     return f"  {loops}p1[{target}] {'+=' if adds else '='} p0[{origin}];"
-
-
-def _offset(address: str, seen: Tensor) -> str:
-    return f"{address} + {seen.storage_offset()}" if seen.storage_offset() else address
-
-
-_SOURCE = """// Generated from the graph of a network's loss and gradient.
-#include "generated.h"
-
-{constants}
-{functions}
-struct Generated : Step<Generated> {{
-  static constexpr long SAMPLES = {samples};
-  char* arena;
-
-  explicit Generated(const Call& call) : Step(call) {{ arena = memory.take<char>({bytes}); }}
-  void prepare() {{
-    {preparation}
-  }}
-  double tile(long row, long count, const int64_t* order, bool is_first, bool is_last) {{
-    const Batch batch = {{order, row, count}};
-    gather_samples((const {item}*)call.x, batch, SAMPLES, {inputs}, {x}, {x_row});
-    gather_targets(call.labels, {has_targets}, batch, SAMPLES, {outputs}, {classes}, Number({smoothing}),
-                   {target}, {target_row});
-    for (long r = 0; r < {rows}; r++) ({weight})[r] = r < count * {outputs} ? Number(1) / Number(call.batch * {outputs}) : 0;
-    if (is_first) {{
-      {firsts}
-    }}
-    {body}
-    if (trial.correct) *trial.correct += count_correct(call.labels, batch, {outputs}, {classes}, {output}, {output_row});
-    double total = 0;
-    for (long r = 0; r < count * {outputs}; r++) total += ({loss})[r];
-    return total * call.batch;
-  }}
-  template <class Use> void each_piece(Use use) {{
-    {pieces}
-  }}
-  template <class Use> void last_pieces(Use use) {{ each_piece(use); }}
-}};
-
-extern "C" int64_t scratch_bytes(const Call* call) {{ return scratch_bytes_of<Generated>(call); }}
-extern "C" void run(const Call* call) {{ run_steps<Generated>(*call); }}
-extern "C" void evaluate(const Call* call) {{ evaluate_all<Generated>(*call); }}
-"""
