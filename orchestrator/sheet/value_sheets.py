@@ -32,9 +32,9 @@ _SURFACE_COLUMNS = (
     Column("form", "form"),
     Column("x", "variable"),
     Column("exponent", "exponent a [95 %]", Kind.INTERVAL),
+    Column("verdict", "adequate"),
     Column("p_half", "p(a = ½)", Kind.P_VALUE),
     Column("p_one", "p(a = 1)", Kind.P_VALUE),
-    Column("verdict", "adequate"),
 )
 _LAYER_COLUMNS = (
     Column("name", "fit"),
