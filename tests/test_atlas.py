@@ -125,7 +125,7 @@ def test_fits_are_those_of_the_store(pages, run):
         existing_store(str(pages.STORE)),
         ("metric", "x", "variables", "by", "filter", "layer", "model", "x_min"),
     )
-    checked, view = find_sweep(str(find_sweep_file(run)), copy)
+    checked, view = find_sweep(load_sweep(run).name, copy)
     found = fit_sweep(checked, copy, view).rows
     asked = f"select * from fits where sweep = '{checked.sweep.name}'"
     stored = json.loads(call("query", asked, "--store", str(ATLAS / "store"), "--format", "json"))

@@ -39,7 +39,7 @@ def find_sweep(sweep_ref: str, store: Store) -> tuple[CheckedSweep, SearchView |
     if found is None:
         return _checked(_load(sweep_ref, store), store)
     name, launched = found
-    return find_launch(launched, store) if name == launched.sweep else (_earlier(name, launched, store), None)
+    return find_launch(launched, store) if name == launched.sweep else (_committed(name, launched, store), None)
 
 
 def _launched(sweep_ref: str, store: Store) -> tuple[str, LaunchedSpec] | None:
@@ -56,8 +56,8 @@ def _launched(sweep_ref: str, store: Store) -> tuple[str, LaunchedSpec] | None:
     return found
 
 
-def _earlier(name: str, launched: LaunchedSpec, store: Store) -> CheckedSweep:
-    """Return a launch `<sweep>@<number>` with the committed trials that only it requested."""
+def _committed(name: str, launched: LaunchedSpec, store: Store) -> CheckedSweep:
+    """Return a launch with its committed trials: of `<sweep>@<number>`, those that only it requested."""
     from depthrate.orchestrator.analysis.open_results import results_of
     from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 
@@ -65,7 +65,9 @@ def _earlier(name: str, launched: LaunchedSpec, store: Store) -> CheckedSweep:
     task = sweep.load_task()
     rows = results_of(store, task).for_sweep(name).sql("select trial_id, task, task_version, params from trials")
     defaults = {parameter.name: parameter.default for parameter in task.schema.values()}
-    trials = Trials(Trial(i, name, version, defaults | parse_object(p)) for i, name, version, p in rows.fetchall())
+    place = {trial_id: place for place, trial_id in enumerate(launched.trial_ids(store) or ())}
+    ordered = sorted(rows.fetchall(), key=lambda row: (place.get(row[0], len(place)), row[0]))
+    trials = Trials(Trial(i, name, version, defaults | parse_object(p)) for i, name, version, p in ordered)
     return CheckedSweep(sweep, task, trials, _varied(sweep, task))
 
 
@@ -83,10 +85,16 @@ def _varied(sweep: SweepSpec, task: Task) -> frozenset[str]:
 def find_launch(launched: LaunchedSpec, store: Store) -> tuple[CheckedSweep, SearchView | None]:
     """Return the sweep of a launch, and its search.
 
+    If its spec now expands to other trials, because the version of the task was raised, it has the committed ones.
+
     Raises:
         ValueError: As in `find_sweep`.
     """
-    return _checked(launched_sweep(launched, store), store)
+    checked, view = _checked(launched_sweep(launched, store), store)
+    requested = launched.trial_ids(store) if view is None else None
+    if requested and set(requested).isdisjoint(checked.trials.ids):
+        return _committed(launched.sweep, launched, store), None
+    return checked, view
 
 
 def sweep_to_launch(sweep_ref: str, overrides: Mapping[str, object], url: str | None) -> SweepSpec:

@@ -194,8 +194,8 @@ def mismatch_message(
 
 
 def mixtures(checked: CheckedSweep, store: Store, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return warnings that the trials of a sweep mix code versions or engines."""
-    sentences = [_mixed_code_message(checked, snapshot)]
+    """Return warnings that the trials of a sweep mix code versions or engines, or are of an earlier version of their task."""
+    sentences = [_mixed_code_message(checked, snapshot), _earlier_version_message(checked)]
     if checked.trials and checked.task.engine(checked.trials[0].params, Engine.EAGER, "cpu") is not None:
         sentences.append(_engines_sentence(checked.sweep.name, checked.trials.ids, store, snapshot))
     return tuple(sentence for sentence in sentences if sentence is not None)
@@ -212,6 +212,20 @@ def _mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None
     return (
         f"{checked.sweep.name}: trials were run by {len(codes)} versions of task {checked.task.name!r} ({versions}). "
         'List them: depthrate query "select code_hash, trial_id from trials".'
+    )
+
+
+def _earlier_version_message(checked: CheckedSweep) -> str | None:
+    """Describe trials of earlier versions of a built-in task. Return None if there are none."""
+    task, versions = checked.task, Counter(trial.task_version for trial in checked.trials)
+    earlier = ", ".join(
+        f"{count} of version {version}" for version, count in versions.items() if version != task.version
+    )
+    if not earlier:
+        return None
+    return (
+        f"{checked.sweep.name}: trials of earlier versions of task {task.name!r} ({earlier}; this is version {task.version}). "
+        f"Train them by this version: depthrate run {checked.sweep.name}"
     )
 
 
