@@ -30,7 +30,7 @@ from depthrate.orchestrator.sheet.curve_sheets import rates_sheet
 from depthrate.orchestrator.sheet.markup import plain
 from depthrate.storage.files.store import existing_store
 from depthrate.sweeps.atlas import AtlasFigure, Check, Verdict, atlas_figures
-from depthrate.sweeps.load import load_sweep
+from depthrate.sweeps.load import find_sweep_file, load_sweep
 from depthrate.tasks.citations import PAPERS
 from depthrate.tasks.fits.bootstrap_and_profile import t_quantile
 from depthrate.tasks.fits.points import as_curve, gather
@@ -226,9 +226,7 @@ def _cost(figure: AtlasFigure) -> str:
 @functools.cache
 def _curves(run: str) -> Sequence[FittedGroup]:
     """Return the fitted curves of a shipped sweep in the atlas's store, without groups."""
-    checked, view = find_sweep(
-        load_sweep(run).name, existing_store(str(STORE))
-    )  # as launched, whatever the task's version
+    checked, view = find_sweep(str(find_sweep_file(run)), existing_store(str(STORE)))
     fitted = fit_sweep(checked, existing_store(str(STORE)), view) if checked.sweep.fit else None
     return [curve for curve in fitted.curves if not curve.by and curve.power] if fitted else []
 
