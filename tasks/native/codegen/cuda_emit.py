@@ -112,12 +112,12 @@ class Address:
     """Whether it is a multiple of 16 bytes."""
     item: str = "Number"
 
-    def behind(self, numbers: int, number_bytes: int) -> Address:
+    def behind(self, numbers: int, item_bytes: int) -> Address:
         """Return the place of a number that is this many numbers behind."""
         if not numbers:
             return self
         is_aligned = self.is_aligned and numbers % 4 == 0
-        step = numbers * number_bytes if self.is_shared else numbers
+        step = numbers * item_bytes if self.is_shared else numbers
         return Address(f"{self.text} + {step}", self.is_shared, is_aligned, self.item)
 
     @property

@@ -44,7 +44,6 @@ CACHED_BYTES = 24 << 10
 """Bytes of a right-hand side that products read in place, as in tiles.h."""
 PANEL_NUMBERS = 64
 """Numbers of a panel's rows on the processor with the widest vectors."""
-INDEX_BYTES = 8
 LANGUAGE = Language(
     integers="const int64_t",
     numbers="Vector",
@@ -93,9 +92,9 @@ class Place(NamedTuple):
         """The argument in a table."""
         return int(self.base), self.at
 
-    def behind(self, numbers: int, number_bytes: int) -> Place:
+    def behind(self, numbers: int, item_bytes: int) -> Place:
         """Return the place of a number that is this many numbers behind."""
-        return self._replace(at=self.at + numbers * (number_bytes if self.item == "Number" else INDEX_BYTES))
+        return self._replace(at=self.at + numbers * item_bytes)
 
 
 class KernelCall(NamedTuple):

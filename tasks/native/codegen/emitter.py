@@ -19,6 +19,7 @@ from depthrate.tasks.native.codegen.operations import POINTWISE
 from depthrate.tasks.native.codegen.plan import Loop, Plan
 from depthrate.tasks.native.codegen.values import Kind, Value, View, merged_rows
 
+INDEX_BYTES = 8
 Operand = Callable[[View | float, bool], str]
 """Returns the text of an operand, as a mask or as numbers."""
 Flags = Sequence[tuple[str, str]]
@@ -92,7 +93,11 @@ class Language:
 class Location(Protocol):
     """A place in memory."""
 
-    def behind(self, numbers: int, number_bytes: int) -> Self:
+    @property
+    def item(self) -> str:
+        """Type of the numbers there."""
+
+    def behind(self, numbers: int, item_bytes: int) -> Self:
         """Return the place of a number that is this many numbers behind."""
 
 
@@ -180,7 +185,8 @@ class Emitter(ABC, Generic[Place, Call]):
 
     def _behind(self, place: Place, seen: Tensor) -> Place:
         """Return the place of a tensor's first number, from that of the first number of its storage."""
-        return place.behind(int(seen.storage_offset()), self.layout.number_bytes)
+        item_bytes = INDEX_BYTES if place.item == self.language.integers else self.layout.number_bytes
+        return place.behind(int(seen.storage_offset()), item_bytes)
 
     # ---- Kernels ----
 
