@@ -456,16 +456,11 @@ class _CudaLoop(LoopText[Address]):
         while self.lanes < 32 and self.lanes * self._group(widest) < widest:
             self.lanes *= 2
         numbers = max(self._numbers(width) for width in {*widths, 1})
-        rows = max(1, min(MAX_ROWS, emitter.tuning.unrolled // numbers)) if widest > 1 else 1
+        self.rows: int = max(1, min(MAX_ROWS, emitter.tuning.unrolled // numbers)) if widest > 1 else 1
         at_once = emitter.tuning.threads // self.lanes
-        while rows > 1 and (rows - 1) * at_once >= loop.rows:
-            rows -= 1
-        self._rows = rows
+        while self.rows > 1 and (self.rows - 1) * at_once >= loop.rows:
+            self.rows -= 1
         self.rest = loop.rows % (32 // self.lanes * self.rows)
-
-    @property
-    def rows(self) -> int:
-        return self._rows
 
     def _group(self, width: int) -> int:
         """Return how many adjacent numbers a lane computes."""

@@ -20,6 +20,7 @@ from depthrate.tasks.native.codegen.plan import Loop, Plan
 from depthrate.tasks.native.codegen.values import Kind, Value, View, merged_rows
 
 INDEX_BYTES = 8
+"""Bytes of an index in memory, also where numbers are float32."""
 Operand = Callable[[View | float, bool], str]
 """Returns the text of an operand, as a mask or as numbers."""
 Flags = Sequence[tuple[str, str]]
@@ -113,7 +114,7 @@ class Matrices(NamedTuple):
     right: Tensor
     num_pairs: int
     left_step: int
-    """Numbers from one left matrix to the next."""
+    """Numbers from one left matrix to the next, 0 for one pair."""
     right_step: int
 
     @property
@@ -283,6 +284,9 @@ class Pass:
 class LoopText(ABC, Generic[Place]):
     """The text of a loop over rows, in phases between sums over a row, each one pass over the row."""
 
+    rows: int | str
+    """Rows that are computed together."""
+
     def __init__(self, emitter: Emitter[Place, Any], loop: Loop):
         self.loop, self.layout, self.language = loop, emitter.layout, emitter.language
         self.places: list[Place] = []
@@ -300,14 +304,9 @@ class LoopText(ABC, Generic[Place]):
         last = max([*self.phase.values(), *(self._sum_phase(value) for value in self.loop.row_sums)], default=0)
         return [line for phase in range(last + 1) for line in self._pass(phase)]
 
-    @property
-    @abstractmethod
-    def rows(self) -> int | str:
-        """Rows that are computed together."""
-
     @abstractmethod
     def _numbers(self, width: int) -> int | str:
-        """Return how many numbers, of those that are computed together, have the columns of a row."""
+        """Return how many vectors, or numbers of a lane, a row of this width has."""
 
     @abstractmethod
     def _load(self, view: View, current: Pass) -> str:
@@ -342,7 +341,7 @@ class LoopText(ABC, Generic[Place]):
         """Return the text of a pass that has statements."""
 
     def _add_to_sums(self, sums: Sequence[Value], current: Pass) -> None:
-        """Add statements that add to sums over rows, which no loop has if they are kernels of their own."""
+        """Add statements that add to sums over rows. A target whose sums are kernels of their own has no sums in loops."""
 
     @property
     def each_row(self) -> str:
@@ -350,7 +349,7 @@ class LoopText(ABC, Generic[Place]):
         return self.language.each_row.format(rows=self.rows)
 
     def _statements_of_rows(self, statements: Sequence[str]) -> list[str]:
-        """Return statements that compute the number of a row, for all rows that are computed together."""
+        """Return statements that compute a row's number, repeated for the rows that are computed together if need be."""
         return [*statements]
 
     def _named(self, place: Place) -> str:
