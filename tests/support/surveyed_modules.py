@@ -179,6 +179,18 @@ class LanguageModel(nn.Module):
         return self.head(self.norm(self.block(self.embed(ids) + self.places)))
 
 
+class NextIds(nn.Module):
+    """A module that reads, for each token but the last, also the one behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.next = nn.Embedding(VOCABULARY, 8), nn.Embedding(VOCABULARY, 8)
+        self.head = nn.Linear(8, VOCABULARY)
+
+    def forward(self, ids):
+        return self.head(self.embed(ids) + F.pad(self.next(ids[:, 1:]), (0, 0, 0, 1)))
+
+
 class Gain(nn.Module):
     def __init__(self, *shape: int):
         super().__init__()
@@ -458,6 +470,7 @@ SURVEY = [
     Case("RNN", tokens(lambda: nn.RNN(8, 8, batch_first=True)), "tokens"),
     Case("GRU", tokens(lambda: nn.GRU(8, 8, batch_first=True)), "tokens"),
     Case("language model", LanguageModel, "ids"),
+    Case("next ids", NextIds, "ids"),
     Case("tied language model", lambda: LanguageModel(is_tied=True), "ids"),
     # maps
     Case("Conv2d", maps(512, conv(1, 8, 3, padding=1), nn.ReLU), "images"),

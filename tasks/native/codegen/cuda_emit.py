@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from depthrate.tasks.native.codegen.cuda_plan import CudaPlan, Tuning
-from depthrate.tasks.native.codegen.loop_text import (
+from depthrate.tasks.native.codegen.emitter import (
+    Emitter,
+    Flags,
+    Language,
     LoopText,
+    Pass,
+    Reduction,
     Shape,
-    flat_axes,
-    is_index,
-    literal,
+    is_repeated,
     number_text,
     position_of,
 )
-from depthrate.tasks.native.codegen.lower import Part
 from depthrate.tasks.native.codegen.plan import Loop
 from depthrate.tasks.native.codegen.values import Kind, Value, View, merged_rows, up
 
@@ -34,6 +35,41 @@ TIMED_STATEMENTS = 5
 """Statements that are counted first when a step is timed: samples, targets, loss, update, and a whole step."""
 TILES = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 2), (1, 1))
 """Rows and columns of a product that a thread computes."""
+LANGUAGE = Language(
+    integers="int64_t",
+    numbers="Lanes",
+    masks="Flags",
+    as_masks="as_flags({})",
+    each_row="UNROLL for (int r = 0; r < {rows}; r++)",
+    column="v",
+    column_constant="{}",
+    row_constant="{}",
+    row_number="s{}[r]",
+    row_declaration="",
+    reductions={
+        "maximum": Reduction(
+            neutral="-INFINITY",
+            start="-INFINITY",
+            step="{{ const Lanes x = {text}; {result} = pick(x > {result}, x, {result}); }}",
+            function="maximum_of",
+        ),
+        "sum": Reduction(
+            neutral="Number(0)", start="Number(0)", step="{result} = {result} + {text};", function="sum_of"
+        ),
+    },
+    entry="(int){}",
+    look_up=(
+        "  PHASE\n    for (int at = tid; at < {outputs}; at += THREADS) {{\n"
+        "      const int r = at / {columns}, j = at % {columns};\n"
+        "      p0[r * {row} + j] = p1[{entry} * {table_row} + j];\n    }}\n  END"
+    ),
+    scatter=(
+        "  scatter<{rows}, {columns}, {count}, {row}>(p1, p0, adds, [](int r) {{ return {source}; }}, "
+        "[&](int r) {{ return {entry}; }});"
+    ),
+    adds="adds",
+)
+"""C++ of the lanes of warps, see `cuda.h`."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +108,16 @@ class Address:
     text: str
     """Expression of a pointer, or of a number of bytes in shared memory."""
     is_shared: bool = False
-    is_aligned: bool = False
+    is_aligned: bool = field(default=False, compare=False)
     """Whether it is a multiple of 16 bytes."""
     item: str = "Number"
 
-    def behind(self, numbers: int | torch.SymInt, number_bytes: int) -> Address:
-        """Return the place so many numbers behind."""
+    def behind(self, numbers: int, item_bytes: int) -> Address:
+        """Return the place of a number that is this many numbers behind."""
         if not numbers:
             return self
         is_aligned = self.is_aligned and numbers % 4 == 0
-        step = numbers * number_bytes if self.is_shared else numbers
+        step = numbers * item_bytes if self.is_shared else numbers
         return Address(f"{self.text} + {step}", self.is_shared, is_aligned, self.item)
 
     @property
@@ -95,10 +131,12 @@ def emit_cuda(plan: CudaPlan, shape: Shape, tuning: Tuning) -> CudaSource:
     return _Emitter(plan, shape, tuning).source()
 
 
-class _Emitter:
+class _Emitter(Emitter[Address, str]):
+    language = LANGUAGE
+
     def __init__(self, plan: CudaPlan, shape: Shape, tuning: Tuning):
-        self.plan, self.program, self.shape, self.tuning = plan, plan.program, shape, tuning
-        self.layout = plan.program.layout
+        super().__init__(plan, shape)
+        self.plan, self.tuning = plan, tuning
         self.functions: dict[tuple[str, str], str] = {}
         """Parameters and body -> name."""
         self.constants: dict[Value, str] = {}
@@ -130,9 +168,9 @@ class _Emitter:
         ]
         output = program.output.value
         self.time = 0
-        x = self._writes(program.x)
-        second = x[1].passed if len(x) > 1 else f"({self._item(program.x)}*)nullptr"
-        target, weight = self._read(program.target), self._read(program.weight)
+        x = self.writes(program.x)
+        second = x[1].passed if len(x) > 1 else f"({self.item(program.x)}*)nullptr"
+        target, weight = self.place(program.target), self.place(program.weight)
         self.time = len(self.plan.steps)
         is_whole = max(self.plan.arena_bytes, 1)
         text = _SOURCE.format(
@@ -151,7 +189,7 @@ class _Emitter:
             samples=shape.samples,
             outputs=shape.outputs,
             inputs=prod(program.x.shape[1:]),
-            item="int64_t" if program.x.is_flat else "Number",
+            item=self.item(program.x),
             x=x[0].passed,
             second=second,
             x_row=program.x.row_stride(self.layout),
@@ -161,8 +199,8 @@ class _Emitter:
             has_targets=str(shape.has_targets).lower(),
             smoothing=repr(float(shape.label_smoothing)),
             weight=weight.passed,
-            loss=self._read(program.loss).passed,
-            output=self._read(output).passed,
+            loss=self.place(program.loss).passed,
+            output=self.place(output).passed,
             output_row=output.row_stride(self.layout),
         )
         return CudaSource(
@@ -188,22 +226,18 @@ class _Emitter:
 
     # ---- Memory ----
 
-    def _item(self, value: Value) -> str:
-        is_integer = (value is self.program.x and value.is_flat) or is_index(value)
-        return "int64_t" if is_integer else "Number"
-
-    def _read(self, value: Value) -> Address:
+    def place(self, value: Value) -> Address:
         """Return the place from which a value is read at this step."""
         if value.kind is Kind.PARAMETER:
             return Address(f"trial.theta + {value.address}")
         if value.kind is Kind.STATE:
             return Address(f"(Number*)trial.state + {value.address}")
-        item = self._item(value)
+        item = self.item(value)
         if value.kind is Kind.CONSTANT:
             name = self.constants.setdefault(value, f"constant_{len(self.constants)}")
             return Address(f"({item}*){name}", item=item)
-        if value in self.plan.in_place:
-            address = self.plan.in_place[value].address
+        if value in self.in_place:
+            address = self.in_place[value].address
             return Address(f"gradient + {address}", is_aligned=address % 4 == 0)
         if value in self.plan.shared:
             place, last = self.plan.shared[value]
@@ -211,24 +245,22 @@ class _Emitter:
                 return Address(str(place), True, True, item)
         return Address(f"({item}*)(arena + {self.plan.arena[value]})", False, True, item)
 
-    def _writes(self, value: Value) -> list[Address]:
+    def writes(self, value: Value) -> list[Address]:
         """Return the places to which a value is written at this step."""
-        places = [self._read(value)]
+        places = [self.place(value)]
         if value in self.plan.shared and value in self.plan.arena:
             places.append(
-                Address(f"({self._item(value)}*)(arena + {self.plan.arena[value]})", False, True, places[0].item)
+                Address(f"({self.item(value)}*)(arena + {self.plan.arena[value]})", False, True, places[0].item)
             )
         return places
 
-    def _row(self, value: Value) -> int:
+    def row(self, value: Value) -> int:
         """Return the numbers from one row of a value to the next. Gradients are not padded."""
-        if value in self.plan.in_place:
-            return value.columns
-        return value.row_stride(self.layout)
+        return value.columns if value in self.in_place else super().row(value)
 
     def _adds(self, value: Value) -> str:
         """Return whether a step adds to what is there: a parameter's gradient, of earlier tiles or steps."""
-        parameter = self.plan.in_place.get(value)
+        parameter = self.in_place.get(value)
         return "false" if parameter is None else self._adds_to(parameter)
 
     def _adds_to(self, parameter: Value) -> str:
@@ -240,16 +272,11 @@ class _Emitter:
     def _constant(self, value: Value, name: str) -> str:
         assert value.data is not None
         numbers = ", ".join(number_text(number) for number in value.data.flatten().tolist())
-        kind = "int64_t" if is_index(value) else "Number"
-        return f"TABLE {kind} {name}[] = {{{numbers}}};"
-
-    def at(self, view: View) -> Address:
-        """Return the place of a view's first number, as it is read."""
-        return self._read(view.value).behind(int(view.seen.storage_offset()), self.layout.number_bytes)
+        return f"TABLE {self.item(value)} {name}[] = {{{numbers}}};"
 
     # ---- Functions ----
 
-    def call(self, body: str, addresses: Sequence[Address], flags: Sequence[tuple[str, str]] = ()) -> str:
+    def call(self, body: str, addresses: Sequence[Address], flags: Flags = ()) -> str:
         """Return a call of a function of places p0, p1, ..., and flags with their names."""
         parameters, before, given = [], [], []
         for index, address in enumerate(addresses):
@@ -265,35 +292,28 @@ class _Emitter:
         return f"{name}({', '.join([*given, *(value for _, value in flags)])});"
 
     def _step(self, step: Loop | Value) -> list[str]:
-        if isinstance(step, Loop):
-            body, addresses = _CudaLoop(self, step).text()
-            return [self.call(body, addresses)]
-        if step.kind is Kind.PRODUCT:
-            return [self._product(step)]
-        if step.kind is Kind.COPY:
-            return self._copy(step)
-        if step.kind is Kind.ROW_SUM:
+        if not isinstance(step, Loop) and step.kind is Kind.ROW_SUM:
             return [self._row_sum(step)]
-        return [self._table(step)]
+        return super()._step(step)
+
+    def _loop(self, loop: Loop) -> list[str]:
+        return [self.call(*_CudaLoop(self, loop).text())]
 
     # ---- Products ----
 
     def _product(self, value: Value) -> str:
-        left, right = value.operands
-        assert isinstance(left, View) and isinstance(right, View)
-        a, b, count, a_step, b_step = left.seen, right.seen, 1, 0, 0
-        if a.ndim == 3:
-            count, a_step, b_step = a.shape[0], a.stride(0), b.stride(0)
-            a, b = a[0], b[0]
+        left, right = value.views
+        matrices = self._matrices(value)
+        a, b, count, a_step, b_step = matrices
         (m, k), n = a.shape, b.shape[1]
         places = [self.at(left), self.at(right)]
         is_aligned = [
             place.is_aligned and (count == 1 or step % 4 == 0)
             for place, step in zip(places, (a_step, b_step), strict=True)
         ]
-        matrices = [_matrix(a, is_aligned[0]), _matrix(b.t(), is_aligned[1])]
-        outputs = self._writes(value)
-        row = self._row(value)
+        types = [_matrix(a, is_aligned[0]), _matrix(b.t(), is_aligned[1])]
+        outputs = self.writes(value)
+        row = self.row(value)
         is_aligned_target = all(place.is_aligned for place in outputs)
         addresses = [*places, *outputs]
         second = "p3" if len(outputs) > 1 else "nullptr"
@@ -306,12 +326,11 @@ class _Emitter:
         adds_text = adds if not flags else "adds"
         target_type = f"Target<{row}, {str(is_aligned_target).lower()}>"
         target = f"{target_type}{{p2, {second}, {start}, {adds_text}}}"
-        factors = f"{matrices[0]}{{p0}}, {matrices[1]}{{p1}}"
+        factors = f"{types[0]}{{p0}}, {types[1]}{{p1}}"
         copies = [count == 1 and not place.is_shared for place in places]
-        note = f"  // {count} x [{m}, {k}] [{k}, {n}]\n"
         if not any(copies):
             tm, tn = self._tile(count, m, n, self.tuning.threads)
-            body = f"{note}  products<{count}, {m}, {n}, {k}, {tm}, {tn}, {a_step}, {b_step}>({factors}, {target});"
+            body = f"{matrices.note}  products<{count}, {m}, {n}, {k}, {tm}, {tn}, {a_step}, {b_step}>({factors}, {target});"
             return self.call(body, addresses, flags)
         along_rows = _is_along_rows(a), _is_along_rows(b.t())
         place, room = self.plan.scratch[self.time]
@@ -326,7 +345,7 @@ class _Emitter:
         scratch = f"p{len(addresses)}"
         addresses.append(Address(str(place), True, True))
         sizes = f"{m}, {n}, {k}, {tm}, {tn}, {bm}, {bn}, {depth}, {flags_text}"
-        body = f"{note}  product<{sizes}, {str(is_ahead).lower()}>({factors}, {target}, {scratch});"
+        body = f"{matrices.note}  product<{sizes}, {str(is_ahead).lower()}>({factors}, {target}, {scratch});"
         if is_ahead:
             text = f"  copy_ahead<{m}, {n}, {k}, {bm}, {bn}, {flags_text}>({factors}, p2);"
             self.ahead = self.call(text, [*places, addresses[-1]])
@@ -382,84 +401,53 @@ class _Emitter:
 
     # ---- Copies, sums and tables ----
 
-    def _copy(self, value: Value) -> list[str]:
-        parts: Sequence[Part] = value.operation
-        statements = []
-        covered = sum(place.numel() for _, place, adds in parts if not adds)
-        target = self._read(value)
-        if covered < prod(value.shape):
-            statements.append(f"fill_zero({target.passed}, {value.rows * value.row_stride(self.layout)});")
-        number = self.layout.number_bytes
-        for view, place, adds in parts:
-            body = _moved(view.seen, place, "+=" if adds else "=")
-            statements.append(self.call(body, [self.at(view), target.behind(int(place.storage_offset()), number)]))
-        return statements
+    def _zero(self, place: Address, numbers: int) -> str:
+        return f"fill_zero({place.passed}, {numbers});"
 
-    def _gradient_terms(self) -> list[str]:
-        """Add the terms that no kernel adds in place."""
-        statements = []
-        for name, group in self.program.gradients.items():
-            parameter = self.program.parameters[name]
-            place = torch.empty(parameter.shape, device="meta")
-            for term in group:
-                if term.value in self.plan.in_place:
-                    continue
-                seen = term.seen.expand(parameter.shape)
-                adds = self._adds_to(parameter)
-                addresses = [self.at(View(term.value, seen)), Address(f"gradient + {parameter.address}")]
-                statements.append(self.call(_moved(seen, place, "adds"), addresses, [("adds", adds)]))
-        return statements
+    def _start_of_sum(self, value: Value) -> tuple[list[str], Flags]:
+        return [], [("adds", self._adds(value))]
+
+    def _gradient(self, parameter: Value) -> tuple[Address, Tensor]:
+        return Address(f"gradient + {parameter.address}"), torch.empty(parameter.shape, device="meta")
+
+    def _flags_of_term(self, parameter: Value) -> Flags:
+        return [("adds", self._adds_to(parameter))]
+
+    def _moved(self, axes: Sequence[tuple[int, int, int]], sign: str) -> str:
+        target = position_of([(size, to) for size, to, _ in axes], "at")
+        origin = position_of([(size, of) for size, _, of in axes], "at")
+        total = prod(size for size, *_ in axes)
+        if sign == LANGUAGE.adds:
+            statement = f"{{ const Number v = p0[{origin}]; p1[{target}] = adds ? p1[{target}] + v : v; }}"
+        else:
+            statement = f"p1[{target}] {sign} p0[{origin}];"
+        return f'  PHASE\n    _Pragma("unroll 4") for (int at = tid; at < {total}; at += THREADS) {statement}\n  END'
 
     def _row_sum(self, value: Value) -> str:
-        view = value.operands[0]
-        assert isinstance(view, View)
-        seen = view.seen
-        rank = seen.ndim
+        view = value.views[0]
+        seen, rank = view.seen, view.seen.ndim
         reduced = [axis for axis in range(rank - 1) if value.shape[axis] == 1 and seen.shape[axis] > 1]
         kept = [axis for axis in range(rank) if axis not in reduced]
         outputs = prod(seen.shape[axis] for axis in kept)
         terms = prod(seen.shape[axis] for axis in reduced)
         of_output = [(seen.shape[axis], seen.stride(axis)) for axis in kept]
         of_term = [(seen.shape[axis], seen.stride(axis)) for axis in reduced]
-        row, columns = self._row(value), value.columns
+        row, columns = self.row(value), value.columns
         adds = self._adds(value)
         body = (
             f"  row_sums<{outputs}, {terms}>(p0, p1, adds, [](int o, int q) {{ return {position_of(of_output, 'o')} + "
             f"{position_of(of_term, 'q')}; }}, [](int o) {{ return o / {columns} * {row} + o % {columns}; }}, p2);"
         )
-        addresses = [self.at(view), self._read(value), Address(str(self.plan.scratch[self.time][0]), True, True)]
-        return self.call(body, addresses, [("adds", adds)])
-
-    def _table(self, value: Value) -> str:
-        view, index = value.operands[0], value.operation
-        assert isinstance(view, View)
-        n, count, row = value.columns, prod(index.shape), self._row(value)
-        entry = f"(int)p2[{position_of(flat_axes(index.seen), 'r')}]"
-        addresses = [self._read(value), self.at(view), self.at(index)]
-        if value.kind is Kind.LOOK_UP:
-            body = (
-                f"  PHASE\n    for (int at = tid; at < {count * n}; at += THREADS) {{\n"
-                f"      const int r = at / {n}, j = at % {n};\n"
-                f"      p0[r * {row} + j] = p1[{entry} * {view.seen.stride(0)} + j];\n    }}\n  END"
-            )
-            return self.call(body, addresses)
-        adds = self._adds(value)
-        source = position_of(merged_rows(view.seen), "r")
-        body = (
-            f"  scatter<{value.rows}, {n}, {count}, {row}>(p1, p0, adds, [](int r) {{ return {source}; }}, "
-            f"[&](int r) {{ return {entry}; }});"
-        )
+        addresses = [self.at(view), self.place(value), Address(str(self.plan.scratch[self.time][0]), True, True)]
         return self.call(body, addresses, [("adds", adds)])
 
 
-class _CudaLoop(LoopText):
+class _CudaLoop(LoopText[Address]):
     """The text of a loop over rows for warps, in phases between sums over a row."""
 
     def __init__(self, emitter: _Emitter, loop: Loop):
-        super().__init__(loop, emitter.layout)
+        super().__init__(emitter, loop)
         self.cuda = emitter
-        self.places: list[Address] = []
-        self._indices: dict[tuple[str, bool], int] = {}
         self._first: dict[tuple[str, str, str], str] = {}
         """Pointer, position and columns of a number of each lane that is read before all phases -> its name."""
         widths = [self._width(value) for value in loop.computed]
@@ -468,7 +456,7 @@ class _CudaLoop(LoopText):
         while self.lanes < 32 and self.lanes * self._group(widest) < widest:
             self.lanes *= 2
         numbers = max(self._numbers(width) for width in {*widths, 1})
-        self.rows = max(1, min(MAX_ROWS, emitter.tuning.unrolled // numbers)) if widest > 1 else 1
+        self.rows: int = max(1, min(MAX_ROWS, emitter.tuning.unrolled // numbers)) if widest > 1 else 1
         at_once = emitter.tuning.threads // self.lanes
         while self.rows > 1 and (self.rows - 1) * at_once >= loop.rows:
             self.rows -= 1
@@ -496,13 +484,12 @@ class _CudaLoop(LoopText):
             f"Ints q[{self.rows}];",
             f"Flags there[{self.rows}];",
             f"const Ints l = lane % {self.lanes};",
-            f"UNROLL for (int r = 0; r < {self.rows}; r++) {{ const Ints row = {row}; "
+            f"{self.each_row} {{ const Ints row = {row}; "
             f"q[r] = {f'least(row, {self.loop.rows - 1})' if self.rest else 'row'}; "
             f"there[r] = {f'row < {self.loop.rows}' if self.rest else 'true'}; }}",
         ]
         first = [
-            f"Lanes {name}[{self.rows}]; UNROLL for (int r = 0; r < {self.rows}; r++) "
-            f"{{ {columns} {name}[r] = one({pointer}, Ints({position})); }}"
+            f"Lanes {name}[{self.rows}]; {self.each_row} {{ {columns} {name}[r] = one({pointer}, Ints({position})); }}"
             for (pointer, position, columns), name in self._first.items()
         ]
         inner = "\n      ".join([*head, *first, *lines])
@@ -512,133 +499,84 @@ class _CudaLoop(LoopText):
         )
         return body, self.places
 
-    def _kept(self, value: Value) -> str:
-        kind = "Flags" if value.is_boolean else "Lanes"
-        return f"{kind} k{self.names[value]}[{self.rows}][{self._numbers(value.columns)}];"
+    def _load(self, view: View, current: Pass) -> str:
+        width, is_one = current.width, is_repeated(view.seen)
+        place, axes = self.cuda.at(view), merged_rows(view.seen)
+        pointer, position = self._named(place), position_of(axes, "q[r]")
+        if is_one or self._numbers(width) == 1:
+            columns = "" if is_one else self._column(width)
+            return self._read_first(pointer, position if is_one else f"{position} + c", columns)
+        name, is_new = current.name(view)
+        if is_new:
+            group = self._group(width)
+            is_aligned = place.is_aligned and group == 4 and all(stride % 4 == 0 for _, stride in axes)
+            types = f"{group}, {str(is_aligned).lower()}, 1"
+            current.opening.append(f"Lanes {name}[{group}]; load<{types}>({name}, {pointer}, {position} + c);")
+        return f"{name}[e]"
 
-    def _columns(self, width: int, computed: Sequence[Value], sums: Sequence[Value]) -> list[str]:
-        group, before, loads, body, stores = self._group(width), [], [], [], []
-        seen: dict[Any, str] = {}
-        is_masked = width % (group * self.lanes) != 0
-        there = "there[r] & inside" if is_masked else "there[r]"
-        step = group * self.lanes
-        column = f"const Ints c = b * {step} + l * {group};"
-        if is_masked:
-            column = (
-                f"const Ints wished = b * {step} + l * {group}; const Flags inside = wished < {width}; "
-                f"const Ints c = least(wished, {width - group});"
-            )
+    def _repeated(self, value: Value) -> tuple[str, bool]:
+        return self.language.row_number.format(self.names[value]), True
 
-        def loaded(view: View) -> str:
-            key = (view.value, view.seen.storage_offset(), view.shape, view.seen.stride())
-            is_one = view.seen.shape[-1] == 1 or view.seen.stride(-1) == 0
-            if is_one or self._numbers(width) == 1:
-                pointer, position = self._named_place(self.cuda.at(view)), position_of(merged_rows(view.seen), "q[r]")
-                return self._read_first(pointer, position if is_one else f"{position} + c", "" if is_one else column)
-            if key not in seen:
-                name = seen[key] = f"l{len(seen)}"
-                place = self.cuda.at(view)
-                axes = merged_rows(view.seen)
-                is_aligned = place.is_aligned and group == 4 and all(stride % 4 == 0 for _, stride in axes)
-                pointer, position = self._named_place(place), position_of(axes, "q[r]")
-                loads.append(
-                    f"Lanes {name}[{group}]; load<{group}, {str(is_aligned).lower()}, 1>({name}, {pointer}, {position} + c);"
-                )
-            return f"{seen[key]}[e]"
+    def _is_masked(self, width: int) -> bool:
+        """Return whether some lanes are behind a row's last column."""
+        return width % (self._group(width) * self.lanes) != 0
 
-        def operand(item: View | float, masks: bool) -> str:
-            if not isinstance(item, View):
-                return literal(item)
-            value, is_mask = item.value, self._own(item)
-            if not is_mask:
-                text = loaded(item)
-            elif value.columns == 1:
-                text = f"s{self.names[value]}[r]"
-            else:
-                text = f"t{self.names[value]}" if value in computed else f"k{self.names[value]}[r][v]"
-            if not value.is_boolean:
-                return text
-            if masks:
-                return text if is_mask else f"({text} != 0)"
-            return f"to_number({text})" if is_mask else text
+    def _column(self, width: int) -> str:
+        """Return statements that compute a lane's first column."""
+        group = self._group(width)
+        column = f"b * {group * self.lanes} + l * {group}"
+        if not self._is_masked(width):
+            return f"const Ints c = {column};"
+        return (
+            f"const Ints wished = {column}; const Flags inside = wished < {width}; "
+            f"const Ints c = least(wished, {width - group});"
+        )
 
-        for value in computed:
-            name = self.names[value]
-            if value.kind is Kind.REDUCE:
-                is_maximum = value.operation == "maximum"
-                neutral = "-INFINITY" if is_maximum else "Number(0)"
-                before.append(
-                    f"Lanes r{name}[{self.rows}]; UNROLL for (int r = 0; r < {self.rows}; r++) r{name}[r] = {neutral};"
-                )
-                text = operand(value.operands[0], False)
-                if is_masked:
-                    text = f"pick(inside, {text}, {neutral})"
-                if is_maximum:
-                    body.append(f"{{ const Lanes x = {text}; r{name}[r] = pick(x > r{name}[r], x, r{name}[r]); }}")
-                else:
-                    body.append(f"r{name}[r] = r{name}[r] + {text};")
-                continue
-            body.append(f"const auto t{name} = {self._expression(value, operand)};")
-            if self._is_kept(value):
-                body.append(f"k{name}[r][v] = {f'as_flags(t{name})' if value.is_boolean else f't{name}'};")
-            if value in self.loop.stored:
-                loads.append(f"Lanes o{name}[{group}];")
-                body.append(f"o{name}[e] = {f'to_number(t{name})' if value.is_boolean else f't{name}'};")
-                row = value.row_stride(self.layout)
-                for place in self.cuda._writes(value):
-                    is_aligned = str(place.is_aligned and row % 4 == 0).lower()
-                    pointer = self._named_place(place)
-                    stores.append(f"store<{group}, {is_aligned}>({pointer}, q[r] * {row} + c, o{name}, {there});")
-        if not body:
-            return before
-        parts = self._numbers(width) // group
-        unused = "(void)inside; " if is_masked else ""
+    def _inside(self, text: str, neutral: str, width: int) -> str:
+        return f"pick(inside, {text}, {neutral})" if self._is_masked(width) else text
+
+    def _store(self, value: Value, text: str, current: Pass) -> None:
+        name, group, row = self.names[value], self._group(current.width), value.row_stride(self.layout)
+        there = "there[r] & inside" if self._is_masked(current.width) else "there[r]"
+        current.opening.append(f"Lanes o{name}[{group}];")
+        current.body.append(f"o{name}[e] = {text};")
+        for place in self.cuda.writes(value):
+            is_aligned = str(place.is_aligned and row % 4 == 0).lower()
+            target = f"{self._named(place)}, q[r] * {row} + c"
+            current.closing.append(f"store<{group}, {is_aligned}>({target}, o{name}, {there});")
+
+    def _text_of(self, current: Pass) -> list[str]:
+        group, width = self._group(current.width), current.width
+        unused = "(void)inside; " if self._is_masked(width) else ""
         inner = "\n        ".join(
             [
-                column + unused,
-                *loads,
+                self._column(width) + unused,
+                *current.opening,
                 f"UNROLL for (int e = 0; e < {group}; e++) {{ const int v = b * {group} + e; (void)v;",
-                *(f"  {line}" for line in body),
+                *(f"  {line}" for line in current.body),
                 "}",
-                *stores,
+                *current.closing,
             ]
         )
+        parts = self._numbers(width) // group
+        return [f"{self.each_row} UNROLL for (int b = 0; b < {parts}; b++) {{", f"        {inner}\n      }}"]
+
+    def _reduced(self, value: Value, function: str) -> str:
+        return f"{function}<{self.lanes}>(r{self.names[value]}[r])"
+
+    def _store_number(self, value: Value, text: str) -> list[str]:
+        row = value.row_stride(self.layout)
         return [
-            *before,
-            f"UNROLL for (int r = 0; r < {self.rows}; r++) UNROLL for (int b = 0; b < {parts}; b++) {{",
-            f"        {inner}\n      }}",
+            f"{{ const Lanes o[1] = {{{text}}}; "
+            f"store<1, false>({self._named(place)}, q[r] * {row}, o, there[r] & (l == 0)); }}"
+            for place in self.cuda.writes(value)
         ]
 
-    def _number(self, value: Value) -> list[str]:
-        name = self.names[value]
-        if value.kind is Kind.REDUCE and self._width(value) > 1:
-            function = "maximum_of" if value.operation == "maximum" else "sum_of"
-            text = f"{function}<{self.lanes}>(r{name}[r])"
-        elif value.kind is Kind.REDUCE:
-            text = self._four(value.operands[0], False)
-        else:
-            text = self._expression(value, self._four)
-        if value.is_boolean:
-            text = f"as_flags({text})"
-        lines = [f"s{name}[r] = {text};"]
-        if value in self.loop.stored:
-            stored = f"to_number(s{name}[r])" if value.is_boolean else f"s{name}[r]"
-            for place in self.cuda._writes(value):
-                pointer, row = self._named_place(place), value.row_stride(self.layout)
-                lines.append(
-                    f"{{ const Lanes o[1] = {{{stored}}}; store<1, false>({pointer}, q[r] * {row}, o, there[r] & (l == 0)); }}"
-                )
-        return [f"UNROLL for (int r = 0; r < {self.rows}; r++) {{ {' '.join(lines)} }}"]
+    def _statements_of_rows(self, statements: Sequence[str]) -> list[str]:
+        return [f"{self.each_row} {{ {' '.join(statements)} }}"]
 
-    def _four(self, item: View | float, masks: bool) -> str:
-        if not isinstance(item, View):
-            return literal(item)
-        value = item.value
-        if self._own(item):
-            text = f"s{self.names[value]}[r]"
-            return text if masks or not value.is_boolean else f"to_number({text})"
-        text = self._read_first(self._named_place(self.cuda.at(item)), position_of(merged_rows(item.seen), "q[r]"), "")
-        return f"({text} != 0)" if value.is_boolean and masks else text
+    def _load_number(self, view: View) -> str:
+        return self._read_first(self._named(self.cuda.at(view)), position_of(merged_rows(view.seen), "q[r]"), "")
 
     def _read_first(self, pointer: str, position: str, columns: str) -> str:
         """Return the name of a number of each lane, which is read before sums over a row are waited for."""
@@ -646,21 +584,12 @@ class _CudaLoop(LoopText):
         name = self._first.setdefault((pointer, position, columns), f"h{len(self._first)}")
         return f"{name}[r]"
 
-    def _named_place(self, place: Address) -> str:
-        key = place.text, place.is_shared
-        if key not in self._indices:
-            self._indices[key] = len(self.places)
-            self.places.append(place)
-        return f"p{self._indices[key]}"
-
 
 def _label(step: Loop | Value) -> str:
     if isinstance(step, Loop):
         return f"loop over {step.rows} rows of {sorted({value.columns for value in step.computed})}"
     if step.kind is Kind.PRODUCT:
-        left = step.operands[0]
-        assert isinstance(left, View)
-        return f"product {tuple(step.shape)} of {left.shape[-1]}"
+        return f"product {tuple(step.shape)} of {step.views[0].shape[-1]}"
     return f"{step.kind.value} {tuple(step.shape)}"
 
 
@@ -671,22 +600,6 @@ def _is_along_rows(seen: Tensor) -> bool:
 
 def _matrix(seen: Tensor, is_aligned: bool) -> str:
     return f"Matrix<{seen.stride(0)}, {seen.stride(1)}, {str(is_aligned).lower()}>"
-
-
-def _moved(source: Tensor, place: Tensor, adds: str) -> str:
-    """Return a phase that moves the numbers of one tensor to another of the same shape."""
-    axes = [
-        (size, to, of) for size, to, of in zip(place.shape, place.stride(), source.stride(), strict=True) if size > 1
-    ]
-    axes.sort(key=lambda axis: (-axis[1], -axis[2]))
-    target = position_of([(size, to) for size, to, _ in axes], "at")
-    origin = position_of([(size, of) for size, _, of in axes], "at")
-    total = prod(size for size, *_ in axes)
-    if adds == "adds":
-        statement = f"{{ const Number v = p0[{origin}]; p1[{target}] = adds ? p1[{target}] + v : v; }}"
-    else:
-        statement = f"p1[{target}] {adds} p0[{origin}];"
-    return f'  PHASE\n    _Pragma("unroll 4") for (int at = tid; at < {total}; at += THREADS) {statement}\n  END'
 
 
 _SOURCE = """// Generated from the graph of a network's loss and gradient.

@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from depthrate.tasks.native.codegen.loop_text import (
+from depthrate.tasks.native.codegen.emitter import (
+    Emitter,
+    Flags,
+    Language,
     LoopText,
+    Pass,
+    Reduction,
     Shape,
-    flat_axes,
     is_index,
-    literal,
+    is_repeated,
     position_of,
 )
-from depthrate.tasks.native.codegen.lower import Part
 from depthrate.tasks.native.codegen.plan import LINE_BYTES, Loop, Plan, padded_columns
 from depthrate.tasks.native.codegen.values import (
     ALIGNED,
@@ -41,9 +44,38 @@ CACHED_BYTES = 24 << 10
 """Bytes of a right-hand side that products read in place, as in tiles.h."""
 PANEL_NUMBERS = 64
 """Numbers of a panel's rows on the processor with the widest vectors."""
-
-
-INDEX_BYTES = 8
+LANGUAGE = Language(
+    integers="const int64_t",
+    numbers="Vector",
+    masks="Integers",
+    as_masks="{}",
+    each_row="for (int r = 0; r < {rows}; r++)",
+    column="j",
+    column_constant="all<Vector>({})",
+    row_constant="all<Four>({})",
+    row_number="s{}",
+    row_declaration="const auto ",
+    reductions={
+        "maximum": Reduction(
+            neutral="-INFINITY",
+            start="all<Vector>(-INFINITY)",
+            step="{{ const Vector e = {text}; {result} = e > {result} ? e : {result}; }}",
+            function="maxima",
+        ),
+        "sum": Reduction(neutral="0", start="all<Vector>(0)", step="{result} += {text};", function="sums"),
+    },
+    entry="{}",
+    look_up=(
+        "  for (long r = 0; r < {count}; r++) "
+        "memcpy(p0 + r * {row}, p1 + {entry} * {table_row}, {columns} * sizeof(Number));"
+    ),
+    scatter=(
+        "  for (long r = 0; r < {count}; r++) {{ Number* to = p0 + {entry} * {row}; const Number* from = p1 + {source}; "
+        "for (long j = 0; j < {columns}; j++) to[j] += from[j]; }}"
+    ),
+    adds="+=",
+)
+"""C++ of vectors, see `generated.h`."""
 
 
 class Place(NamedTuple):
@@ -59,6 +91,10 @@ class Place(NamedTuple):
     def passed(self) -> tuple[int, int]:
         """The argument in a table."""
         return int(self.base), self.at
+
+    def behind(self, numbers: int, item_bytes: int) -> Place:
+        """Return the place of a number that is this many numbers behind."""
+        return self._replace(at=self.at + numbers * item_bytes)
 
 
 class KernelCall(NamedTuple):
@@ -78,10 +114,13 @@ def emit(plan: Plan, shape: Shape) -> StepTable:
     return _Emitter(plan, shape).table()
 
 
-class _Emitter:
+class _Emitter(Emitter[Place, KernelCall]):
+    language = LANGUAGE
+
     def __init__(self, plan: Plan, shape: Shape):
-        self.plan, self.program, self.shape = plan, plan.program, shape
-        self.layout = plan.program.layout
+        super().__init__(plan, shape)
+        self.plan = plan
+        self.started = self._started_by_products()
         self.constants: dict[Value, int] = {}
         """Constant -> its place."""
         self.constant_bytes = bytearray()
@@ -94,14 +133,13 @@ class _Emitter:
         self.panel_numbers = 0
 
     def table(self) -> StepTable:
-        started = self._started_by_products()
-        calls = [self._inputs(), *(call for step in self.plan.steps for call in self._step(step, started))]
+        calls = [self._inputs(), *(call for step in self.plan.steps for call in self._step(step))]
         calls += [*self._gradient_terms(), self._outputs()]
         parameters = self.program.parameters
         clears = [
-            self._clear(Place(Base.ARENA, self.plan.gradients[parameter]), self._gradient_bytes(parameter))
+            self._zero(self._gradient(parameter)[0], parameter.rows * padded_columns(parameter, self.layout))
             for parameter in parameters.values()
-            if parameter not in started.values()
+            if parameter not in self.started.values()
         ]
         panel = self._room(self.panel_numbers)
         kernels: dict[Kernel, int] = {}
@@ -150,7 +188,7 @@ class _Emitter:
             f"  gather_targets(batch.labels, {int(shape.has_targets)}, batch, {shape.samples}, {shape.outputs}, {target});\n"
             f"  give_weights(batch, {shape.samples}, {shape.outputs}, p2);"
         )
-        return self._call(body, [self._place(value) for value in (program.x, program.target, program.weight)])
+        return self.call(body, [self.place(value) for value in (program.x, program.target, program.weight)])
 
     def _outputs(self) -> KernelCall:
         """Return the call that counts correct outputs and adds up losses."""
@@ -161,7 +199,7 @@ class _Emitter:
             f"count_correct(batch.labels, batch, {outputs}, {self.program.target.columns}, p0, {row});\n"
             f"  batch.loss = sum_of_losses(batch, {outputs}, p1);"
         )
-        return self._call(body, [self._place(output), self._place(self.program.loss)])
+        return self.call(body, [self.place(output), self.place(self.program.loss)])
 
     # ---- Memory ----
 
@@ -170,39 +208,28 @@ class _Emitter:
         self.num_bytes += up(numbers * self.layout.number_bytes, LINE_BYTES) + 2 * LINE_BYTES
         return place
 
-    def _place(self, value: Value) -> Place:
+    def place(self, value: Value) -> Place:
         if value.kind is Kind.PARAMETER:
             return Place(Base.THETA, value.address * self.layout.number_bytes)
         if value.kind is Kind.STATE:
             return Place(Base.STATE, value.address * self.layout.number_bytes)
         if value.kind is Kind.CONSTANT:
-            return Place(Base.CONSTANTS, self._constant(value), "const int64_t" if is_index(value) else "Number")
-        item = "const int64_t" if value is self.program.x and value.is_flat else "Number"
-        return Place(Base.ARENA, self.plan.places[value], item)
+            return Place(Base.CONSTANTS, self._constant(value), self.item(value))
+        return Place(Base.ARENA, self.plan.places[value], self.item(value))
 
-    def _behind(self, place: Place, seen: Tensor) -> Place:
-        """Return the place of a tensor's first number, from that of the first number of its storage."""
-        item_bytes = self.layout.number_bytes if place.item == "Number" else INDEX_BYTES
-        return place._replace(at=place.at + int(seen.storage_offset()) * item_bytes)
-
-    def _seen(self, view: View) -> Place:
-        return self._behind(self._place(view.value), view.seen)
-
-    def _padded_place(self, value: Value) -> Place:
-        """Return the place of a value, of a parameter a copy that may be read beyond its end."""
-        if value.kind not in (Kind.PARAMETER, Kind.STATE):
-            return self._place(value)
-        return self._copied_once(value, self._place(value), prod(value.shape))
+    def padded(self, view: View) -> Place:
+        """Return the place of a view's first number, of a parameter's view in a copy that may be read beyond its end."""
+        value, place = view.value, self.place(view.value)
+        if value.kind in (Kind.PARAMETER, Kind.STATE):
+            place = self._copied_once(value, place, prod(value.shape))
+        return self._behind(place, view.seen)
 
     def _copied_once(self, key: Any, place: Place, numbers: int) -> Place:
         """Return the place of an aligned copy of a trial's numbers, made once per step, that may be read beyond its end."""
         if key not in self.prepared:
             copy = self.prepared[key] = self._room(numbers + 4 * ALIGNED)
-            self.preparation.append(self._call(f"  memcpy(p1, p0, {numbers} * sizeof(Number));", [place, copy]))
+            self.preparation.append(self.call(f"  memcpy(p1, p0, {numbers} * sizeof(Number));", [place, copy]))
         return self.prepared[key]
-
-    def _gradient_bytes(self, parameter: Value) -> int:
-        return parameter.rows * padded_columns(parameter, self.layout) * self.layout.number_bytes
 
     def _constant(self, value: Value) -> int:
         if value not in self.constants:
@@ -217,72 +244,66 @@ class _Emitter:
 
     # ---- Kernels ----
 
-    def _call(self, body: str, places: Sequence[Place]) -> KernelCall:
-        """Return a call of a function of the addresses p0, p1, ... of places."""
+    def call(self, body: str, places: Sequence[Place], flags: Flags = ()) -> KernelCall:
+        """Return a call of a function of the addresses p0, p1, ... of places. No kernel has flags."""
         return KernelCall(Kernel(tuple(place.item for place in places), body), places)
 
-    def _clear(self, place: Place, num_bytes: int) -> KernelCall:
-        return self._call(f"  memset(p0, 0, {num_bytes});", [place])
+    def _zero(self, place: Place, numbers: int) -> KernelCall:
+        return self.call(f"  memset(p0, 0, {numbers * self.layout.number_bytes});", [place])
 
-    def _step(self, step: Loop | Value, started: dict[Value, Value]) -> list[KernelCall]:
-        if isinstance(step, Loop):
-            zeros = [
-                self._clear(self._place(value), self._bytes(value))
-                for value in step.row_sums
-                if value not in self.plan.in_place
-            ]
-            body, places = _CpuLoop(self, step).text()
-            return [*zeros, self._call(body, places)]
-        if step.kind is Kind.PRODUCT:
-            return [self._product(step, started)]
-        if step.kind is Kind.COPY:
-            return self._copy(step)
-        return self._table(step)
+    def _loop(self, loop: Loop) -> list[KernelCall]:
+        before = [call for value in loop.row_sums for call in self._start_of_sum(value)[0]]
+        return [*before, self.call(*_CpuLoop(self, loop).text())]
 
-    def _bytes(self, value: Value) -> int:
-        return value.rows * value.row_stride(self.layout) * self.layout.number_bytes
+    def _start_of_sum(self, value: Value) -> tuple[list[KernelCall], Flags]:
+        return [] if value in self.in_place else [self._clear(value)], ()
+
+    def _gradient(self, parameter: Value) -> tuple[Place, Tensor]:
+        seen = with_rows(parameter.shape, padded_columns(parameter, self.layout))
+        return Place(Base.ARENA, self.plan.gradients[parameter]), seen
+
+    def _flags_of_term(self, parameter: Value) -> Flags:
+        return ()
 
     def _started_by_products(self) -> dict[Value, Value]:
         """Return the product that is the first to add to each parameter's gradient, where a product is."""
         first: dict[Value, Value] = {}
         for step in self.plan.steps:
             for value in step.row_sums if isinstance(step, Loop) else [step]:
-                if value in self.plan.in_place:
-                    first.setdefault(self.plan.in_place[value], value)
+                if value in self.in_place:
+                    first.setdefault(self.in_place[value], value)
         return {value: parameter for parameter, value in first.items() if value.kind is Kind.PRODUCT}
 
-    def _product(self, value: Value, started: dict[Value, Value]) -> KernelCall:
+    def _product(self, value: Value) -> KernelCall:
         left, right = value.views
-        a, b = left.seen, right.seen
-        count, a_step, b_step = 1, 0, 0
-        if a.ndim == 3:
-            count, a_step, b_step = a.shape[0], a.stride(0), b.stride(0)
-            a, b = a[0], b[0]
+        matrices = self._matrices(value)
+        a, b = matrices.left, matrices.right
         (m, k), n = a.shape, b.shape[1]
-        row = value.row_stride(self.layout)
+        row = self.row(value)
         prepare, right_hand, right_place = self._right_hand(right, b, k, n)
-        if value in self.plan.in_place:
-            start = Place(Base.START) if value in started else NOTHING
+        if value in self.in_place:
+            start = Place(Base.START) if value in self.started else NOTHING
         elif value.start is not None:
             key = (value.start.value, value.start.seen.storage_offset(), n)
-            start = self._copied_once(key, self._seen(value.start), n)
+            start = self._copied_once(key, self.at(value.start), n)
         else:
             start = Place(Base.ZERO_ROWS)
         self.num_zeros = max(self.num_zeros, up(n, ALIGNED))
-        places = [self._seen(left), right_place, self._place(value), start, PANEL]
+        places = [self.at(left), right_place, self.place(value), start, PANEL]
         call = (
             f"product<{k}, vectors({n})>({up(m, ROWS)}, {k}, Left{{p0, {a.stride(0)}, {a.stride(1)}}}, {right_hand}, "
             f"p2, {row}, p3, nothing, nothing);"
         )
         call = f"{prepare}{call}"
-        if count > 1:
-            call = f"for (long z = 0; z < {count}; z++, p0 += {a_step}, p1 += {b_step}, p2 += {m * row}) {{ {call} }}"
-        return self._call(f"  // {count} x [{m}, {k}] [{k}, {n}]\n  {call}", places)
+        if matrices.num_pairs > 1:
+            steps = f"p0 += {matrices.left_step}, p1 += {matrices.right_step}, p2 += {m * row}"
+            call = f"for (long z = 0; z < {matrices.num_pairs}; z++, {steps}) {{ {call} }}"
+        return self.call(f"{matrices.note}  {call}", places)
 
     def _right_hand(self, right: View, b: Tensor, k: int, n: int) -> tuple[str, str, Place]:
         """Return how a product's right-hand side is prepared and read, and its place."""
         row, column = b.stride()
-        place, numbers = self._seen(right), up(n, PANEL_NUMBERS) * k
+        place, numbers = self.at(right), up(n, PANEL_NUMBERS) * k
         is_outside = right.value.kind in (Kind.PARAMETER, Kind.STATE)
         is_straight = column == 1 or n == 1
         move = f"rows_to_panels({{0}}, {row}, {k}, {n}, {{1}});"
@@ -296,61 +317,34 @@ class _Emitter:
             key = (right.value, b.storage_offset(), tuple(b.shape), b.stride())
             if key not in self.prepared:
                 panels = self.prepared[key] = self._room(numbers)
-                self.preparation.append(self._call(f"  {move.format('p0', 'p1')}", [place, panels]))
+                self.preparation.append(self.call(f"  {move.format('p0', 'p1')}", [place, panels]))
             return "", f"panels_of(p1, {k})", self.prepared[key]
         self.panel_numbers = max(self.panel_numbers, numbers)
         return move.format("p1", "p4") + " ", f"panels_of(p4, {k})", place
 
-    def _copy(self, value: Value) -> list[KernelCall]:
-        parts: Sequence[Part] = value.operation
-        calls = []
-        covered = sum(place.numel() for _, place, adds in parts if not adds)
-        if covered < prod(value.shape):
-            calls.append(self._clear(self._place(value), self._bytes(value)))
-        return [*calls, *(self._part(view, place, self._place(value), adds) for view, place, adds in parts)]
-
-    def _part(self, view: View, seen: Tensor, place: Place, adds: bool) -> KernelCall:
-        return self._call(_moved(view.seen, seen, adds), [self._seen(view), self._behind(place, seen)])
-
-    def _table(self, value: Value) -> list[KernelCall]:
-        view, index, n, count = value.views[0], value.operation, value.columns, prod(value.operation.shape)
-        entry = f"p2[{position_of(flat_axes(index.seen), 'r')}]"
-        row = value.row_stride(self.layout)
-        places = [self._place(value), self._seen(view), self._seen(index)]
-        if value.kind is Kind.LOOK_UP:
-            table = f"p1 + {entry} * {view.seen.stride(0)}"
-            body = f"  for (long r = 0; r < {count}; r++) memcpy(p0 + r * {row}, {table}, {n} * sizeof(Number));"
-            return [self._call(body, places)]
-        source = f"p1 + {position_of(merged_rows(view.seen), 'r')}"
-        body = (
-            f"  for (long r = 0; r < {count}; r++) {{ Number* to = p0 + {entry} * {row}; const Number* from = {source}; "
-            f"for (long j = 0; j < {n}; j++) to[j] += from[j]; }}"
+    def _moved(self, axes: Sequence[tuple[int, int, int]], sign: str) -> str:
+        merged: list[tuple[int, int, int]] = []
+        for size, to, of in axes:
+            if merged and merged[-1][1] == size * to and merged[-1][2] == size * of:
+                merged[-1] = (merged[-1][0] * size, to, of)
+            else:
+                merged.append((size, to, of))
+        loops = "".join(
+            f"for (long i{index} = 0; i{index} < {size}; i{index}++) " for index, (size, *_) in enumerate(merged)
         )
-        zero = [] if value in self.plan.in_place else [self._clear(self._place(value), self._bytes(value))]
-        return [*zero, self._call(body, places)]
-
-    def _gradient_terms(self) -> list[KernelCall]:
-        """Add the terms that no kernel adds in place."""
-        calls = []
-        for name, group in self.program.gradients.items():
-            parameter = self.program.parameters[name]
-            seen = with_rows(parameter.shape, padded_columns(parameter, self.layout))
-            place = Place(Base.ARENA, self.plan.gradients[parameter])
-            for term in group:
-                if term.value not in self.plan.in_place:
-                    view = View(term.value, term.seen.expand(parameter.shape))
-                    calls.append(self._part(view, seen, place, True))
-        return calls
+        target = " + ".join(f"i{index} * {stride}" for index, (_, stride, _) in enumerate(merged)) or "0"
+        origin = " + ".join(f"i{index} * {stride}" for index, (*_, stride) in enumerate(merged)) or "0"
+        return f"  {loops}p1[{target}] {sign} p0[{origin}];"
 
 
-class _CpuLoop(LoopText):
+class _CpuLoop(LoopText[Place]):
     """The text of a loop over rows whose passes go over vectors, four rows at a time."""
 
+    rows = "ROWS"
+
     def __init__(self, emitter: _Emitter, loop: Loop):
-        super().__init__(loop, emitter.layout)
+        super().__init__(emitter, loop)
         self.emitter = emitter
-        self.places: list[Place] = []
-        self._pointers: dict[Place, str] = {}
         self.rest = loop.rows % ROWS
 
     def text(self) -> tuple[str, list[Place]]:
@@ -358,9 +352,8 @@ class _CpuLoop(LoopText):
         body = "\n    ".join([*self._kept_rows(), *self._passes()])
         return f"  for (long i = 0; i < {self.loop.rows}; i += ROWS) {{\n    {body}\n  }}", self.places
 
-    def _kept(self, value: Value) -> str:
-        kind = "Integers" if value.is_boolean else "Vector"
-        return f"{kind} k{self.names[value]}[ROWS][vectors({value.columns})];"
+    def _numbers(self, width: int) -> str:
+        return f"vectors({width})"
 
     def _pass(self, phase: int) -> list[str]:
         lines = super()._pass(phase)
@@ -371,84 +364,44 @@ class _CpuLoop(LoopText):
 
     # ---- Vectors of a row ----
 
-    def _columns(self, width: int, computed: Sequence[Value], sums: Sequence[Value]) -> list[str]:
-        before: list[str] = []
-        body: list[str] = []
-        seen: dict[Any, str] = {}
-        tail = width % ALIGNED
+    def _load(self, view: View, current: Pass) -> str:
+        name, is_new = current.name(view)
+        if is_new:
+            pointer, position = self._pointer(view), position_of(merged_rows(view.seen), "q")
+            repeated, adjacent = f"all<Vector>({pointer}[{position}])", f"load({pointer} + {position}, j)"
+            current.body.append(f"const Vector {name} = {repeated if is_repeated(view.seen) else adjacent};")
+        return name
 
-        def operand(item: View | float, masks: bool) -> str:
-            if not isinstance(item, View):
-                return f"all<Vector>({literal(item)})"
-            value, is_mask = item.value, False
-            if not self._own(item):
-                text = loaded(item)
-            elif value.columns == 1:
-                text = f"all<Vector>(s{self.names[value]}[r]{' ? 1 : 0' if value.is_boolean else ''})"
-            else:
-                is_here = self.phase[value] == current and value in computed
-                text = f"t{self.names[value]}" if is_here else f"k{self.names[value]}[r][j]"
-                is_mask = value.is_boolean
-            if masks and value.is_boolean and not is_mask:
-                return f"({text} != 0)"
-            return f"to_number({text})" if is_mask and not masks else text
+    def _repeated(self, value: Value) -> tuple[str, bool]:
+        return f"all<Vector>(s{self.names[value]}[r]{' ? 1 : 0' if value.is_boolean else ''})", False
 
-        def loaded(view: View) -> str:
-            key = (view.value, view.seen.storage_offset(), view.shape, view.seen.stride())
-            if key not in seen:
-                name = f"l{len(seen)}"
-                seen[key] = name
-                pointer = self._pointer(view)
-                position = position_of(merged_rows(view.seen), "q")
-                if view.seen.shape[-1] == 1 or view.seen.stride(-1) == 0:
-                    body.append(f"const Vector {name} = all<Vector>({pointer}[{position}]);")
-                else:
-                    body.append(f"const Vector {name} = load({pointer} + {position}, j);")
-            return seen[key]
+    def _inside(self, text: str, neutral: str, width: int) -> str:
+        if width % ALIGNED == 0:
+            return text
+        return f"(j == vectors({width}) - 1 ? within({width} - j * LANES, {text}, {neutral}) : {text})"
 
-        current = self.phase[computed[0]] if computed else (self._sum_phase(sums[0]) if sums else 0)
-        for value in computed:
-            name = self.names[value]
-            if value.kind is Kind.REDUCE:
-                neutral = "-INFINITY" if value.operation == "maximum" else "0"
-                before.append(
-                    f"Vector r{name}[ROWS]; for (int r = 0; r < ROWS; r++) r{name}[r] = all<Vector>({neutral});"
-                )
-                text = operand(value.operands[0], False)
-                if tail:
-                    text = f"(j == vectors({width}) - 1 ? within({width} - j * LANES, {text}, {neutral}) : {text})"
-                if value.operation == "maximum":
-                    body.append(f"{{ const Vector e = {text}; r{name}[r] = e > r{name}[r] ? e : r{name}[r]; }}")
-                else:
-                    body.append(f"r{name}[r] += {text};")
-                continue
-            body.append(f"const auto t{name} = {self._expression(value, operand)};")
-            if self._is_kept(value):
-                body.append(f"k{name}[r][j] = t{name};")
-            if value in self.loop.stored:
-                stored = f"to_number(t{name})" if value.is_boolean else f"t{name}"
-                address = self._pointer_to(value)
-                body.append(f"at({address} + (i + r) * {value.row_stride(self.layout)}, j) = {stored};")
-        starts: list[str] = []
-        ends: list[str] = []
+    def _store(self, value: Value, text: str, current: Pass) -> None:
+        address = self._pointer_to(value)
+        current.body.append(f"at({address} + (i + r) * {value.row_stride(self.layout)}, j) = {text};")
+
+    def _add_to_sums(self, sums: Sequence[Value], current: Pass) -> None:
         for value in sums:
-            text, pointer = operand(value.operands[0], False), self._pointer_to(value)
+            text, pointer = self._operand(value.operands[0], False, current), self._pointer_to(value)
             guard, position = self._guard(), self._sum_position(value)
             if position == "0":
-                name = f"c{len(starts)}"
-                starts.append(f"Vector {name} = {{}};")
-                body.append(f"{guard}{name} += {text};")
-                ends.append(f"at({pointer}, j) += {name};")
+                name = f"c{len(current.opening)}"
+                current.opening.append(f"Vector {name} = {{}};")
+                current.body.append(f"{guard}{name} += {text};")
+                current.closing.append(f"at({pointer}, j) += {name};")
             else:
-                body.append(f"{guard}at({pointer} + {position}, j) += {text};")
-        if not body:
-            return before
-        rows = f"const long q = {self._row()};"
-        inner = "\n        ".join([rows, *body])
+                current.body.append(f"{guard}at({pointer} + {position}, j) += {text};")
+
+    def _text_of(self, current: Pass) -> list[str]:
+        opening, closing = " ".join(current.opening), " ".join(current.closing)
+        inner = "\n        ".join([f"const long q = {self._row()};", *current.body])
         return [
-            *before,
-            f'_Pragma("GCC unroll 4") for (long j = 0; j < vectors({width}); j++) {{ {" ".join(starts)}',
-            f'  _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {{\n        {inner}\n      }} {" ".join(ends)} }}',
+            f'_Pragma("GCC unroll 4") for (long j = 0; j < vectors({current.width}); j++) {{ {opening}',
+            f'  _Pragma("GCC unroll 4") {self.each_row} {{\n        {inner}\n      }} {closing} }}',
         ]
 
     def _row(self, number: int | str = "r") -> str:
@@ -461,40 +414,24 @@ class _CpuLoop(LoopText):
 
     # ---- Numbers of a row ----
 
-    def _number(self, value: Value) -> list[str]:
-        name = self.names[value]
-        if value.kind is Kind.REDUCE and self._width(value) > 1:
-            function = "maxima" if value.operation == "maximum" else "sums"
-            text = f"{function}(r{name})"
-        elif value.kind is Kind.REDUCE:
-            text = self._four(value.operands[0], False)
-        else:
-            text = self._expression(value, self._four)
-        lines = [f"const auto s{name} = {text};"]
-        if value in self.loop.stored:
-            stored = f"to_number(s{name})" if value.is_boolean else f"s{name}"
-            lines.append(f"*(FourAnywhere*)({self._pointer_to(value)} + i) = {stored};")
-        return lines
+    def _reduced(self, value: Value, function: str) -> str:
+        return f"{function}(r{self.names[value]})"
 
-    def _four(self, item: View | float, masks: bool) -> str:
-        if not isinstance(item, View):
-            return f"all<Four>({literal(item)})"
-        value = item.value
-        if self._own(item):
-            text = f"s{self.names[value]}"
-            return f"to_number({text})" if value.is_boolean and not masks else text
-        pointer = self._pointer(item)
-        is_run = is_plain(item, self.layout) or is_row_number(item, self.layout)
+    def _store_number(self, value: Value, text: str) -> list[str]:
+        return [f"*(FourAnywhere*)({self._pointer_to(value)} + i) = {text};"]
+
+    def _load_number(self, view: View) -> str:
+        value, pointer = view.value, self._pointer(view)
+        is_run = is_plain(view, self.layout) or is_row_number(view, self.layout)
         if is_run and value.row_stride(self.layout) == 1:
-            text = f"Four(*(const FourAnywhere*)({pointer} + i))"
-        else:
-            positions = [position_of(merged_rows(item.seen), f"({self._row(r)})") for r in range(ROWS)]
-            text = f"Four{{{', '.join(f'{pointer}[{position}]' for position in positions)}}}"
-        return f"({text} != 0)" if value.is_boolean and masks else text
+            return f"Four(*(const FourAnywhere*)({pointer} + i))"
+        positions = [position_of(merged_rows(view.seen), f"({self._row(r)})") for r in range(ROWS)]
+        return f"Four{{{', '.join(f'{pointer}[{position}]' for position in positions)}}}"
 
     def _number_sum(self, value: Value) -> list[str]:
-        text, target = self._four(value.operands[0], False), f"{self._pointer_to(value)}[{self._sum_position(value)}]"
-        return [f"{{ const Four e = {text}; for (int r = 0; r < ROWS; r++) {self._guard()}{target} += e[r]; }}"]
+        text = self._operand_number(value.operands[0], False)
+        target = f"{self._pointer_to(value)}[{self._sum_position(value)}]"
+        return [f"{{ const Four e = {text}; {self.each_row} {self._guard()}{target} += e[r]; }}"]
 
     def _sum_position(self, value: Value) -> str:
         """Return the position of a row's sum."""
@@ -506,34 +443,7 @@ class _CpuLoop(LoopText):
     # ---- Addresses ----
 
     def _pointer(self, view: View) -> str:
-        return self._named(self.emitter._behind(self.emitter._padded_place(view.value), view.seen))
+        return self._named(self.emitter.padded(view))
 
     def _pointer_to(self, value: Value) -> str:
-        return self._named(self.emitter._place(value))
-
-    def _named(self, place: Place) -> str:
-        if place not in self._pointers:
-            self._pointers[place] = f"p{len(self.places)}"
-            self.places.append(place)
-        return self._pointers[place]
-
-
-def _moved(source: Tensor, place: Tensor, adds: bool) -> str:
-    """Return loops that move the numbers of one tensor to another of the same shape."""
-    axes = [
-        (size, to, of) for size, to, of in zip(place.shape, place.stride(), source.stride(), strict=True) if size > 1
-    ]
-    axes.sort(key=lambda axis: (-axis[1], -axis[2]))
-    merged: list[tuple[int, int, int]] = []
-    for size, to, of in axes:
-        if merged and merged[-1][1] == size * to and merged[-1][2] == size * of:
-            merged[-1] = (merged[-1][0] * size, to, of)
-        else:
-            merged.append((size, to, of))
-    names = [f"i{index}" for index in range(len(merged))]
-    loops = "".join(
-        f"for (long {name} = 0; {name} < {size}; {name}++) " for name, (size, *_) in zip(names, merged, strict=True)
-    )
-    target = " + ".join(f"{name} * {stride}" for name, (_, stride, _) in zip(names, merged, strict=True)) or "0"
-    origin = " + ".join(f"{name} * {stride}" for name, (*_, stride) in zip(names, merged, strict=True)) or "0"
-    return f"  {loops}p1[{target}] {'+=' if adds else '='} p0[{origin}];"
+        return self._named(self.emitter.place(value))

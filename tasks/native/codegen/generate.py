@@ -9,8 +9,8 @@ from torch import Tensor
 from depthrate.tasks.native.codegen.cuda_emit import CudaSource, emit_cuda
 from depthrate.tasks.native.codegen.cuda_plan import Tuning, plan_cuda
 from depthrate.tasks.native.codegen.emit import emit
+from depthrate.tasks.native.codegen.emitter import Shape
 from depthrate.tasks.native.codegen.errors import CannotGenerateError
-from depthrate.tasks.native.codegen.loop_text import Shape
 from depthrate.tasks.native.codegen.lower import Program, lower
 from depthrate.tasks.native.codegen.plan import plan
 from depthrate.tasks.native.codegen.trace import Tile, trace
