@@ -66,7 +66,7 @@ def _committed(name: str, launched: LaunchedSpec, store: Store) -> CheckedSweep:
     rows = results_of(store, task).for_sweep(name).sql("select trial_id, task, task_version, params from trials")
     defaults = {parameter.name: parameter.default for parameter in task.schema.values()}
     place = {trial_id: place for place, trial_id in enumerate(launched.trial_ids(store) or ())}
-    ordered = sorted(rows.fetchall(), key=lambda row: (place.get(row[0], len(place)), row[0]))
+    ordered = sorted(rows.fetchall(), key=lambda row: place.get(row[0], len(place)))
     trials = Trials(Trial(i, name, version, defaults | parse_object(p)) for i, name, version, p in ordered)
     return CheckedSweep(sweep, task, trials, _varied(sweep, task))
 
