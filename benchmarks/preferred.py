@@ -20,7 +20,6 @@ import numpy as np
 from benchmarks.coverage import Array, noise
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.preference import LEVEL, GroupState
-from depthrate.orchestrator.analysis.preferred_models import preferred_models
 from depthrate.tasks.fits.rates import fit_many
 
 DEPTHS = np.array([2.0, 3, 5, 8, 13, 21, 34, 55])
@@ -76,7 +75,7 @@ def judged(truth: str, kind: str, num_depths: int, num_seeds: int, num_curves: i
     for y_N, fits in zip(y_CN, fit_many(x, y_CN, seeds=seeds), strict=True):
         rows = [{"x": a, "y": b} for a, b in zip(x.tolist(), y_N.tolist(), strict=True)]
         curve = FittedGroup("nc1", "depth", {}, rows, fits, {})
-        preference = preferred_models(curve)
+        preference = curve.preference
         rejected += (fits[0].p_lack_of_fit or 1.0) < LEVEL
         if preference.state is GroupState.FLAT:
             outcomes["flat"] += 1
