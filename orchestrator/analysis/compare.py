@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_models import followed_power
+from depthrate.orchestrator.analysis.judged_groups import by_request, followed_power
 from depthrate.orchestrator.analysis.replicates import replicate_keys
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent
@@ -58,8 +57,7 @@ def unpaired_text(names: Sequence[str], curves: Sequence[Sequence[FittedGroup]])
 
 def _describe_fits(curves: Sequence[FittedGroup]) -> list[str]:
     """Name the fits of some curves, with all groups of a fit in one entry."""
-    groups = grouped(curves, lambda curve: str(curve.asked)).values()
-    return [", ".join(_fit_details(group)) for group in groups]
+    return [", ".join(_fit_details(group)) for group in by_request(curves).values()]
 
 
 def _fit_details(group: Sequence[FittedGroup]) -> Iterator[str]:

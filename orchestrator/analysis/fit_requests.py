@@ -1,18 +1,23 @@
 """Fit all requests of a sweep: over one variable, over several, and over layers."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves, requested_groups
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
 from depthrate.orchestrator.analysis.layer_law import fit_layer_laws
-from depthrate.orchestrator.analysis.replicates import random_seeds
-from depthrate.orchestrator.analysis.several_variables import fit_variables
+from depthrate.orchestrator.analysis.replicates import random_seeds, replicate_keys
+from depthrate.orchestrator.analysis.table_fit import fit_table
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
+from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import by_name
+
+UNIT = "unit of resampling"
+"""Column of a table with each value's unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,4 +70,35 @@ def fit_requests(
             fits.layer_laws.extend(fit_layer_laws(groups, params, random_seeds(task)))
         else:
             fits.curves.extend(fit_curves(groups, declared.get(groups.request.metric), params))
-    return replace(fits, surfaces=fit_variables(fits.surfaces))
+    return replace(fits, surfaces=_fit_variables(fits.surfaces))
+
+
+def _fit_variables(groups: Sequence[FittedGroup]) -> list[FittedGroup]:
+    """Fit groups of a sweep in several variables, and correct the tests of each for those of all others (Holm)."""
+    fitted = [_fitted_in_variables(group) for group in groups]
+    p_values = [() if group.table is None else tuple(group.table.p_values()) for group in fitted]
+    corrected = []
+    for number, group in enumerate(fitted):
+        others = sum((*p_values[:number], *p_values[number + 1 :]), start=())
+        corrected.append(replace(group, table=group.table and replace(group.table, other_p_values=others)))
+    return corrected
+
+
+def _fitted_in_variables(group: FittedGroup) -> FittedGroup:
+    import pandas as pd
+
+    rows: list[Mapping[str, Any]] = sorted(group.rows, key=lambda row: row["trial_id"])
+    if not rows:
+        return replace(group, note=f"nothing to fit: {group.excluded_text or 'no trial'}")
+    frame = pd.DataFrame([row["variables"] for row in rows])
+    units = replicate_keys(rows)
+    frame[group.metric] = [row["y"] for row in rows]
+    if units is not None:
+        frame[UNIT] = [str(unit) for unit in units]
+    over, request = None if units is None else UNIT, group.asked
+    names, forms = list(request.variables), request.forms
+    try:
+        table = fit_table(frame, group.metric, names, over, loss=request.loss, huber=request.huber, forms=forms)
+    except FitError as error:
+        return replace(group, note=str(error))
+    return replace(group, fits=list(table.surfaces.fits), table=table)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.convergence import Drift
-from depthrate.orchestrator.analysis.preference import LogMeans, power_of
+from depthrate.orchestrator.analysis.preference import GroupState, LogMeans, Preference, judge, places_of, power_of
 from depthrate.orchestrator.analysis.table_fit import TableFit
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit
@@ -102,6 +102,17 @@ class FittedGroup:
         """Mean of log y at each x, over the positive values."""
         rows = grouped((row for row in self.rows if row["y"] > 0), lambda row: float(row["x"]))
         return {(x,): math.fsum(math.log(row["y"]) for row in at_x) / len(at_x) for x, at_x in rows.items()}
+
+    @cached_property
+    def preference(self) -> Preference:
+        """The models that describe a curve, by the rule for all fits."""
+        if self.num_waiting:
+            num_run = len(self.run_x - {None})
+            reason = f"{num_run} of {num_run + self.num_waiting} {places_of([self.x])}"
+            return Preference(GroupState.NOT_YET, (), "", reason)
+        if self.power is None:
+            return Preference(GroupState.TOO_FEW, (), "", self.note or "no fit")
+        return judge(self.fits, self.log_means, [self.x])
 
     @property
     def asked(self) -> FitRequest:

@@ -1,4 +1,4 @@
-"""Judge the groups of a fit request over one variable by the rule for preferred forms."""
+"""What the rule for preferred forms says of the groups of a fit request over one variable."""
 
 import itertools
 import math
@@ -7,26 +7,14 @@ from collections.abc import Sequence
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preference import GroupState, Preference, adequate_forms, judge, places_of, why_far
+from depthrate.orchestrator.analysis.preference import GroupState, why_far, why_inadequate
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.fit import Fit
 
 
-def preferred_models(curve: FittedGroup) -> Preference:
-    """Return the models that describe a curve."""
-    if curve.num_waiting:
-        num_run = len(curve.run_x - {None})
-        return Preference(
-            GroupState.NOT_YET, (), "", f"{num_run} of {num_run + curve.num_waiting} {places_of([curve.x])}"
-        )
-    if curve.power is None:
-        return Preference(GroupState.TOO_FEW, (), "", curve.note or "no fit")
-    return judge(curve.fits, curve.log_means, [curve.x])
-
-
 def followed_power(curve: FittedGroup) -> Fit | None:
     """Return the power law if it is among the preferred models, and None otherwise."""
-    return curve.power if preferred_models(curve).state is GroupState.POWER_LAW else None
+    return curve.power if curve.preference.state is GroupState.POWER_LAW else None
 
 
 def by_request(curves: Sequence[FittedGroup]) -> dict[FitRequest, list[FittedGroup]]:
@@ -36,12 +24,13 @@ def by_request(curves: Sequence[FittedGroup]) -> dict[FitRequest, list[FittedGro
 
 def count_states(curves: Sequence[FittedGroup]) -> dict[str, int]:
     """Count the groups of a request by their state."""
-    return dict(Counter(str(preferred_models(curve).state) for curve in curves))
+    return dict(Counter(str(curve.preference.state) for curve in curves))
 
 
 def adequate_models(curve: FittedGroup) -> list[Fit]:
     """Return the adequate models of a curve."""
-    return adequate_forms(curve.fits, curve.log_means, [curve.x]) if curve.fits else []
+    reasons = why_inadequate(curve.fits, curve.log_means, [curve.x])
+    return [fit for fit in curve.fits if not reasons[fit.form]]
 
 
 def adequate_power(curve: FittedGroup) -> Fit | None:

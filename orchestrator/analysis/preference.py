@@ -100,7 +100,8 @@ def judge(fits: Sequence[Fit], means: LogMeans, names: Sequence[str]) -> Prefere
     judges = f"{first.n_units} {noun}{'' if first.n_units == 1 else 's'} at {len(means)} {places_of(names)}"
     if len(means) < MIN_MEANS:
         return Preference(GroupState.TOO_FEW, (), judges, _too_few(means, names))
-    adequate = adequate_forms(fits, means, names)
+    reasons = why_inadequate(fits, means, names)
+    adequate = [fit for fit in fits if not reasons[fit.form]]
     ranked = sorted((fit for fit in adequate if math.isfinite(_aicc_of(fit))), key=_aicc_of)
     if power is not None and (reach := _flat_within(power)) is not None:
         return Preference(GroupState.FLAT, (), judges, f"slope 0 within ±{reach:.2g}")
@@ -108,8 +109,7 @@ def judge(fits: Sequence[Fit], means: LogMeans, names: Sequence[str]) -> Prefere
         if power is not None and power in adequate:
             return Preference(GroupState.POWER_LAW, (power,), judges, "", is_another_possible=True)
         nearest = min(fits, key=_aicc_of)
-        reason = why_inadequate(fits, means, names)[(power or nearest).form]
-        return Preference(GroupState.NONE, (), judges, reason, nearest)
+        return Preference(GroupState.NONE, (), judges, reasons[(power or nearest).form], nearest)
     best = ranked[0]
     can_tell = _can_tell(first, means)
     models = [
@@ -121,12 +121,6 @@ def judge(fits: Sequence[Fit], means: LogMeans, names: Sequence[str]) -> Prefere
     state = GroupState.POWER_LAW if power in models else GroupState.OTHER_FORM
     has_break = best.aicc_break is not None and best.aicc_break - _aicc_of(best) < CLEAR_AICC
     return Preference(state, tuple(models), judges, "", is_another_possible=has_break or not can_tell)
-
-
-def adequate_forms(fits: Sequence[Fit], means: LogMeans, names: Sequence[str]) -> list[Fit]:
-    """Return the forms that are near the means, and that the test against one mean per value does not reject."""
-    reasons = why_inadequate(fits, means, names)
-    return [fit for fit in fits if not reasons[fit.form]]
 
 
 def why_inadequate(fits: Sequence[Fit], means: LogMeans, names: Sequence[str]) -> dict[str, str]:

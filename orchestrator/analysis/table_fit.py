@@ -80,11 +80,17 @@ class TableFit:
     """p-values of a sweep's other fits, for which Holm's procedure corrects too."""
 
     @cached_property
+    def cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Distinct combinations of the variables, [K, C], the number of each value's one, [N], and the means of log y, [C]."""
+        x_KC, cell_N = np.unique(self.x_KN, axis=1, return_inverse=True)
+        cell_N = cell_N.reshape(-1)
+        return x_KC, cell_N, np.bincount(cell_N, np.log(self.y_N)) / np.bincount(cell_N)
+
+    @cached_property
     def log_means(self) -> LogMeans:
         """Mean of log y at each combination of the variables."""
-        cells_KC, cell_N = np.unique(self.x_KN, axis=1, return_inverse=True)
-        means_C = np.bincount(cell_N.reshape(-1), np.log(self.y_N)) / np.bincount(cell_N.reshape(-1))
-        return dict(zip(map(tuple, cells_KC.T.tolist()), means_C.tolist(), strict=True))
+        x_KC, _, log_y_C = self.cells
+        return dict(zip(map(tuple, x_KC.T.tolist()), log_y_C.tolist(), strict=True))
 
     @cached_property
     def preference(self) -> Preference:

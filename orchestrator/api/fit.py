@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.analysis.fit_requests import Fits, fit_requests
+from depthrate.orchestrator.analysis.judged_groups import adequate_models, by_request, count_states
 from depthrate.orchestrator.analysis.observations import missing_metrics
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.preferred_models import adequate_models, by_request, count_states, preferred_models
 from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.monitor.status import sweep_status
@@ -74,7 +74,7 @@ def fit_sweep(
     states = {request: json.dumps(count_states(group)) for request, group in by_request(fits.curves).items()}
     rows = []
     for curve in fits.curves:
-        preference = preferred_models(curve)
+        preference = curve.preference
         shared = curve.table_rows(checked.sweep.name, plain(preferred_text(preference)))
         judged = {"state": preference.state, "group_states": states[curve.asked]}
         models = adequate_models(curve)

@@ -10,8 +10,8 @@ import numpy as np
 
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
+from depthrate.orchestrator.analysis.judged_groups import by_request, count_states, followed_power
 from depthrate.orchestrator.analysis.preference import GroupState
-from depthrate.orchestrator.analysis.preferred_models import by_request, count_states, followed_power, preferred_models
 from depthrate.orchestrator.explorer.columns import Column, dictionary_column, metric_column, pack, parameter_column
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.sheet.fit_words import headline, preferred_text, state_label
@@ -187,7 +187,7 @@ def fit_rows(curves: Sequence[FittedGroup]) -> list[dict[str, Any]]:
 
 def _fit_row(curve: FittedGroup, steepest: float | None) -> dict[str, Any]:
     """Return a curve's power law, its state, and the curve of the preferred model if it is another one."""
-    power, request, preference = curve.power, curve.asked, preferred_models(curve)
+    power, request, preference = curve.power, curve.asked, curve.preference
     is_law = preference.state is GroupState.POWER_LAW
     other = next(iter(preference.models), None) if not is_law else None
     x_values = [float(row["x"]) for row in curve.rows]

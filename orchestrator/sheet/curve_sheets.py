@@ -8,15 +8,14 @@ from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.convergence import UNTRAINED_ADVICE
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preference import LEVEL, GroupState, Preference
-from depthrate.orchestrator.analysis.preferred_models import (
+from depthrate.orchestrator.analysis.judged_groups import (
     adequate_power,
     curves_with_common_exponent,
     followed_power,
     inadequacy,
     local_exponents,
-    preferred_models,
 )
+from depthrate.orchestrator.analysis.preference import LEVEL, GroupState, Preference
 from depthrate.orchestrator.sheet.fit_sheet import (
     Column,
     FitSheet,
@@ -79,7 +78,7 @@ def rates_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
     by = list(dict.fromkeys(name for curve in curves for name in curve.by))
     xs = list(dict.fromkeys(x_text(curve.x) for curve in curves))
     metrics = list(dict.fromkeys(map(curve_label, curves)))
-    rows = [_rate_row(curve, preferred_models(curve)) for curve in curves]
+    rows = [_rate_row(curve, curve.preference) for curve in curves]
     if len(xs) == 1:
         rows = [row | {"over": None} for row in rows]
     is_in_law = all("law" in row for row in rows)
@@ -105,7 +104,7 @@ def rates_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
         Column("range", "range of x", is_optional=True, is_detail=True),
     ]
     title = f"{metrics[0] if len(metrics) == 1 else 'Rates'} over {' and '.join(xs)}{', by group' if by else ''}"
-    names = [name for curve in curves for name in preferred_models(curve).names]
+    names = [name for curve in curves for name in curve.preference.names]
     over = list(dict.fromkeys(curve.draws for curve in curves if curve.draws))
     return FitSheet(
         title,
@@ -113,7 +112,7 @@ def rates_sheet(curves: Sequence[FittedGroup]) -> FitSheet:
         rows,
         headlines(curves),
         [
-            _groups_sentence(group) if len(group) > 1 else _sentence(group[0], preferred_models(group[0]))
+            _groups_sentence(group) if len(group) > 1 else _sentence(group[0], group[0].preference)
             for group in same_fits(curves)
         ],
         _remarks(curves),
@@ -271,7 +270,7 @@ def _groups_sentence(curves: Sequence[FittedGroup]) -> str:
         exponents = f"the exponent {ends[0]}" if len(laws) == 1 else f"exponents from {', to '.join(ends)}"
         verb, count = _verb([power for _, power in laws]), f"**{len(laws)} of {len(curves)}** groups"
         sentences = [f"{label} {verb} as a power of {x} in {count}, with {exponents}."]
-    in_state = grouped(curves, lambda curve: preferred_models(curve).state)
+    in_state = grouped(curves, lambda curve: curve.preference.state)
     named = {
         GroupState.OTHER_FORM: "Other models are preferred",
         GroupState.NONE: "No form fits",
@@ -281,7 +280,7 @@ def _groups_sentence(curves: Sequence[FittedGroup]) -> str:
     }
     for state, words in named.items():
         if part := in_state.get(state):
-            reason = preferred_models(part[0]).reason
+            reason = part[0].preference.reason
             sentences.append(f"{words} at {_groups(part, curves)}{f' ({reason_text(reason)})' if reason else ''}.")
     excluded = sum((Counter(curve.excluded) for curve in curves), Counter[str]())
     del excluded["untrained"]  # the remarks count them
@@ -501,8 +500,8 @@ def pairs_sheet(pairs: Sequence[FitPair]) -> FitSheet:
         metric = f"{first.metric} over {first.x}" if first.x != "depth" else first.metric
         rows.append(
             {"metric": literal(metric), "group": literal(group), "p": None if common is None else common.p_common}
-            | {"first": exponent_value(first, preferred_models(first))}
-            | {"second": exponent_value(second, preferred_models(second))}
+            | {"first": exponent_value(first, first.preference)}
+            | {"second": exponent_value(second, second.preference)}
             | {"both": None if common is None else IntervalValue(common.exponent, common.ci_low, common.ci_high)}
         )
     remark = "p(equal): F test that both share the exponent, over the seeds in both"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
+from depthrate.orchestrator.analysis.judged_groups import by_request, count_states
 from depthrate.orchestrator.analysis.preference import GroupState, Preference
-from depthrate.orchestrator.analysis.preferred_models import by_request, count_states, preferred_models
 from depthrate.orchestrator.sheet.fit_sheet import number_text
 from depthrate.orchestrator.sheet.markup import literal
 from depthrate.tasks.fits.fit import Fit
@@ -90,7 +90,7 @@ def preferred_text(preference: Preference) -> str:
 
 def undecided_texts(curves: Sequence[FittedGroup]) -> list[str]:
     """Explain alternatives in one cell of a table. Empty if the values of each curve decide."""
-    named = [preference for preference in map(preferred_models, curves) if preference.models]
+    named = [preference for preference in (curve.preference for curve in curves) if preference.models]
     judges = {preference.judges for preference in named if len(preference.models) > 1}
     sentences = (
         [f"Models joined by or: {literal(' or '.join(sorted(judges)))} cannot decide between them."] if judges else []

@@ -8,8 +8,8 @@ import numpy as np
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
+from depthrate.orchestrator.analysis.judged_groups import by_request
 from depthrate.orchestrator.analysis.preference import GroupState
-from depthrate.orchestrator.analysis.preferred_models import by_request
 from depthrate.orchestrator.analysis.table_fit import CLEAR_SHIFT, FACTS, TableFit
 from depthrate.orchestrator.sheet.fit_sheet import (
     Column,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_models import by_request
+from depthrate.orchestrator.analysis.judged_groups import by_request
 from depthrate.orchestrator.report.curve_groups import Group, facets_of, split_facets
 from depthrate.orchestrator.report.figure import Axis, EndLabel, Figure, Mark, mean_line
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection

@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.grouping import grouped
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_models import followed_power, preferred_models
+from depthrate.orchestrator.analysis.judged_groups import followed_power
 from depthrate.orchestrator.report.curve_groups import (
     Group,
     facets_of,
@@ -104,7 +104,7 @@ def _fit_marks(group: Group[tuple[FittedGroup, pd.DataFrame]], budget: int) -> l
         thin = points.sort_values(["x", "y"]).iloc[thin_indices(len(points), budget)]
         marks.append(trial_dots(thin["x"], thin["y"], name, colour, size=2.5))
     symbol, text, detail = "dot" if power else "ring", *_label(curve)
-    model = power or next(iter(preferred_models(curve).models), None)
+    model = power or next(iter(curve.preference.models), None)
     if model is not None and len(x) > 1:
         fine = np.geomspace(x[0], x[-1], 30)
         dash = "" if power else "dot"
@@ -122,7 +122,7 @@ def _label(curve: FittedGroup) -> tuple[str, str]:
     power = followed_power(curve)
     if power is not None:
         return signed_text(power.exponent, ".2f"), ends_text(interval_of(power)) or "no interval"
-    state, detail = state_label(preferred_models(curve))
+    state, detail = state_label(curve.preference)
     return state, typeset(detail)
 
 

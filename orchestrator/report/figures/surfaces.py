@@ -72,10 +72,8 @@ class _Cells:
     """Means of log y of the distinct values of the variables."""
 
     def __init__(self, found: TableFit):
-        self.x_KC, self._cell_N = np.unique(found.x_KN, axis=1, return_inverse=True)
-        self._cell_N = self._cell_N.reshape(-1)
+        self.x_KC, self._cell_N, self.log_y_C = found.cells
         self._log_y_N, self._unit_N = np.log(found.y_N), found.unit_N
-        self.log_y_C = np.bincount(self._cell_N, self._log_y_N) / np.bincount(self._cell_N)
 
     def lines(self, k: int) -> list[Line]:
         """Return the cells along variable k, ascending, by the values of the other variables: at most MAX_LINES."""

@@ -12,12 +12,11 @@ from rich.console import Console
 
 from depthrate.orchestrator.analysis.fit_requests import Fits
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_models import (
+from depthrate.orchestrator.analysis.judged_groups import (
     adequate_power,
     curves_with_common_exponent,
     inadequacy,
     local_exponents,
-    preferred_models,
 )
 from depthrate.orchestrator.console.sheet_table import print_fits
 from depthrate.orchestrator.export.latex import RATES, tabular
@@ -99,7 +98,7 @@ LOG_FACTOR = [math.log(x) / x for x in [*DEPTHS, 21, 34]]
 )
 def test_terminal_report_and_latex_agree(make: Callable[[], FittedGroup], names: list[str]) -> None:
     curve = make()
-    preference = preferred_models(curve)
+    preference = curve.preference
     assert preference.names == names
     print_fits(console := Console(file=io.StringIO(), width=300), Fits(curves=[curve]))
     sheet = rates_sheet([curve])
@@ -127,7 +126,7 @@ def test_terminal_report_and_latex_agree(make: Callable[[], FittedGroup], names:
 def test_an_indistinguishable_rival_is_never_hidden() -> None:
     """A rival with an AICc far below the power law's stays visible where whole seeds do not reject the power law."""
     curve = over_seeds(LOG_FACTOR, 0.1, 0.2)
-    preference = preferred_models(curve)
+    preference = curve.preference
     power = curve.power
     assert power is not None and power.aicc is not None and preference.models[0].aicc is not None
     assert preference.models[0].aicc < power.aicc - 2 and not preference.is_decided

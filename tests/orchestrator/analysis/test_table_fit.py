@@ -15,7 +15,7 @@ import yaml
 
 import depthrate
 from depthrate.orchestrator.analysis.fitted_group import FittedGroup
-from depthrate.orchestrator.analysis.preferred_models import adequate_models, preferred_models
+from depthrate.orchestrator.analysis.judged_groups import adequate_models
 from depthrate.orchestrator.report.figure import Range, Series
 from depthrate.orchestrator.sheet.markup import plain
 from depthrate.orchestrator.sheet.value_sheets import law_text, table_fields
@@ -117,7 +117,7 @@ def test_a_table_and_a_sweep_prefer_the_same_forms(truth: str) -> None:
     values = frame.rename(columns={"depth": "x", "loss": "y"}).assign(trial_id=[str(n) for n in range(len(frame))])
     fits = fit_rates(frame["depth"], frame["loss"], seeds=frame["seed"].tolist())
     curve = FittedGroup("loss", "depth", {}, values.to_dict("records"), fits, {})
-    of_sweep = preferred_models(curve)
+    of_sweep = curve.preference
     assert (found.preference.names, found.preference.state) == (of_sweep.names, of_sweep.state)
     assert (found.preference.reason, found.preference.judges) == (of_sweep.reason, of_sweep.judges)
     assert found.preference.is_another_possible == of_sweep.is_another_possible
